@@ -48,10 +48,15 @@ DEVICE u32 first_seen(const AttentionParams& p, u32 position) {
     return p.window > 0 && position + 1 > p.window ? position + 1 - p.window : 0;
 }
 
-// Index in the pool of one head's numbers at a position.
+// Index in the pool of one head's numbers at a position, which is in this block, the one of this entry of its table.
+DEVICE u64 pool_index(const AttentionParams& p, u32 entry, u32 block, u32 kv_head, u32 position, u32 head_dim) {
+    const u32 offset = position - entry * p.block_size;
+    return ((static_cast<u64>(block) * p.kv_heads + kv_head) * p.block_size + offset) * head_dim;
+}
+
 DEVICE u64 pool_index(const AttentionParams& p, const u32* table, u32 kv_head, u32 position, u32 head_dim) {
-    const u64 block = table[position / p.block_size];
-    return ((block * p.kv_heads + kv_head) * p.block_size + position % p.block_size) * head_dim;
+    const u32 entry = position / p.block_size;
+    return pool_index(p, entry, table[entry], kv_head, position, head_dim);
 }
 
 // Sixteen rows' running softmax and sums. Lane (g, t) holds rows g and g + 8; of a chunk of 8 * W dimensions starting
@@ -162,6 +167,29 @@ struct Rows16 {
                 give(j / 2, base + (lane % 4 * 2 + j % 2) * width + column, sums[i][j]);
         }
     }
+
+    // Calls give(half, dimension, words) for each run of eight, four or two consecutive dimensions of this lane, with their
+    // sums times the row's factor in half as many words.
+    template <class Give>
+    DEVICE void each_run(u32 lane, const float (&factors)[2], Give give) const {
+#pragma unroll
+        for (u32 base = 0; base + 64 <= D; base += 64) runs<8>(base, lane, factors, give);
+        if constexpr (D % 64 >= 32) runs<4>(D / 64 * 64, lane, factors, give);
+        if constexpr (D % 32 >= 16) runs<2>(D / 32 * 32, lane, factors, give);
+    }
+
+    template <u32 W, class Give>
+    DEVICE void runs(u32 base, u32 lane, const float (&factors)[2], Give give) const {
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            const float factor = factors[j / 2];
+            u32 words[W / 2];
+#pragma unroll
+            for (u32 i = 0; i < W; i += 2)
+                words[i / 2] = pack<T>(sums[base / 8 + i][j] * factor, sums[base / 8 + i + 1][j] * factor);
+            give(j / 2, base + (lane % 4 * 2 + j % 2) * W, words);
+        }
+    }
 };
 
 // Products of 16 rows of queries (in shared memory, rows of key_stride) with 8 * N keys. load(key, dimension, words)
@@ -248,4 +276,15 @@ DEVICE void read_words(const T* from, u32 (&words)[WORDS]) {
     } else {
         words[0] = *reinterpret_cast<const u32*>(from);
     }
+}
+
+// Writes WORDS words at once.
+template <u32 WORDS, class T>
+DEVICE void write_words(T* to, const u32 (&words)[WORDS]) {
+    if constexpr (WORDS == 4)
+        *reinterpret_cast<Words4*>(to) = Words4{{words[0], words[1], words[2], words[3]}};
+    else if constexpr (WORDS == 2)
+        *reinterpret_cast<Words2*>(to) = Words2{{words[0], words[1]}};
+    else
+        *reinterpret_cast<u32*>(to) = words[0];
 }

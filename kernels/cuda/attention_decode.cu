@@ -7,8 +7,10 @@
 //
 // Versions. 1: keys and values went from memory straight into registers. nvcc sank each load to its use: 512 bytes a
 // warp in flight for most of the time, 8 KB a multiprocessor. 2: two tiles a warp (one at 256 dimensions) pass through
-// shared memory by cp.async; the next keys are requested before the softmax of the current ones. 3 (this one): the
-// second pass has 16 parts' numbers in flight, kept together by `fence_loads`; it read one after another.
+// shared memory by cp.async; the next keys are requested before the softmax of the current ones. 3: the second pass has
+// 16 parts' numbers in flight, kept together by `fence_loads`; it read one after another. 4 (this one): the chain of words
+// that leads to the first keys (token, position, table, block) is read before `take_turn`, later blocks a tile ahead, and
+// when warps merge, rows are padded: 16 lanes met in a bank. Same bits.
 // Considered and not built: products with the heads as the 8 columns (half the registers for groups up to 8, but the
 // weights then need a transpose); the next tiles in registers (126 + 64, two blocks); three stages (two blocks).
 // Estimated, not measured: at 128 dimensions three blocks fit a multiprocessor (71 KB each), 12 warps with 12 to 16 KB
@@ -80,17 +82,32 @@ struct Share {
 template <class T, u32 D>
 DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     constexpr u32 STAGES = stages(D);
-    const u32 token = p.items[blockIdx.z];
-    if (token == NONE) return;
-    const Cut cut(p, p.positions[token] + 1);
+    const u32 token = load_early(p.items + blockIdx.z);
+    // Padding has no context, so no part of it has positions.
+    const u32 context = token != NONE ? load_early(p.positions + token) + 1 : 0;
+    const u32* table = p.blocks + (token != NONE ? load_early(p.tables + token) : 0);
+    const Cut cut(p, context);
     const u32 begin = cut.begin(blockIdx.x), end = cut.end(blockIdx.x);
-    if (begin >= end) return;
     const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
     const u32 group = p.heads / p.kv_heads;
     const u32 tiles = (group + ROWS - 1) / ROWS;
     const u32 kv_head = blockIdx.y / tiles, first_row = blockIdx.y % tiles * ROWS;
     const u32 rows = group - first_row < ROWS ? group - first_row : ROWS;
     const u32 first_head = kv_head * group + first_row;
+
+    const bool whole_tiles = p.block_size % TILE == 0;
+    // A tile's block, if tiles lie within blocks.
+    const auto has_block = [&](u32 tile) { return whole_tiles && tile * TILE < end; };
+    const auto entry = [&](u32 tile) { return tile * TILE / p.block_size; };
+    u32 tile = begin / TILE + warp;
+    u32 blocks[STAGES];
+#pragma unroll
+    for (u32 stage = 0; stage < STAGES; stage++) {
+        const u32 at = tile + stage * WARPS;
+        blocks[stage] = has_block(at) ? load_early(table + entry(at)) : 0;
+    }
+    take_turn();
+    if (begin >= end) return;
 
     T* q = reinterpret_cast<T*>(shared);
     float* largest = reinterpret_cast<float*>(shared + ROWS * key_stride(D) * sizeof(T));
@@ -103,16 +120,14 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     }
     commit_copies();
 
-    const u32* table = p.blocks + p.tables[token];
-    const bool whole_tiles = p.block_size % TILE == 0;
     const auto share = [&](u32 stage, u32 values) {
         return Share<T, D>{tiles_here + ((warp * STAGES + stage) * 2 + values) * Share<T, D>::BYTES, lane};
     };
-    // Locates this lane's numbers of a tile; `position_of` gives its i-th position. Past the end nothing is copied, but
-    // the group is still committed.
-    const auto locate = [&](u32 tile, auto& at, auto& there, auto position_of) {
+    // Locates this lane's numbers of a tile, `block` being the tile's if it lies in one; `position_of` gives the lane's
+    // i-th position. Past the end nothing is copied, but the group is still committed.
+    const auto locate = [&](u32 tile, u32 block, auto& at, auto& there, auto position_of) {
         const u32 start = tile * TILE;
-        const u64 tile_index = whole_tiles ? pool_index(p, table, kv_head, start, D) : 0;
+        const u64 tile_index = pool_index(p, entry(tile), block, kv_head, start, D);
 #pragma unroll
         for (u32 i = 0; i < sizeof(there) / sizeof(there[0]); i++) {
             const u32 position = start + position_of(i);
@@ -122,11 +137,11 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
                                   : pool_index(p, table, kv_head, position, D);
         }
     };
-    const auto start_keys = [&](u32 tile, u32 stage) {
+    const auto start_keys = [&](u32 tile, u32 block, u32 stage) {
         if (tile * TILE < end) {
             u64 at[2];
             bool there[2];
-            locate(tile, at, there, [&](u32 i) { return key_position(lane, i); });
+            locate(tile, block, at, there, [&](u32 i) { return key_position(lane, i); });
             Share<T, D> to = share(stage, 0);
             each_key<D, 2>(lane, [&](u32 i, u32 dimension, const auto& words) {
                 to.copy(static_cast<const T*>(p.keys) + at[i] + (there[i] ? dimension : 0), there[i], words);
@@ -134,11 +149,11 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         }
         commit_copies();
     };
-    const auto start_values = [&](u32 tile, u32 stage) {
+    const auto start_values = [&](u32 tile, u32 block, u32 stage) {
         if (tile * TILE < end) {
             u64 at[4];
             bool there[4];
-            locate(tile, at, there, [&](u32 i) { return value_position(lane, i); });
+            locate(tile, block, at, there, [&](u32 i) { return value_position(lane, i); });
             Share<T, D> to = share(stage, 1);
             each_value<D>(lane, [&](u32 i, u32 dimension, const auto& words) {
                 to.copy(static_cast<const T*>(p.values) + at[i] + (there[i] ? dimension : 0), there[i], words);
@@ -146,10 +161,10 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         }
         commit_copies();
     };
-    u32 tile = begin / TILE + warp;
+#pragma unroll
     for (u32 stage = 0; stage < STAGES; stage++) {
-        start_keys(tile + stage * WARPS, stage);
-        start_values(tile + stage * WARPS, stage);
+        start_keys(tile + stage * WARPS, blocks[stage], stage);
+        start_values(tile + stage * WARPS, blocks[stage], stage);
     }
     wait_copies<2 * STAGES>();
     sync_block();
@@ -157,11 +172,14 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     Rows16<T, D> sums;
     sums.clear();
     for (u32 stage = 0; tile * TILE < end; tile += WARPS, stage = (stage + 1) % STAGES) {
+        // Requested before it is needed.
+        const u32 next = tile + STAGES * WARPS;
+        const u32 block = has_block(next) ? load_now(table + entry(next)) : 0;
         float scores[2][4];
         wait_copies<2 * STAGES - 1>();
         Share<T, D> keys = share(stage, 0);
         products<T, D, 2>(q, lane, scores, [&](u32, u32, auto& words) { keys.read(words); });
-        start_keys(tile + STAGES * WARPS, stage);
+        start_keys(next, block, stage);
 #pragma unroll
         for (u32 n = 0; n < 2; n++)
 #pragma unroll
@@ -174,9 +192,12 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         wait_copies<2 * STAGES - 1>();
         Share<T, D> values = share(stage, 1);
         sums.add_values(scores[0], scores[1], lane, [&](u32, u32, auto& words) { values.read(words); });
-        start_values(tile + STAGES * WARPS, stage);
+        start_values(next, block, stage);
     }
-    // Reuses the tiles' memory once all warps are done with it.
+    // Reuses the tiles' memory once all warps are done with it. In a warp's store two lanes meet in a bank, mostly t and t + 2
+    // of a row (four lanes in the last 16 of 80 dimensions).
+    constexpr u32 STRIDE = D + 2;
+    static_assert(ROWS * STRIDE * sizeof(float) <= 2 * WARPS * STAGES * Share<T, D>::BYTES, "sums fit the tiles' memory");
     float* merged = reinterpret_cast<float*>(tiles_here);
 
     // Warps add their sums in a fixed order.
@@ -196,7 +217,9 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     for (u32 turn = 0; turn < WARPS; turn++) {
         if (warp == turn)
             sums.each(lane, [&](u32 half, u32 dimension, float sum) {
-                float* place = merged + (half * 8 + lane / 4) * D + dimension;
+                const u32 row = half * 8 + lane / 4;
+                if (row >= rows) return;
+                float* place = merged + row * STRIDE + dimension;
                 *place = turn == 0 ? sum * shrink[half] : *place + sum * shrink[half];
             });
         sync_block();
@@ -211,11 +234,11 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         const u64 head = first_head + row;
         if (p.parts == 1) {
             T* out = static_cast<T*>(p.out) + (static_cast<u64>(token) * p.heads + head) * D;
-            out[dimension] = Number<T>::round(merged[i] / sum);
+            out[dimension] = Number<T>::round(merged[row * STRIDE + dimension] / sum);
         } else {
             const u64 place = (static_cast<u64>(blockIdx.z) * p.heads + head) * p.parts + blockIdx.x;
             float* part = p.partial + place * (D + 2);
-            part[dimension] = merged[i];
+            part[dimension] = merged[row * STRIDE + dimension];
             if (dimension == 0) {
                 part[D] = most;
                 part[D + 1] = sum;
@@ -229,9 +252,11 @@ constexpr u32 REDUCERS = 128;
 // Adds up the parts of one head of one token in order. One block per head, one thread per dimension (or two).
 template <class T>
 DEVICE void reduce(const AttentionParams& p, unsigned char* shared) {
-    const u32 token = p.items[blockIdx.y], head = blockIdx.x, width = p.head_dim, thread = threadIdx.x;
+    const u32 token = load_early(p.items + blockIdx.y), head = blockIdx.x, width = p.head_dim, thread = threadIdx.x;
+    const u32 context = token != NONE ? load_early(p.positions + token) + 1 : 0;
+    take_turn();
     if (token == NONE) return;
-    const Cut cut(p, p.positions[token] + 1);
+    const Cut cut(p, context);
     const u32 first = cut.first_part(), parts = cut.parts();
     const float* partial = p.partial + (static_cast<u64>(blockIdx.y) * p.heads + head) * p.parts * (width + 2);
     const auto part_at = [&](u32 part) { return partial + part * (width + 2); };
@@ -277,19 +302,20 @@ DEVICE void reduce(const AttentionParams& p, unsigned char* shared) {
 
 }  // namespace decode
 
-#define DECODE(T, D)                                                                        \
-    KERNEL(attention_decode_##T##_##D, AttentionParams, decode::WARPS * WARP) {              \
+// BLOCKS: as in `blocks_at_once` of attention.rs.
+#define DECODE(T, D, BLOCKS)                                                                 \
+    EARLY_KERNEL(attention_decode_##T##_##D, AttentionParams, decode::WARPS * WARP, BLOCKS) {\
         SHARED_MEMORY(shared);                                                               \
         decode::attend<T, D>(p, shared);                                                     \
     }
 #define DECODE_TYPE(T)                                                                       \
-    DECODE(T, 32)                                                                            \
-    DECODE(T, 64)                                                                            \
-    DECODE(T, 80)                                                                            \
-    DECODE(T, 96)                                                                            \
-    DECODE(T, 128)                                                                           \
-    DECODE(T, 256)                                                                           \
-    KERNEL(attention_reduce_##T, AttentionParams, decode::REDUCERS) {                        \
+    DECODE(T, 32, 8)                                                                         \
+    DECODE(T, 64, 4)                                                                         \
+    DECODE(T, 80, 4)                                                                         \
+    DECODE(T, 96, 4)                                                                         \
+    DECODE(T, 128, 3)                                                                        \
+    DECODE(T, 256, 3)                                                                        \
+    EARLY_KERNEL(attention_reduce_##T, AttentionParams, decode::REDUCERS) {                  \
         SHARED_MEMORY(shared);                                                               \
         decode::reduce<T>(p, shared);                                                        \
     }

@@ -12,7 +12,8 @@
 
 // Allows the next kernel to be launched, then waits until all earlier kernels are done and their writes are visible
 // (programmatic dependent launch, PTX ISA: griddepcontrol). Every thread of every kernel does this before it accesses
-// memory, so kernels take effect in launch order; only launch latency overlaps with the kernels ahead.
+// memory that kernels write, so they take effect in launch order; only launch latency overlaps with the kernels ahead.
+// Images of an older architecture don't wait, so none of their kernels is launched early (`WAITING_PTX` in driver/mod.rs).
 DEVICE void take_turn() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -20,17 +21,27 @@ DEVICE void take_turn() {
 #endif
 }
 
+// Threads of a block and, for kernels that say so, blocks that must fit a multiprocessor of sm_90, which limits registers.
+#define FIRST_OF(FIRST, ...) FIRST
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define BOUNDS(...) __launch_bounds__(__VA_ARGS__)
+#else
+#define BOUNDS(...) __launch_bounds__(FIRST_OF(__VA_ARGS__, 0))
+#endif
+
 // A kernel takes one plain struct, so that Rust mirrors structs and not argument lists.
-#define ENTRY(NAME, PARAMS, THREADS, BEFORE)                                                       \
-    DEVICE void NAME##_body(const PARAMS& p);                                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ PARAMS p) { \
-        BEFORE;                                                                                    \
-        NAME##_body(p);                                                                            \
-    }                                                                                              \
+#define ENTRY(NAME, PARAMS, BEFORE, ...)                                                    \
+    DEVICE void NAME##_body(const PARAMS& p);                                               \
+    extern "C" __global__ void BOUNDS(__VA_ARGS__) NAME(const __grid_constant__ PARAMS p) { \
+        BEFORE;                                                                             \
+        NAME##_body(p);                                                                     \
+    }                                                                                       \
     DEVICE void NAME##_body(const PARAMS& p)
-#define KERNEL(NAME, PARAMS, THREADS) ENTRY(NAME, PARAMS, THREADS, take_turn())
-// A kernel that calls `take_turn` itself, after it started to read weights, which no kernel writes.
-#define EARLY_KERNEL(NAME, PARAMS, THREADS) ENTRY(NAME, PARAMS, THREADS, )
+#define KERNEL(NAME, PARAMS, THREADS) ENTRY(NAME, PARAMS, take_turn(), THREADS)
+// A kernel that calls `take_turn` itself, after it started to read what no kernel writes: weights, or the host's words of
+// the step. Every block must call it before it ends, or later kernels could start before earlier ones are done. The last
+// arguments are its BOUNDS.
+#define EARLY_KERNEL(NAME, PARAMS, ...) ENTRY(NAME, PARAMS, , __VA_ARGS__)
 #define SHARED_MEMORY(NAME) extern __shared__ __align__(16) unsigned char NAME[]
 #endif
 
@@ -68,9 +79,12 @@ DEVICE float negative_infinity() { return -__builtin_inff(); }
 DEVICE float exp2_fast(float x) { return __builtin_exp2f(x); }
 DEVICE u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | (b << 16); }
 DEVICE u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
+DEVICE u32 trailing_zeros(u32 x) { return static_cast<u32>(__builtin_ctz(x)); }
 DEVICE float shuffle_xor(float value, u32 lanes) { return bits_to_float(emulate::shuffle_xor(float_to_bits(value), lanes)); }
 DEVICE u64 shuffle_xor(u64 value, u32 lanes) { return emulate::shuffle_xor(value, lanes); }
 DEVICE float load_now(const float* from) { return *from; }
+DEVICE u32 load_now(const u32* from) { return *from; }
+DEVICE u32 load_early(const u32* from) { return *from; }
 DEVICE void fence_loads() {}
 DEVICE void sync_block() { emulate::sync_block(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { u32 old = *at; *at += value; return old; }
@@ -108,6 +122,7 @@ DEVICE float exp2_fast(float x) {
 // The low (or high) halves of two words, the first word's half low.
 DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
 DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
+DEVICE u32 trailing_zeros(u32 x) { return static_cast<u32>(__ffs(static_cast<int>(x)) - 1); }
 DEVICE float shuffle_xor(float value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 DEVICE u64 shuffle_xor(u64 value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 // A load that stays in program order. nvcc sinks ordinary loads to their first use, where each waits for memory alone.
@@ -115,6 +130,18 @@ DEVICE float load_now(const float* from) {
     float value;
     asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
     return value;
+}
+DEVICE u32 load_now(const u32* from) {
+    u32 word;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+// The same before `take_turn`, of a word that only copies between steps write, no kernel. They end before the first
+// kernel after them starts. It skips the L1 cache, which may have the last step's word.
+DEVICE u32 load_early(const u32* from) {
+    u32 word;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
 }
 // Loads written before this are issued before it, and uses written after it wait until then. All lanes of a warp must
 // get here together. `load_now` doesn't suffice where later arithmetic could be scheduled between the loads.

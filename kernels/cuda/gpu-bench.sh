@@ -1,18 +1,20 @@
 #!/bin/sh
 # Measures the figures of README.md in this folder, and peers on the same machine, with a binary built elsewhere.
-#   sh gpu-bench.sh INFER [OUT_DIR] [PART...] [--quick]
+#   sh gpu-bench.sh INFER [OUT_DIR] [PART...] [--quick] [--seconds=N]
 # INFER: the program, gzipped if its name ends in .gz. Parts: kernels, engine, peers, serve; without one, all in turn. Each
-# ends within nine and a half minutes and writes OUT_DIR/PART.txt, whose last line is its exit code. Exit code 1 if a part
-# failed or was stopped.
+# ends within nine and a half minutes, all of them within N seconds, and writes OUT_DIR/PART.txt, whose last line is its exit
+# code. Exit code 1 if a part failed, was stopped or had no time.
 set -u
 infer=$1
 shift
 out=gpu-bench-out
 parts=
 quick=
+seconds=100000
 for word in "$@"; do
     case $word in
     --quick) quick=--quick ;;
+    --seconds=*) seconds=${word#*=} ;;
     kernels | engine | peers | serve) parts="$parts $word" ;;
     -*) echo "gpu-bench.sh: unknown $word" >&2; exit 2 ;;
     *) out=$word ;;
@@ -23,6 +25,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 1' HUP INT TERM
 mkdir -p "$out"
+end=$(($(date +%s) + seconds))
 case $infer in
 *.gz) gunzip -c "$infer" >"$tmp/infer" && chmod +x "$tmp/infer" && infer=$tmp/infer ;;
 esac
@@ -33,15 +36,20 @@ found = [lib for place in nvidia.__path__ for folder in ("cu1*", "cublas")
 print(os.path.dirname(found[0]))' 2>/dev/null) && export INFER_CUDA_LIB
 fi
 
+# Seconds left for this part.
+left() {
+    echo $((until - $(date +%s)))
+}
+
 limited() {
-    seconds=$((until - $(date +%s)))
-    [ "$seconds" -gt 0 ] || seconds=1
-    timeout -k 5 "$seconds" "$@"
+    limit=$(left)
+    [ "$limit" -gt 0 ] || limit=1
+    timeout -k 5 "$limit" "$@"
 }
 
 # Whether a run can be expected to finish; says so if not. A run that is stopped prints no table.
 time_left() {
-    [ $((until - $(date +%s))) -ge 20 ] || { echo "not run: no time left"; return 1; }
+    [ "$(left)" -ge 20 ] || { echo "not run: no time left"; return 1; }
 }
 
 # Serving: the shape of Llama 3.2 1B with random weights if PyTorch is there to write it, and the demo model, whose steps are
@@ -77,11 +85,16 @@ engine() {
 }
 
 run() {
+    time_left || return 1
     case $1 in
     kernels) limited "$infer" bench kernels --device cuda $quick ;;
     engine) engine ;;
     # Its own limit is lower, so that a model that takes a minute to compile still ends in time.
-    peers) limited python3 "$here/peers.py" --seconds 420 $quick ;;
+    peers)
+        own=$(($(left) - 130))
+        [ "$own" -gt 0 ] || own=0
+        limited python3 "$here/peers.py" --seconds "$own" $quick
+        ;;
     serve) serve ;;
     esac
 }
@@ -90,6 +103,7 @@ failed=0
 for part in ${parts:-kernels engine peers serve}; do
     begun=$(date +%s)
     until=$((begun + 550))
+    [ "$until" -le "$end" ] || until=$end
     {
         echo "== $part: at most $((until - begun)) s, $(date -u)"
         nvidia-smi --query-gpu=name,driver_version --format=csv,noheader

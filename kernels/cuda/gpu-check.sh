@@ -1,9 +1,10 @@
 #!/bin/sh
 # Every check that needs a GPU, in one command, with a binary built elsewhere: no cargo, no toolkit.
 #   sh gpu-check.sh INFER [GOLDEN_DIR] [OUT_DIR]
-# INFER: the program, built with --features cuda and a toolkit; gzipped if its name ends in .gz. libcublasLt is searched in
-# the loader's paths and INFER_CUDA_LIB; failing that, PyTorch's copy is found through python3. Each step has a limit, and
-# all together end within nine minutes: a step without time left is not run, and the table at the end says so.
+# INFER: the program, built with --features cuda and a toolkit; gzipped if its name ends in .gz. If python3 can import
+# NVIDIA's packages, INFER_CUDA_LIB becomes the folder of their libcublasLt; otherwise the program searches for it. Each step
+# has a limit, and all together end within nine minutes: a step without time left is not run, and the table at the end says
+# so.
 # OUT_DIR/log.txt receives everything printed, and that table. If the script is killed, OUT_DIR/step.txt has the output of
 # the step that the log ends with. Exit code 1 if a check failed.
 set -u
@@ -219,7 +220,7 @@ sanitizer() {
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | tee -a "$log"
-# The most important checks first; then every kernel on larger shapes, whose references take minutes on the CPU.
+# The most important checks first; then every kernel with more seeds, whose references take minutes of CPU time.
 step golden 120 limited "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step golden-plainly 60 plainly "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step kernels 150 limited "$infer" gpu-check

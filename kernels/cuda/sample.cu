@@ -9,9 +9,10 @@
 //
 // Versions. 1: a block of 1,024 threads per row; eight digits of the key, each of which read the row again from L2. The
 // first was the float's exponent, so nearly all of a row fell into three to eight 64-bit words, to which the device
-// adds by compare-and-swap. 2 (this one): the first digit is one of 256 equal ranges of the logits that count; top-p
-// first leaves out tokens too light for it; sums are pairs of 32-bit additions; up to 256 candidates are ranked
-// directly; a thread reads 8 logits at once.
+// adds by compare-and-swap. 2: the first digit is one of 256 equal ranges of the logits that count; top-p first leaves
+// out tokens too light for it; sums are pairs of 32-bit additions; up to 256 candidates are ranked directly; a thread
+// reads 8 logits at once. Temperature alone took three passes, of which one had each lane of a warp in another line.
+// 3 (this one): two, coalesced; the largest logit is found within warps first. Same tokens.
 // Estimated, not measured, for a vocabulary of 128,256: some 10 us a pass; greedy takes one, top-p eight or nine
 // (version 1 took 17, and 1.5 ms of contention).
 // Measurements: not yet measured on a device. Limit: L2 bandwidth of one multiprocessor per row; small batches of large
@@ -92,20 +93,20 @@ DEVICE void add_weight(u64* at, u64 weight) {
     atomic_add(&words[1], static_cast<u32>(weight >> 32) + (before + low < before ? 1u : 0u));
 }
 
-// Calls visit(logit, token) for a thread's tokens, of which it reads several at once.
-template <class Visit>
-DEVICE void each_logit(const float* logits, u32 vocab, Visit visit) {
+// Calls visit(logit, token) for every STEP-th token from `first` to `end`. It reads several at once.
+template <u32 STEP, class Visit>
+DEVICE void each_logit(const float* logits, u32 first, u32 end, Visit visit) {
     constexpr u32 TOGETHER = 8;
-    for (u32 first = threadIdx.x; first < vocab; first += TOGETHER * THREADS) {
+    for (; first < end; first += TOGETHER * STEP) {
         float read[TOGETHER];
 #pragma unroll
         for (u32 i = 0; i < TOGETHER; i++) {
-            const u32 token = first + i * THREADS;
-            read[i] = load_now(logits + (token < vocab ? token : vocab - 1));
+            const u32 token = first + i * STEP;
+            read[i] = load_now(logits + (token < end ? token : end - 1));
         }
 #pragma unroll
         for (u32 i = 0; i < TOGETHER; i++)
-            if (first + i * THREADS < vocab) visit(read[i], first + i * THREADS);
+            if (first + i * STEP < end) visit(read[i], first + i * STEP);
     }
 }
 
@@ -139,7 +140,7 @@ struct Row {
     // Calls visit(key, logit) for candidates not below `floor`. `visit` decides whether their weight counts.
     template <class Visit>
     DEVICE void each(u64 floor, Visit visit) const {
-        each_logit(logits, vocab, [&](float logit, u32 token) {
+        each_logit<THREADS>(logits, threadIdx.x, vocab, [&](float logit, u32 token) {
             const u64 key = key_of(logit, token);
             if (logit > negative_infinity() && key >= floor) visit(key, logit);
         });
@@ -251,9 +252,8 @@ DEVICE u64 share(u64 total, float part) {
 // Without limits, tokens are taken in order of their ids, as on the CPU: the one whose share of the total contains the
 // number.
 DEVICE u32 draw_by_token(const Row& row, float uniform, Shared& s) {
-    constexpr u32 TOGETHER = THREADS / BINS;
-    const u32 thread = threadIdx.x;
-    const u64 total = total_weight(row, 0, s);
+    constexpr u32 BINS_OF_WARP = BINS * WARP / THREADS;
+    const u32 thread = threadIdx.x, lane = lane_of(thread), first_bin = warp_of(thread) * BINS_OF_WARP;
     const auto weigh = [&](u32 token) {
         if (token >= row.vocab || !(row.logits[token] > negative_infinity())) return static_cast<u64>(0);
         return row.weight(row.logits[token]);
@@ -272,17 +272,26 @@ DEVICE u32 draw_by_token(const Row& row, float uniform, Shared& s) {
         }
         sync_block();
     };
+    // A bin has consecutive tokens, which the lanes of a warp read side by side.
+    const u32 span = (row.vocab + BINS - 1) / BINS;
+    for (u32 bin = first_bin; bin < first_bin + BINS_OF_WARP; bin++) {
+        const u32 end = (bin + 1) * span < row.vocab ? (bin + 1) * span : row.vocab;
+        u64 mine = 0;
+        each_logit<WARP>(row.logits, bin * span + lane, end, [&](float logit, u32) {
+            if (logit > negative_infinity()) mine += row.weight(logit);
+        });
+        mine = warp_sum(mine);
+        if (lane == 0) s.weights[bin] = mine;
+    }
     if (thread == 0) s.before = 0;
+    sync_block();
+    u64 total = 0;
+    for (u32 bin = lane; bin < BINS; bin += WARP) total += s.weights[bin];
+    const u64 target = share(warp_sum(total), uniform);
+    find(0, target, span);
+    const u32 first = s.left, width = (span + BINS - 1) / BINS;
     clear();
-    const u64 target = share(total, uniform);
-    const u32 span = (row.vocab + THREADS - 1) / THREADS;
-    u64 mine = 0;
-    for (u32 i = 0; i < span; i++) mine += weigh(thread * span + i);
-    add_weight(&s.weights[thread / TOGETHER], mine);
-    find(0, target, TOGETHER * span);
-    const u32 first = s.left, width = (TOGETHER * span + BINS - 1) / BINS;
-    clear();
-    for (u32 i = thread; i < TOGETHER * span; i += THREADS) add_weight(&s.weights[i / width], weigh(first + i));
+    for (u32 i = thread; i < span; i += THREADS) add_weight(&s.weights[i / width], weigh(first + i));
     find(first, target, width);
     if (thread == 0)
         for (s.before += weigh(s.left); s.before <= target; s.before += weigh(s.left)) s.left++;
@@ -335,7 +344,7 @@ DEVICE void draw(const SampleParams& p, unsigned char* shared) {
     }
     sync_block();
     u64 best = 0;
-    each_logit(logits, p.vocab, [&](float logit, u32 token) {
+    each_logit<THREADS>(logits, thread, p.vocab, [&](float logit, u32 token) {
         if (!(logit < -negative_infinity())) {
             atomic_or(&s.broken, 1u);
         } else if (logit > negative_infinity()) {
@@ -343,7 +352,11 @@ DEVICE void draw(const SampleParams& p, unsigned char* shared) {
             best = key > best ? key : best;
         }
     });
-    atomic_max(&s.best, best);
+    for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) {
+        const u64 other = shuffle_xor(best, lanes);
+        best = other > best ? other : best;
+    }
+    if (lane_of(thread) == 0) atomic_max(&s.best, best);
     sync_block();
     best = s.best;
     if (s.broken != 0 || best == 0) {

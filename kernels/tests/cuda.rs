@@ -68,7 +68,9 @@ fn opening_reports_missing_kernels_before_a_missing_gpu() {
 fn the_benchmark_runs() {
     let Some(emulator) = Emulator::new(1) else { return };
     let device: Arc<dyn Device> = Arc::new(emulator);
-    let mut lines = 0;
-    bench::run(&device, &bench::Extent::SMALLEST, &mut |_| lines += 1).expect("it runs");
-    assert!(lines > 20);
+    let mut lines = Vec::new();
+    bench::run(&device, &bench::Extent::SMALLEST, &mut |line| lines.push(line)).expect("it runs");
+    assert!(lines.len() > 20);
+    let last = lines.last().expect("some");
+    assert!(last.starts_with("copies at the end ") && last.contains("GB/s, at the start "), "{last}");
 }

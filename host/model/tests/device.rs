@@ -113,7 +113,9 @@ fn report_ends_at_a_fault_that_leaves_the_device_unusable() {
     });
     report.check("third", || panic!("the device is lost"));
     let summary = report.finish().unwrap_err();
-    assert!(summary.contains("`second`") && summary.contains("CUDA_LAUNCH_BLOCKING=1"), "{summary}");
+    for part in ["`second`", "CUDA_LAUNCH_BLOCKING=1", "`--seeds 1`"] {
+        assert!(summary.contains(part), "{summary}");
+    }
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert_eq!(lines[0], "FAILED  first: differs");
     assert!(lines[1].starts_with("FAILED  second: fill_float wrote outside"), "{lines:?}");

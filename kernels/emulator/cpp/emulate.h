@@ -17,8 +17,8 @@
                                        [](const void* params) { NAME(*static_cast<const PARAMS*>(params)); }); \
     static void NAME(const PARAMS& p)
 
-// No early launches: each kernel runs after those before it are done.
-#define EARLY_KERNEL KERNEL
+// No early launches: each kernel runs after those before it are done. Registers have no limit.
+#define EARLY_KERNEL(NAME, PARAMS, ...) KERNEL(NAME, PARAMS, emulate::first(__VA_ARGS__))
 
 struct Index3 {
     unsigned int x, y, z;
@@ -36,6 +36,8 @@ struct Entry {
     Entry* next;
     Entry(const char* name, size_t params_bytes, unsigned threads, void (*run)(const void*));
 };
+
+constexpr unsigned first(unsigned threads, unsigned = 0) { return threads; }
 
 unsigned char* shared_memory();
 void sync_block();

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use infer_kernels::cuda::{
-    CudaError, CudaErrorKind, Device, Graph, Launch, Mark, Memory, ProductParams, Properties, Type,
+    CudaError, CudaErrorKind, Device, Graph, Launch, Mark, Memory, ProductParams, Properties, Switches, Type,
 };
 
 use memory::Memories;
@@ -131,6 +131,7 @@ impl Emulator {
             multiprocessors: 4,
             early: false,
             vendor_products: None,
+            switches: Switches::default(),
         };
         let (memories, queue) = (Memories::default(), VecDeque::new());
         let state = State { memories, recording: None, queue, seed, done: 0, fault: None };

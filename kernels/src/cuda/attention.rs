@@ -113,7 +113,8 @@ pub fn prefill_rows(shape: &AttentionShape) -> Option<u32> {
 ///
 /// # Safety
 /// The parameters describe memory on the device, block tables are long enough for their tokens and name blocks of the
-/// pool, and `partial` has room for [`partial_numbers`].
+/// pool, and `partial` has room for [`partial_numbers`]. No kernel in flight writes items, positions, tables or blocks, which
+/// may be read before it ends.
 pub unsafe fn decode(
     device: &dyn Device,
     shape: &AttentionShape,

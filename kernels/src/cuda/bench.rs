@@ -1,5 +1,6 @@
 //! Speed of kernels relative to the device's own copy and product rates, a line per shape. Decode attention and products of
-//! few rows are measured in bytes, prefill in operations. Repeated runs read data that fits the L2 cache (50 MB on large
+//! few rows are measured in bytes, prefill in operations. Both rates are measured on a device at work, and that of copies again
+//! at the end, since all figures are relative to them. Repeated runs read data that fits the L2 cache (50 MB on large
 //! devices) from there, so short contexts of few rows look better than they are; products cycle through more weights than
 //! that. With early launches, repeats of our own products also overlap, which repeats of cuBLASLt's can't.
 
@@ -26,6 +27,11 @@ const MOST_POOL_BYTES: usize = 8 << 30;
 /// Bytes of weights that products cycle through: several times the L2 cache of any device.
 const WEIGHT_BYTES: usize = 512 << 20;
 const BLOCK_SIZE: u32 = 16;
+/// Device time after which an idle device's clocks have risen.
+const WARM_UP_US: f64 = 400_000.0;
+
+/// A way of measuring work in microseconds.
+type Timer = fn(&dyn Device, &mut dyn FnMut() -> Result<(), CudaError>) -> Result<f64, CudaError>;
 
 /// Microseconds of one run of `work`: the median of several rounds after a warm-up.
 ///
@@ -47,6 +53,18 @@ pub fn time_us(
     Ok(times[times.len() / 2])
 }
 
+/// The same on a device that has been at work for a while.
+fn warm_time_us(
+    device: &dyn Device,
+    work: &mut dyn FnMut() -> Result<(), CudaError>,
+) -> Result<f64, CudaError> {
+    let mut us = 0.0;
+    while us < WARM_UP_US {
+        us += device.time_us(work)?.max(1.0);
+    }
+    time_us(device, work)
+}
+
 /// Bytes per second of a copy within the device, counting bytes read and bytes written.
 ///
 /// # Errors
@@ -55,7 +73,7 @@ pub fn copy_rate(device: &Arc<dyn Device>, bytes: usize) -> Result<f64, CudaErro
     let (from, to) = (Buffer::new(device, bytes)?, Buffer::new(device, bytes)?);
     from.fill(1)?;
     // SAFETY: both buffers have this size.
-    let us = time_us(device.as_ref(), &mut || unsafe { device.copy(to.at(), from.at(), bytes) })?;
+    let us = warm_time_us(device.as_ref(), &mut || unsafe { device.copy(to.at(), from.at(), bytes) })?;
     Ok(2.0 * bytes as f64 / us * 1e6)
 }
 
@@ -64,7 +82,7 @@ pub fn copy_rate(device: &Arc<dyn Device>, bytes: usize) -> Result<f64, CudaErro
 /// # Errors
 /// If the device fails.
 pub fn product_rate(device: &Arc<dyn Device>, width: u32) -> Result<f64, CudaError> {
-    let us = product_us(device, ProductKind::Vendor, [width; 3], 0)?;
+    let us = product_us(device, ProductKind::Vendor, [width; 3], 0, warm_time_us)?;
     Ok(2.0 * f64::from(width).powi(3) / us * 1e6)
 }
 
@@ -178,7 +196,7 @@ pub fn run(device: &Arc<dyn Device>, extent: &Extent, say: &mut dyn FnMut(String
                 *kind != ProductKind::Vendor || device.properties().vendor_products.is_some()
             };
             for kind in kinds.into_iter().filter(there) {
-                let us = product_us(device, kind, [rows, inputs, outputs], extent.weight_bytes)?;
+                let us = product_us(device, kind, [rows, inputs, outputs], extent.weight_bytes, time_us)?;
                 let bytes = 2.0 * f64::from(outputs) * f64::from(inputs) / us * 1e6;
                 let operations = f64::from(rows) * bytes;
                 say(format!(
@@ -204,7 +222,17 @@ pub fn run(device: &Arc<dyn Device>, extent: &Extent, say: &mut dyn FnMut(String
             say(format!("{rows}\t{vocab}\t{how}\t{us:.1}"));
         }
     }
+    say(copies_say(device, extent.copy_bytes, bytes_per_s)?);
     Ok(())
+}
+
+/// Measures the copy rate again: text with it and the rate at the start.
+///
+/// # Errors
+/// If the device fails.
+pub fn copies_say(device: &Arc<dyn Device>, bytes: usize, at_start: f64) -> Result<String, CudaError> {
+    let at_end = copy_rate(device, bytes)? / 1e9;
+    Ok(format!("copies at the end {at_end:.0} GB/s, at the start {:.0}", at_start / 1e9))
 }
 
 fn random(device: &Arc<dyn Device>, ty: Type, numbers: usize) -> Result<Buffer, CudaError> {
@@ -321,6 +349,7 @@ fn product_us(
     kind: ProductKind,
     [rows, inputs, outputs]: [u32; 3],
     weight_bytes: usize,
+    timer: Timer,
 ) -> Result<f64, CudaError> {
     let ty = Type::Bf16;
     let numbers = outputs as usize * inputs as usize;
@@ -328,7 +357,7 @@ fn product_us(
     let (x, w) = (random(device, ty, (rows * inputs) as usize)?, random(device, ty, matrices * numbers)?);
     let y = Buffer::new(device, rows as usize * outputs as usize * 2)?;
     let mut turn = 0;
-    time_us(device.as_ref(), &mut || {
+    timer(device.as_ref(), &mut || {
         turn = (turn + 1) % matrices;
         let w = w.at() + (turn * numbers * ty.bytes()) as u64;
         let params = ProductParams { x: x.at(), w, y: y.at(), rows, inputs, outputs, out_f32: 0 };

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use cudarc::cublaslt::result::{self, CublasError};
@@ -10,6 +11,7 @@ use cudarc::cublaslt::sys;
 
 use super::device::Type;
 use super::error::{CudaError, CudaErrorKind};
+use super::library;
 use super::params::ProductParams;
 
 /// Cached plans; at the limit the cache is cleared. Prefill needs one per number of rows.
@@ -52,6 +54,17 @@ impl Blas {
     pub(super) fn version() -> usize {
         // SAFETY: the library is open, or there would be no handle.
         unsafe { sys::cublasLtGetVersion() }
+    }
+
+    /// The file that calls go to. cudarc opens the library itself, by names of which the loader may find an earlier one in
+    /// another file than we opened.
+    pub(super) fn file() -> Option<PathBuf> {
+        // SAFETY: the library is open, or there would be no handle, and has this function, which is only located here.
+        let version = unsafe {
+            let symbol = sys::culib().get::<unsafe extern "C" fn() -> usize>("cublasLtGetVersion");
+            symbol.ok()?.try_as_raw_ptr()?
+        };
+        library::file_of(version)
     }
 
     /// See `Device::vendor_product`.

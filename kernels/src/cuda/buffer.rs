@@ -139,7 +139,12 @@ impl HostBuffer {
         Ok(Self { device: Arc::clone(device), at, bytes })
     }
 
-    /// The memory. Wait for copies in flight before using it.
+    /// Its address on the device, whose kernels may access it, too.
+    pub fn at(&self) -> u64 {
+        self.at as u64
+    }
+
+    /// The memory. Wait for copies and kernels in flight before using it.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: allocated with this size and initialized.
         unsafe { std::slice::from_raw_parts(self.at, self.bytes) }

@@ -1,7 +1,10 @@
 //! The device interface: memory, copies, launches in one order (a stream), and recorded launches (graphs).
 
+use std::path::PathBuf;
+
 use super::error::CudaError;
 use super::params::ProductParams;
+use super::switches::Switches;
 
 /// Storage type of numbers on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,8 +94,21 @@ pub struct Properties {
     pub multiprocessors: u32,
     /// Whether a kernel may start before the one ahead of it is done (programmatic dependent launch).
     pub early: bool,
-    /// Version of the vendor's library for products, if found.
-    pub vendor_products: Option<usize>,
+    /// The vendor's library for products, if found.
+    pub vendor_products: Option<VendorLibrary>,
+    /// Settings for experiments.
+    pub switches: Switches,
+}
+
+/// A library of the vendor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VendorLibrary {
+    /// Its own number: 130000 is 13.0.
+    pub version: usize,
+    /// The file that calls go to; a mere name if the loader found it and doesn't tell its file.
+    pub file: PathBuf,
+    /// A file that was found first and is not used, because the loader prefers `file` to it.
+    pub passed_over: Option<PathBuf>,
 }
 
 /// Recorded launches that can be repeated, with the parameters of the recording.

@@ -16,6 +16,8 @@ pub enum CudaErrorKind {
     NoDevice,
     /// This program contains no kernels: it was built without a CUDA toolkit.
     NoKernels,
+    /// A variable of [`super::Switches`] has a value that can't be used.
+    Switch,
     /// Not enough device memory.
     OutOfMemory,
     /// A fault left the device's context unusable: every later call in this process fails.
@@ -28,6 +30,11 @@ impl CudaError {
     /// A failure of no particular kind.
     pub fn failed(message: impl Into<String>) -> Self {
         Self { kind: CudaErrorKind::Failed, message: message.into() }
+    }
+
+    /// A variable of [`super::Switches`] with a value that can't be used.
+    pub(super) fn switch(message: impl Into<String>) -> Self {
+        Self { kind: CudaErrorKind::Switch, message: message.into() }
     }
 
     /// A failed allocation.

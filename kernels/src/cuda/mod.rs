@@ -17,12 +17,13 @@ mod library;
 mod ops;
 mod params;
 mod product;
+mod switches;
 
 pub use attention::{
     AttentionShape, Partition, decode, decode_parts, partial_numbers, prefill, prefill_rows,
 };
 pub use buffer::{Buffer, HostBuffer};
-pub use device::{Device, Graph, Launch, Mark, Memory, Properties, Type};
+pub use device::{Device, Graph, Launch, Mark, Memory, Properties, Type, VendorLibrary};
 pub use driver::{Driver, kernels_embedded};
 pub use error::{CudaError, CudaErrorKind};
 pub use ops::{add_norm, copy_blocks, embed, fill_random, follow_draws, gated, kv_write, sample};
@@ -30,3 +31,4 @@ pub use params::{
     AttentionParams, CopyParams, KvWriteParams, NONE, NormParams, ProductParams, SampleParams, SampleRow,
 };
 pub use product::{ProductKind, product};
+pub use switches::Switches;

@@ -5,11 +5,11 @@ use super::error::CudaError;
 use super::params::{Params, ProductParams};
 
 /// Maximum rows of `product_few`, which reads weights once for all rows.
-const FEW: u32 = 32;
+pub(super) const FEW: u32 = 32;
 /// Maximum rows of the narrow tiles, which give the same bits as the large ones.
 const NARROW: u32 = 64;
-/// Maximum rows of `product_few` if the vendor's library is available.
-const FEW_BESIDE_VENDOR: u32 = 16;
+/// Maximum rows of `product_few` if the vendor's library is available and [`super::Switches`] say nothing else.
+pub(super) const FEW_BESIDE_VENDOR: u32 = 16;
 
 /// What computes a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +42,7 @@ pub unsafe fn product(
     if rows == 0 {
         return Ok(());
     }
-    let vendor = match kind {
-        ProductKind::Fastest => rows > FEW_BESIDE_VENDOR || ty == Type::F32,
-        ProductKind::Vendor => true,
-        ProductKind::RowByRow | ProductKind::Own => false,
-    };
+    let vendor = wants_vendor(device.properties().switches.few_rows, ty, kind, rows);
     // SAFETY: the caller's promise.
     if vendor && unsafe { device.vendor_product(ty, params) }? {
         return Ok(());
@@ -79,4 +75,28 @@ pub unsafe fn product(
     };
     // Eight warps, each with four turns of 64 inputs for 16 outputs.
     launch(kernel, [outputs.div_ceil(16), 1, 1], 8 * 4 * 64 * 16 * 2)
+}
+
+/// Whether the vendor's library is asked first.
+fn wants_vendor(few_rows: u32, ty: Type, kind: ProductKind, rows: u32) -> bool {
+    match kind {
+        ProductKind::Fastest => rows > few_rows || ty == Type::F32,
+        ProductKind::Vendor => true,
+        ProductKind::RowByRow | ProductKind::Own => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fastest_products_of_few_rows_are_ours_up_to_the_switch() {
+        for (few_rows, rows, vendor) in [(16, 16, false), (16, 17, true), (32, 32, false), (0, 1, true)] {
+            let wanted = |ty, kind| wants_vendor(few_rows, ty, kind, rows);
+            assert_eq!(wanted(Type::Bf16, ProductKind::Fastest), vendor, "{rows} rows, switch {few_rows}");
+            assert!(wanted(Type::F32, ProductKind::Fastest) && wanted(Type::Bf16, ProductKind::Vendor));
+            assert!(!wanted(Type::F16, ProductKind::RowByRow) && !wanted(Type::F16, ProductKind::Own));
+        }
+    }
 }

@@ -1,9 +1,14 @@
 //! Whole steps of models with random weights in known shapes, relative to the device's copy and product rates: decodes over
-//! batches and contexts, prompts over lengths. Times are measured on the host, from submission to tokens.
+//! batches and contexts, prompts over lengths. Times are measured on the host, from submission to tokens. The difference to a
+//! decode in which a step is always submitted before the last one's tokens are collected is the host time of the executor
+//! that overlapping hides: all of it, unless submission takes longer than the device's step. The engine's planning isn't part
+//! of either.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use infer_core::{Batch, DeviceFault, Executor, StepOutput};
 use infer_kernels::cuda::{Device, bench};
 
 use super::{DeviceExecutor, DeviceModel, DeviceOptions};
@@ -13,8 +18,10 @@ use crate::{DType, ModelConfig};
 
 const BLOCK_SIZE: u32 = 16;
 const CHUNK: usize = 2_048;
+const COPY_BYTES: usize = 2 << 30;
 const WARM_UP: u32 = 4;
-const STEPS: u32 = 24;
+/// Blocks of the pool of decodes without graphs.
+const EAGER_BLOCKS: u32 = 4_096;
 
 /// The measured shapes.
 const MEASURED: [&str; 4] = ["llama-1b", "qwen3-1.7b", "gemma3-1b", "llama-8b"];
@@ -28,16 +35,20 @@ struct Limits {
 /// What is measured.
 struct Sizes {
     batches: &'static [u32],
+    /// The shortest first, the longest last.
     contexts: &'static [u32],
     prompts: &'static [u32],
+    /// Measured steps of a decode.
+    steps: u32,
 }
 
 const ALL: Sizes = Sizes {
     batches: &[1, 8, 32, 128, 256],
     contexts: &[256, 1_024, 4_096, 16_384],
     prompts: &[512, 2_048, 8_192, 16_384],
+    steps: 24,
 };
-const FEW: Sizes = Sizes { batches: &[1, 32], contexts: &[256, 4_096], prompts: &[2_048] };
+const FEW: Sizes = Sizes { batches: &[1, 32], contexts: &[256, 4_096], prompts: &[2_048], ..ALL };
 
 /// Measures every shape; each line goes to `say`.
 ///
@@ -46,7 +57,7 @@ const FEW: Sizes = Sizes { batches: &[1, 32], contexts: &[256, 4_096], prompts: 
 pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -> Result<(), String> {
     let rate = |rate: Result<f64, infer_kernels::cuda::CudaError>| rate.map_err(|error| error.message);
     let limits = Limits {
-        bytes_per_s: rate(bench::copy_rate(device, 2 << 30))?,
+        bytes_per_s: rate(bench::copy_rate(device, COPY_BYTES))?,
         operations_per_s: rate(bench::product_rate(device, 8_192))?,
     };
     say(format!(
@@ -57,6 +68,7 @@ pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -
     for shape in MEASURED.into_iter().filter_map(Shape::named) {
         measure(device, shape.name, &shape.config(), &limits, if quick { &FEW } else { &ALL }, say)?;
     }
+    say(bench::copies_say(device, COPY_BYTES, limits.bytes_per_s).map_err(|error| error.message)?);
     Ok(())
 }
 
@@ -88,25 +100,17 @@ fn measure(
     let blocks = wanted.min(pool_bytes / (token_bytes * u64::from(BLOCK_SIZE)));
     options.total_blocks = u32::try_from(blocks).map_err(|_| "too many blocks".to_owned())?;
     say(format!("{name}: {} MiB of weights, a pool of {blocks} blocks", model.weight_bytes() >> 20));
-    say("decode, the median: batch, context, ms per step, tokens/s, of what copies allow, ms without graphs"
-        .to_owned());
-    let mut eager = model
-        .executor(DeviceOptions { graphs: false, total_blocks: options.total_blocks.min(4_096), ..options })
-        .map_err(|error| error.to_string())?;
-    eager.fill_pool().map_err(|fault| fault.message)?;
-    let eager_blocks = options.total_blocks.min(4_096);
-    let mut eager = Walk::new(eager, BLOCK_SIZE, eager_blocks);
-    let mut without = Vec::new();
-    for batch in sizes.batches.iter().filter(|batch| fits(**batch, 256, eager_blocks)) {
-        without.push((*batch, decode_ms(&mut eager, *batch, 256)?));
-    }
-    drop(eager);
-    let mut executor = model.executor(options).map_err(|error| error.to_string())?;
-    executor.fill_pool().map_err(|fault| fault.message)?;
-    let mut executor = Walk::new(executor, BLOCK_SIZE, options.total_blocks);
+    say(DECODE_COLUMNS.to_owned());
+    let ends = [sizes.contexts[0], sizes.contexts[sizes.contexts.len() - 1]];
+    let eager =
+        DeviceOptions { graphs: false, total_blocks: options.total_blocks.min(EAGER_BLOCKS), ..options };
+    let eager = column(&model, eager, sizes, &ends[..1])?;
+    let deterministic = column(&model, DeviceOptions { deterministic: true, ..options }, sizes, &ends)?;
+    let mut executor = walk(&model, options)?;
     for batch in sizes.batches {
         for context in sizes.contexts.iter().filter(|context| fits(*batch, **context, options.total_blocks)) {
-            let ms = decode_ms(&mut executor, *batch, *context)?;
+            let ms = decode_ms(&mut executor, *batch, *context, sizes.steps)?;
+            let overlapped_ms = overlapped_ms(&mut executor, *batch, *context, sizes.steps)?;
             let seen: u64 = config
                 .layers
                 .iter()
@@ -114,12 +118,16 @@ fn measure(
                 .sum();
             let kv = u64::from(*batch) * seen * token_bytes / config.layers.len() as u64;
             let least_ms = (model.step_bytes() + kv) as f64 / limits.bytes_per_s * 1e3;
-            let launched = without.iter().find(|(b, _)| b == batch && *context == 256);
+            let beside = |column: &Column| {
+                column.get(&(*batch, *context)).map_or("-".to_owned(), |ms| format!("{ms:.3}"))
+            };
             say(format!(
-                "{batch}\t{context}\t{ms:.3}\t{:.0}\t{:.0} %\t{}",
+                "{batch}\t{context}\t{ms:.3}\t{:.0}\t{:.0} %\t{:.3}\t{}\t{}",
                 f64::from(*batch) / ms * 1e3,
                 100.0 * least_ms / ms,
-                launched.map_or("-".to_owned(), |(_, ms)| format!("{ms:.3}"))
+                ms - overlapped_ms,
+                beside(&eager),
+                beside(&deterministic)
             ));
         }
     }
@@ -135,6 +143,37 @@ fn measure(
         ));
     }
     Ok(())
+}
+
+/// The head of the table of decodes. What overlapping hides is of one step.
+const DECODE_COLUMNS: &str = "decode, the median: batch, context, ms per step, tokens/s, of what copies allow, ms of the \
+                              executor that overlapping hides, ms without graphs, ms if deterministic";
+
+/// Milliseconds of a decode step by batch and context.
+type Column = HashMap<(u32, u32), f64>;
+
+/// Decodes with other options, beside those with the usual ones.
+fn column(
+    model: &DeviceModel,
+    options: DeviceOptions,
+    sizes: &Sizes,
+    contexts: &[u32],
+) -> Result<Column, String> {
+    let mut walk = walk(model, options)?;
+    let mut column = Column::new();
+    for batch in sizes.batches {
+        for context in contexts.iter().filter(|context| fits(*batch, **context, options.total_blocks)) {
+            column.insert((*batch, *context), decode_ms(&mut walk, *batch, *context, sizes.steps)?);
+        }
+    }
+    Ok(column)
+}
+
+/// An executor with a pool of random numbers.
+fn walk(model: &DeviceModel, options: DeviceOptions) -> Result<Walk<DeviceExecutor>, String> {
+    let mut executor = model.executor(options).map_err(|error| error.to_string())?;
+    executor.fill_pool().map_err(|fault| fault.message)?;
+    Ok(Walk::new(executor, BLOCK_SIZE, options.total_blocks))
 }
 
 fn fits(batch: u32, context: u32, blocks: u32) -> bool {
@@ -161,20 +200,51 @@ fn tokens(positions: std::ops::Range<u32>) -> Vec<u32> {
 }
 
 /// Median time of a decode step.
-fn decode_ms(walk: &mut Walk<DeviceExecutor>, rows: u32, context: u32) -> Result<f64, String> {
+fn decode_ms(walk: &mut Walk<DeviceExecutor>, rows: u32, context: u32, steps: u32) -> Result<f64, String> {
+    let batch = decode_batch(walk, rows, context);
+    let ms = median_ms(steps, || walk.execute(&batch).map(|_| ()));
+    (0..rows).for_each(|sequence| walk.release(u64::from(sequence)));
+    ms
+}
+
+/// The same with the next step submitted before a step's tokens are collected: the longer of the device's time and the host's.
+fn overlapped_ms(
+    walk: &mut Walk<DeviceExecutor>,
+    rows: u32,
+    context: u32,
+    steps: u32,
+) -> Result<f64, String> {
+    let batch = decode_batch(walk, rows, context);
+    let said = |fault: DeviceFault| fault.message;
+    let (executor, mut output) = (&mut walk.executor, StepOutput::default());
+    executor.submit(&batch).map_err(said)?;
+    let ms = median_ms(steps, || {
+        executor.submit(&batch).map_err(said)?;
+        executor.collect(&batch, &mut output).map_err(said)
+    })?;
+    executor.collect(&batch, &mut output).map_err(said)?;
+    (0..rows).for_each(|sequence| walk.release(u64::from(sequence)));
+    Ok(ms)
+}
+
+/// The last token of each of `rows` contexts.
+fn decode_batch(walk: &mut Walk<DeviceExecutor>, rows: u32, context: u32) -> Batch {
     let last = tokens(context - 1..context);
     let chunk =
         |sequence: u32| Chunk { sequence: u64::from(sequence), start: context as usize - 1, tokens: &last };
-    let batch = walk.batch(&(0..rows).map(chunk).collect::<Vec<_>>(), Draws::GREEDY);
+    walk.batch(&(0..rows).map(chunk).collect::<Vec<_>>(), Draws::GREEDY)
+}
+
+/// Median time of a step after some that don't count.
+fn median_ms(steps: u32, mut step: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let mut times = Vec::new();
-    for step in 0..WARM_UP + STEPS {
+    for index in 0..WARM_UP + steps {
         let begun = Instant::now();
-        walk.execute(&batch)?;
-        if step >= WARM_UP {
+        step()?;
+        if index >= WARM_UP {
             times.push(begun.elapsed().as_secs_f64() * 1e3);
         }
     }
-    (0..rows).for_each(|sequence| walk.release(u64::from(sequence)));
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])
 }
@@ -198,7 +268,65 @@ fn prefill_ms(walk: &mut Walk<DeviceExecutor>, count: u32) -> Result<f64, String
 
 #[cfg(test)]
 mod tests {
+    use infer_cuda_emulator::Emulator;
+
     use super::*;
+
+    const TINY: &str = r#"{"model_type":"llama","hidden_size":64,"intermediate_size":64,"num_hidden_layers":1,
+        "num_attention_heads":2,"num_key_value_heads":1,"head_dim":32,"vocab_size":256,"rms_norm_eps":1e-5,
+        "rope_theta":10000.0,"max_position_embeddings":64,"tie_word_embeddings":true}"#;
+
+    fn tiny() -> ModelConfig {
+        ModelConfig::parse(TINY.as_bytes(), None).expect("sound")
+    }
+
+    fn emulator() -> Option<Arc<dyn Device>> {
+        let Some(emulator) = Emulator::new(5) else {
+            eprintln!("skipped: no C++ compiler");
+            return None;
+        };
+        Some(Arc::new(emulator))
+    }
+
+    #[test]
+    fn decodes_fill_all_columns_of_the_heading() {
+        let Some(device) = emulator() else { return };
+        let limits = Limits { bytes_per_s: 1e9, operations_per_s: 1e9 };
+        let sizes = Sizes { batches: &[2], contexts: &[18, 20, 33], prompts: &[5], steps: 2 };
+        let mut lines = Vec::new();
+        measure(&device, "tiny", &tiny(), &limits, &sizes, &mut |line| lines.push(line)).expect("it runs");
+        let head = lines.iter().position(|line| line.starts_with("decode")).expect("a heading");
+        let columns = lines[head].split(',').count() - 1;
+        let measured = |row: usize| -> Vec<bool> {
+            lines[head + 1 + row].split('\t').map(|cell| cell.starts_with(|c: char| c != '-')).collect()
+        };
+        for (row, eager, deterministic) in [(0, true, true), (1, false, false), (2, false, true)] {
+            let cells = measured(row);
+            assert_eq!(cells.len(), columns, "{lines:?}");
+            assert_eq!(cells[columns - 2..], [eager, deterministic], "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn overlapped_decodes_are_all_collected() {
+        let Some(device) = emulator() else { return };
+        let model = DeviceModel::random(&tiny(), DType::Bf16, &device, 1).expect("it fits");
+        let options = DeviceOptions {
+            block_size: BLOCK_SIZE,
+            total_blocks: 4,
+            max_rows: 2,
+            max_tokens: 8,
+            max_seq_len: 32,
+            prompt_cache_entries: 0,
+            deterministic: false,
+            graphs: true,
+        };
+        let mut walk = walk(&model, options).expect("a small executor");
+        assert!(overlapped_ms(&mut walk, 2, 20, 3).expect("it runs") > 0.0);
+        // One step more than were timed is under way until the end.
+        assert_eq!(walk.executor.forward_passes(), u64::from(WARM_UP) + 3 + 1);
+        assert!(decode_ms(&mut walk, 2, 32, 1).expect("blocks were released") > 0.0);
+    }
 
     #[test]
     fn operations_of_a_prompt_count_weights_and_attention() {

@@ -176,7 +176,7 @@ impl DeviceDecoder {
             let multiprocessors = device.properties().multiprocessors;
             let partition = partition(&self.shape, multiprocessors, &self.options, plan.items);
             let params = AttentionParams { items: self.word(buffers.layout.items), ..params };
-            // SAFETY: as above; `partial` was sized for every number of items.
+            // SAFETY: as above; `partial` was sized for every number of items; no kernel writes these words.
             unsafe { decode(device, &self.shape, partition, params, plan.items) }?;
         }
         let back = [buffers.attended.at(), buffers.projected.at()];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::support::{Effort, close, indexes, numbers, poisoned, rounded, said, tolerance};
 use crate::Activation;
 use crate::Random;
-use crate::cuda::{Buffer, CopyParams, Device, KvWriteParams, NONE, NormParams, Type};
+use crate::cuda::{Buffer, CopyParams, Device, HostBuffer, KvWriteParams, NONE, NormParams, Type};
 use crate::cuda::{add_norm as launch_norm, copy_blocks as launch_copy, embed as launch_embed};
 use crate::cuda::{follow_draws as launch_follow, gated as launch_gated, kv_write as launch_kv_write};
 use crate::reference;
@@ -168,6 +168,7 @@ pub(super) fn follow_draws(
     }
 }
 
+/// Within the pool, and to pinned memory of the host and back.
 pub(super) fn copy_blocks(
     device: &Arc<dyn Device>,
     effort: Effort,
@@ -195,17 +196,42 @@ pub(super) fn copy_blocks(
     // SAFETY: the pool as allocated.
     unsafe { launch_copy(device.as_ref(), &params, 2) }.map_err(said)?;
     let mut want = before;
+    let at = |part: usize, block: u32| part * stride + block as usize * block_bytes;
     for part in 0..parts {
         for pair in pairs.chunks(2) {
-            let at = |block: u32| part * stride + block as usize * block_bytes;
-            want.copy_within(at(pair[0])..at(pair[0]) + block_bytes, at(pair[1]));
+            let from = at(part, pair[0]);
+            want.copy_within(from..from + block_bytes, at(part, pair[1]));
         }
     }
-    let got = pool.read(stride * parts).map_err(said)?;
-    if got != want {
-        return Err(format!("{blocks} blocks of {block_bytes} bytes, {parts} parts: the bytes differ"));
+    let what = format!("{blocks} blocks of {block_bytes} bytes, {parts} parts");
+    if pool.read(stride * parts).map_err(said)? != want {
+        return Err(format!("{what}: the bytes differ"));
     }
-    Ok("all layers, keys and values".to_owned())
+
+    // Blocks 0 and 2 of the pool are blocks 1 and 0 of the host's, which return as blocks 1 and 3.
+    let host_stride = 2 * block_bytes + random.size(0, 5) * unit;
+    let host = HostBuffer::new(device, host_stride * parts).map_err(said)?;
+    let lists = [indexes(device, &[0, 1, 2, 0])?, indexes(device, &[1, 1, 0, 3])?];
+    let out = CopyParams { to: host.at(), pairs: lists[0].at(), to_stride: host_stride as u64, ..params };
+    let back =
+        CopyParams { from: host.at(), pairs: lists[1].at(), from_stride: host_stride as u64, ..params };
+    // SAFETY: both pools as allocated; the host's has two blocks.
+    unsafe { launch_copy(device.as_ref(), &out, 2).and_then(|()| launch_copy(device.as_ref(), &back, 2)) }
+        .map_err(said)?;
+    device.wait().map_err(said)?;
+    for part in 0..parts {
+        for (from, by_way_of, to) in [(0, 1, 1), (2, 0, 3)] {
+            let (block, kept) = (at(part, from), part * host_stride + by_way_of * block_bytes);
+            if host.bytes()[kept..kept + block_bytes] != want[block..block + block_bytes] {
+                return Err(format!("{what}: the bytes on the host differ"));
+            }
+            want.copy_within(block..block + block_bytes, at(part, to));
+        }
+    }
+    if pool.read(stride * parts).map_err(said)? != want {
+        return Err(format!("{what}: the bytes differ after their return from the host"));
+    }
+    Ok("all layers, keys and values; within the pool, to the host and back".to_owned())
 }
 
 pub(super) fn kv_write(

@@ -1,8 +1,11 @@
 //! Driver errors as [`CudaError`]s.
 
+use std::path::Path;
+
 use cudarc::driver::result::DriverError;
 use cudarc::driver::sys;
 
+use super::image;
 use crate::cuda::error::{CudaError, CudaErrorKind};
 
 /// What failed, and with which of the driver's error codes.
@@ -27,8 +30,20 @@ pub(super) fn fault(what: &str, error: DriverError) -> CudaError {
     CudaError { kind, message: format!("{what}: {error:?}") }
 }
 
-/// The message for a failed load of the kernels if the driver is older than the toolkit that compiled them.
-pub(super) fn too_old() -> Option<String> {
+/// A failed load of the kernels: those of a file, or the program's own.
+pub(super) fn unloadable(file: Option<&Path>, error: DriverError) -> CudaError {
+    let what = match file {
+        Some(_) => {
+            "the driver can't load this image, which must be for this GPU and from a toolkit no newer than the driver"
+                .to_owned()
+        }
+        None => too_old().unwrap_or("the kernels can't be loaded".to_owned()),
+    };
+    image::named(file, fault(&what, error))
+}
+
+/// The message for a failed load of the program's kernels if the driver is older than the toolkit that compiled them.
+fn too_old() -> Option<String> {
     let mut version = 0;
     // SAFETY: writes a number.
     unsafe { sys::cuDriverGetVersion(&raw mut version) }.result().ok()?;

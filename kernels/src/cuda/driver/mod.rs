@@ -4,36 +4,32 @@
 //! another thread than the engine's.
 
 mod error;
+mod image;
 mod session;
 
 use std::collections::HashMap;
-use std::ffi::{CString, OsStr, c_void};
+use std::ffi::{CString, c_void};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::result;
 use cudarc::driver::sys;
 
 use super::blas::Blas;
-use super::device::{Device, Graph, Launch, Mark, Memory, Properties, Type};
+use super::device::{Device, Graph, Launch, Mark, Memory, Properties, Type, VendorLibrary};
 use super::error::{CudaError, CudaErrorKind};
 use super::library;
 use super::params::ProductParams;
-use error::{fault, too_old};
+use super::switches::Switches;
+use error::{fault, unloadable};
+pub use image::kernels_embedded;
 use session::{Context, DriverGraph, DriverMark, Session};
 
-/// Every kernel for sm_80, sm_89 and sm_90, and PTX for newer devices; empty if the build found no toolkit.
-static KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
+/// PTX of this architecture and newer ones waits in `take_turn` of `device.cuh`, which asks for the same.
+const WAITING_PTX: i32 = 90;
 
 /// Shared memory that a block may use without opting in.
 const COMMON_SHARED: u32 = 48 << 10;
-
-/// Turns early launches off: `off`, `no`, `false` or `0`.
-const EARLY_VARIABLE: &str = "INFER_CUDA_EARLY";
-
-/// Whether this program was built with a CUDA toolkit and contains kernels.
-pub fn kernels_embedded() -> bool {
-    !KERNELS.is_empty()
-}
 
 /// A GPU.
 pub struct Driver {
@@ -50,6 +46,15 @@ struct Function {
     shared_bytes: u32,
 }
 
+impl Function {
+    /// Sets an attribute that has to do with shared memory.
+    fn set(&self, kind: sys::CUfunction_attribute, value: u32, kernel: &str) -> Result<(), CudaError> {
+        // SAFETY: a function of the session's module, which is loaded as long as the driver is in use.
+        unsafe { result::function::set_function_attribute(self.handle, kind, value as i32) }
+            .map_err(|error| fault(&format!("shared memory for {kernel}"), error))
+    }
+}
+
 // SAFETY: functions are handles of the session's module, mutable state is behind a mutex, and any thread may use
 // cuBLASLt's handle.
 unsafe impl Send for Driver {}
@@ -60,16 +65,18 @@ impl Driver {
     /// Opens the `index`-th GPU.
     ///
     /// # Errors
-    /// If kernels, driver or device are missing; the message says which. Missing kernels come first, so a machine without
-    /// a GPU can tell whether a binary has them.
+    /// If a switch is out of range, or if kernels, driver or device are missing; the message says which. Missing kernels
+    /// come before missing devices, so a machine without a GPU can tell whether a binary has them.
     pub fn open(index: u32) -> Result<Self, CudaError> {
         let refuse = |kind, message: String| Err(CudaError { kind, message });
-        if !kernels_embedded() {
+        let switches = Switches::from_environment()?;
+        if switches.image.is_none() && !kernels_embedded() {
             let message = "this program was built without a CUDA toolkit and contains no GPU kernels; see \
                            `cargo xtask cuda-toolkit`";
             return refuse(CudaErrorKind::NoKernels, message.to_owned());
         }
-        if !library::open(&["libcuda.so.1", "libcuda.so"]) {
+        let image = image::load(switches.image.as_deref())?;
+        if library::open(&["libcuda.so.1", "libcuda.so"]).is_none() {
             return refuse(CudaErrorKind::NoDevice, "no NVIDIA driver (libcuda.so.1) was found".to_owned());
         }
         let count = result::init().and_then(|()| result::device::get_count());
@@ -87,10 +94,10 @@ impl Driver {
             let message = format!("there is no GPU {index}: the driver reports {count}, numbered from 0");
             return refuse(CudaErrorKind::NoDevice, message);
         }
-        Self::start(index as i32)
+        Self::start(index as i32, &image, switches)
     }
 
-    fn start(index: i32) -> Result<Self, CudaError> {
+    fn start(index: i32, image: &[u64], switches: Switches) -> Result<Self, CudaError> {
         let wrong = |what: &'static str| move |error| fault(what, error);
         let device = result::device::get(index).map_err(wrong("no such device"))?;
         let attribute = |attribute| {
@@ -114,34 +121,41 @@ impl Driver {
         context.bind().map_err(wrong("no context"))?;
         let stream =
             result::stream::create(result::stream::StreamKind::NonBlocking).map_err(wrong("no stream"))?;
-        // The driver reads words, and embedded bytes may be unaligned.
-        let mut image = vec![0_u64; KERNELS.len().div_ceil(8)];
-        // SAFETY: `image` has room for all bytes. The image records its own length, and the driver copies it.
-        let module = unsafe {
-            std::ptr::copy_nonoverlapping(KERNELS.as_ptr(), image.as_mut_ptr().cast(), KERNELS.len());
-            result::module::load_data(image.as_ptr().cast())
-        }
-        .map_err(|error| fault(&too_old().unwrap_or("the kernels can't be loaded".to_owned()), error))?;
-        let early = capability.0 == 9 && !is_off(std::env::var_os(EARLY_VARIABLE).as_deref());
+        // SAFETY: the image is as long as it records, and the driver copies it.
+        let module = unsafe { result::module::load_data(image.as_ptr().cast()) }
+            .map_err(|error| unloadable(switches.image.as_deref(), error))?;
         let mut driver = Self {
             session: Arc::new(Session::new(stream, module, context)),
             functions: Mutex::default(),
             blas: None,
-            properties: Properties { name, capability, multiprocessors, early, vendor_products: None },
+            properties: Properties {
+                name,
+                capability,
+                multiprocessors,
+                early: false,
+                vendor_products: None,
+                switches,
+            },
         };
-        if library::open(&["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"]) {
-            driver.use_vendor(if capability.0 >= 9 { 32 << 20 } else { 4 << 20 });
+        driver.properties.early =
+            capability.0 == 9 && driver.properties.switches.early && driver.kernels_wait()?;
+        let names = ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"];
+        if let Some(opened) = library::open_packaged(&names) {
+            driver.use_vendor(opened, if capability.0 >= 9 { 32 << 20 } else { 4 << 20 });
         }
         Ok(driver)
     }
 
     /// Uses the vendor's library for large products. If it doesn't start, our kernels compute them.
-    fn use_vendor(&mut self, workspace_bytes: usize) {
+    fn use_vendor(&mut self, opened: PathBuf, workspace_bytes: usize) {
         let Ok(workspace) = self.allocate(workspace_bytes) else { return };
         match Blas::new(workspace, workspace_bytes) {
             Ok(blas) => {
                 self.blas = Some(blas);
-                self.properties.vendor_products = Some(Blas::version());
+                let file = Blas::file().unwrap_or_else(|| opened.clone());
+                let passed_over = library::is_other(&opened, &file).then_some(opened);
+                self.properties.vendor_products =
+                    Some(VendorLibrary { version: Blas::version(), file, passed_over });
             }
             // SAFETY: allocated above and not used by anything.
             Err(_) => unsafe { self.free(workspace, workspace_bytes) },
@@ -152,31 +166,70 @@ impl Driver {
         self.session.bind()
     }
 
+    /// The file that the kernels are from, if not the program itself.
+    fn image_file(&self) -> Option<&Path> {
+        self.properties.switches.image.as_deref()
+    }
+
+    /// Whether kernels wait for those ahead of them, without which none may start early. The architecture that their PTX was
+    /// compiled for says so, also that of machine code made from it. The machine code's own doesn't: the driver compiles
+    /// PTX without waits for the device's architecture. One kernel tells, as an image's kernels are compiled at once.
+    fn kernels_wait(&self) -> Result<bool, CudaError> {
+        let kind = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+        // SAFETY: a function of the session's module.
+        let version = unsafe { result::function::get_function_attribute(self.find("copy_blocks")?, kind) };
+        version
+            .map(|version| version >= WAITING_PTX)
+            .map_err(|error| fault("the kernels' architecture", error))
+    }
+
+    fn find(&self, kernel: &str) -> Result<sys::CUfunction, CudaError> {
+        let name = CString::new(kernel).expect("kernel names hold no zero");
+        // SAFETY: the module lives as long as this.
+        unsafe { result::module::get_function(self.session.module, name) }.map_err(|error| {
+            image::named(self.image_file(), fault(&format!("finding kernel {kernel}"), error))
+        })
+    }
+
     fn function(&self, launch: &Launch<'_>) -> Result<sys::CUfunction, CudaError> {
         let mut functions = self.functions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let known = functions.get(launch.kernel).copied();
         let mut function = match known {
             Some(function) => function,
             None => {
-                let name = CString::new(launch.kernel).expect("kernel names hold no zero");
-                // SAFETY: the module lives as long as this.
-                let handle = unsafe { result::module::get_function(self.session.module, name) }
-                    .map_err(|error| fault(&format!("finding kernel {}", launch.kernel), error))?;
-                Function { handle, shared_bytes: COMMON_SHARED }
+                let handle = self.find(launch.kernel)?;
+                if let (Some(file), Some(bytes)) = (self.image_file(), params_bytes(handle)) {
+                    image::check_params(file, launch.kernel, bytes, launch.params.len())?;
+                }
+                let function = Function { handle, shared_bytes: COMMON_SHARED };
+                if let Some(percent) = self.properties.switches.carveout {
+                    let kind = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+                    function.set(kind, percent, launch.kernel)?;
+                }
+                function
             }
         };
         if launch.shared_bytes > function.shared_bytes {
             let kind = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: a function of the module.
-            unsafe {
-                result::function::set_function_attribute(function.handle, kind, launch.shared_bytes as i32)
-            }
-            .map_err(|error| fault(&format!("shared memory for {}", launch.kernel), error))?;
+            function.set(kind, launch.shared_bytes, launch.kernel)?;
             function.shared_bytes = launch.shared_bytes;
         }
         functions.insert(launch.kernel, function);
         Ok(function.handle)
     }
+}
+
+/// Bytes of a kernel's parameters. `None` if the driver, older than CUDA 12.4, doesn't tell.
+fn params_bytes(function: sys::CUfunction) -> Option<usize> {
+    let name = "cuFuncGetParamInfo";
+    let (mut at, mut bytes) = (0, 0);
+    // The call panics if the driver lacks it.
+    // SAFETY: a function of the session's module; two numbers are written.
+    unsafe {
+        sys::culib().get::<unsafe extern "C" fn()>(name).ok()?;
+        sys::cuFuncGetParamInfo(function, 0, &raw mut at, &raw mut bytes).result().ok()?;
+    }
+    Some(bytes)
 }
 
 impl Device for Driver {
@@ -357,34 +410,5 @@ impl Drop for Driver {
                 let _ = result::free_sync(blas.close());
             }
         }
-    }
-}
-
-/// Whether the variable's value turns something off.
-fn is_off(value: Option<&OsStr>) -> bool {
-    let value = value.map(|value| value.to_string_lossy().trim().to_ascii_lowercase());
-    value.is_some_and(|value| ["off", "no", "false", "0"].contains(&value.as_str()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn early_launches_are_turned_off_by_any_usual_spelling() {
-        for (value, off) in [
-            ("off", true),
-            ("OFF", true),
-            ("0", true),
-            ("false", true),
-            ("No ", true),
-            ("", false),
-            ("on", false),
-            ("1", false),
-            ("true", false),
-        ] {
-            assert_eq!(is_off(Some(OsStr::new(value))), off, "{value:?}");
-        }
-        assert!(!is_off(None));
     }
 }

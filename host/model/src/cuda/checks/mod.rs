@@ -9,6 +9,8 @@ mod walk;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use infer_kernels::cuda::Device;
 use infer_kernels::cuda::checks::{Check, Effort, all};
@@ -62,19 +64,76 @@ pub fn run(
     report.finish()
 }
 
-/// Names each seed that fails rather than the first alone: which shapes fail narrows a fault down.
 fn every_seed(device: &Arc<dyn Device>, check: &Check, seeds: u64) -> Result<String, String> {
-    let (mut covered, mut wrong) = (String::new(), Vec::new());
-    for seed in 0..seeds {
-        match check.run(device, Effort::Thorough, seed) {
-            Ok(done) => covered = done,
-            Err(failure) => {
-                wrong.push(failure);
-                if report::is_lost(device.as_ref()) {
-                    break;
-                }
+    let run = |seed| check.run(device, Effort::Thorough, seed);
+    on_threads(seeds, &run, &|| report::is_lost(device.as_ref()))
+}
+
+/// Calls `run` with every seed, on as many threads as the machine has: the references take much longer than the device. Names
+/// each seed that fails rather than the first alone, since which shapes fail narrows a fault down. No more seeds are started
+/// if after a failure the device is lost.
+fn on_threads(
+    seeds: u64,
+    run: &(dyn Fn(u64) -> Result<String, String> + Sync),
+    is_lost: &(dyn Fn() -> bool + Sync),
+) -> Result<String, String> {
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mut outcomes = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return outcomes;
             }
+            let outcome = run(seed);
+            if outcome.is_err() && is_lost() {
+                next.store(seeds, Ordering::Relaxed);
+            }
+            outcomes.push((seed, outcome));
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, |cores| cores.get() as u64).min(seeds);
+    let mut outcomes: Vec<(u64, Result<String, String>)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a check panicked")).collect()
+    });
+    outcomes.sort_unstable_by_key(|(seed, _)| *seed);
+    let (mut covered, mut wrong) = (String::new(), Vec::new());
+    for (_, outcome) in outcomes {
+        match outcome {
+            Ok(done) => covered = done,
+            Err(failure) => wrong.push(failure),
         }
     }
     if wrong.is_empty() { Ok(covered) } else { Err(wrong.join("\n        ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_seed_runs_once_and_failures_are_named_in_order() {
+        let started = AtomicU64::new(0);
+        let run = |seed: u64| {
+            started.fetch_add(1, Ordering::Relaxed);
+            if seed % 7 == 3 { Err(format!("seed {seed}")) } else { Ok("all of it".to_owned()) }
+        };
+        let wrong = on_threads(20, &run, &|| false).unwrap_err();
+        assert_eq!(wrong.split_whitespace().collect::<Vec<_>>(), ["seed", "3", "seed", "10", "seed", "17"]);
+        assert_eq!(started.load(Ordering::Relaxed), 20);
+        assert_eq!(on_threads(3, &run, &|| false), Ok("all of it".to_owned()));
+    }
+
+    #[test]
+    fn no_seed_is_started_once_the_device_is_lost() {
+        let started = AtomicU64::new(0);
+        let run = |_: u64| -> Result<String, String> {
+            started.fetch_add(1, Ordering::Relaxed);
+            Err("lost".to_owned())
+        };
+        let threads = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+        assert!(on_threads(1_000_000, &run, &|| true).is_err());
+        assert!((1..=threads).contains(&started.load(Ordering::Relaxed)));
+    }
 }

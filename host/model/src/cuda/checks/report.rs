@@ -45,7 +45,7 @@ impl<'a> Report<'a> {
             (0, _) => Ok(()),
             (_, Some(name)) => Err(format!(
                 "the device stopped working in `{name}`; later checks were skipped. Rerun with CUDA_LAUNCH_BLOCKING=1 \
-                 to see which kernel failed"
+                 and `--seeds 1` to see which kernel failed: seeds that run at the same time all fail"
             )),
             (failed, None) => Err(format!("{failed} checks failed on this device")),
         }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use infer_core::Executor;
-use infer_kernels::cuda::{Device, Driver, bench as kernel_bench};
+use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Driver, bench as kernel_bench};
 use infer_model::cuda::{DeviceModel, DeviceOptions, bench as engine_bench, checks};
 use infer_model::{Model, ModelError};
 
+use super::Refusal;
 use crate::config::Config;
 
 /// Memory reserved for recorded graphs and the driver.
@@ -35,14 +36,28 @@ impl Gpu {
     ///
     /// # Errors
     /// If the GPU can't be used; the message says what is missing.
-    pub fn open(index: u32) -> Result<Self, String> {
-        let device: Arc<dyn Device> = Arc::new(Driver::open(index).map_err(|error| error.to_string())?);
+    pub fn open(index: u32) -> Result<Self, Refusal> {
+        let device: Arc<dyn Device> = Arc::new(Driver::open(index).map_err(refusal)?);
         let properties = device.properties();
         let name = format!("cuda:{index} ({})", properties.name);
-        if properties.vendor_products.is_none() {
-            tracing::warn!(
+        let switches = properties.switches.in_use();
+        if !switches.is_empty() {
+            tracing::warn!("switches for experiments with GPUs are set: {}", switches.join(" "));
+        }
+        match &properties.vendor_products {
+            None => tracing::warn!(
                 "libcublasLt was not found or failed to start, so long prompts are slower; INFER_CUDA_LIB sets its directory"
-            );
+            ),
+            Some(library) => {
+                if let Some(passed_over) = &library.passed_over {
+                    tracing::warn!(
+                        "the loader prefers {} to {}; to use the latter, link libcublasLt.so to it in the first directory of \
+                         LD_LIBRARY_PATH",
+                        library.file.display(),
+                        passed_over.display()
+                    );
+                }
+            }
         }
         Ok(Self { device, name })
     }
@@ -117,8 +132,7 @@ fn options(config: &Config, total_blocks: u32, max_seq_len: u32, entries: u32) -
 /// # Errors
 /// If the GPU can't be opened or a check failed.
 pub fn gpu_check(index: u32, seeds: u64, golden: Option<&Path>) -> Result<(), String> {
-    let device = Gpu::open(index)?.device;
-    println!("{}", describe(&device)?);
+    let device = introduced(index)?;
     checks::run(&device, seeds, golden, &mut |line| println!("{line}"))
 }
 
@@ -127,8 +141,7 @@ pub fn gpu_check(index: u32, seeds: u64, golden: Option<&Path>) -> Result<(), St
 /// # Errors
 /// If the device fails.
 pub fn measure_kernels(index: u32, quick: bool) -> Result<(), String> {
-    let device = Gpu::open(index)?.device;
-    println!("{}", describe(&device)?);
+    let device = introduced(index)?;
     let extent = if quick { &kernel_bench::Extent::FEW } else { &kernel_bench::Extent::ALL };
     kernel_bench::run(&device, extent, &mut |line| println!("{line}")).map_err(|error| error.to_string())
 }
@@ -138,22 +151,38 @@ pub fn measure_kernels(index: u32, quick: bool) -> Result<(), String> {
 /// # Errors
 /// If the device fails.
 pub fn measure_engine(index: u32, quick: bool) -> Result<(), String> {
-    let device = Gpu::open(index)?.device;
-    println!("{}", describe(&device)?);
+    let device = introduced(index)?;
     engine_bench::run(&device, quick, &mut |line| println!("{line}"))
+}
+
+/// Opens a GPU and prints what it is.
+fn introduced(index: u32) -> Result<Arc<dyn Device>, String> {
+    let device = Gpu::open(index).map_err(|refusal| refusal.reason)?.device;
+    println!("{}", describe(&device)?);
+    Ok(device)
+}
+
+fn refusal(error: CudaError) -> Refusal {
+    Refusal { is_setting: error.kind == CudaErrorKind::Switch, reason: error.message }
 }
 
 fn describe(device: &Arc<dyn Device>) -> Result<String, String> {
     let memory = device.memory().map_err(|error| error.to_string())?;
     let properties = device.properties();
     let (major, minor) = properties.capability;
+    let library = match &properties.vendor_products {
+        Some(library) => format!("{} ({})", library.version, library.file.display()),
+        None => "not found".to_owned(),
+    };
+    let switches = properties.switches.in_use();
     Ok(format!(
-        "{}, compute capability {major}.{minor}, {} multiprocessors, {} of {} MiB free, early launches {}, cuBLASLt {}",
+        "{}, compute capability {major}.{minor}, {} multiprocessors, {} of {} MiB free, early launches {}, cuBLASLt {library}, \
+         switches: {}",
         properties.name,
         properties.multiprocessors,
         memory.free >> 20,
         memory.total >> 20,
         if properties.early { "on" } else { "off" },
-        properties.vendor_products.map_or("not found".to_owned(), |version| version.to_string())
+        if switches.is_empty() { "none".to_owned() } else { switches.join(" ") }
     ))
 }

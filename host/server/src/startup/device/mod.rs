@@ -40,35 +40,51 @@ impl DeviceChoice {
     }
 }
 
+/// Why a GPU can't be used.
+pub struct Refusal {
+    /// What is missing or wrong.
+    pub reason: String,
+    /// Whether a setting of GPUs is wrong. Then `auto` doesn't choose the CPU either.
+    pub is_setting: bool,
+}
+
 /// Opens the GPU of the configuration; `None` for the CPU. If `auto` finds no GPU, the log says why.
 ///
 /// # Errors
-/// If a GPU was requested explicitly and can't be used.
+/// If a GPU was requested explicitly and can't be used, or if a setting of GPUs is wrong.
 pub fn choose(config: &Config) -> Result<Option<Gpu>, ConfigError> {
     let index = match config.device {
         DeviceChoice::Cpu => return Ok(None),
         DeviceChoice::Auto => 0,
         DeviceChoice::Cuda(index) => index,
     };
-    let wanted = config.device != DeviceChoice::Auto;
     let contiguous = config.kv_cache == infer_model::KvCacheKind::Contiguous;
     let opened = match contiguous {
-        true => Err("--kv-cache contiguous, the reference backend, works only on the CPU".to_owned()),
+        true => Err(Refusal {
+            reason: "--kv-cache contiguous, the reference backend, works only on the CPU".to_owned(),
+            is_setting: false,
+        }),
         false => Gpu::open(index),
     };
     match opened {
         Ok(gpu) => Ok(Some(gpu)),
-        Err(reason) if wanted => Err(ConfigError(format!("--device: {reason}; use `cpu` or `auto`"))),
-        Err(reason) => {
-            if Gpu::BUILT_IN {
-                tracing::info!(
-                    "not using a GPU ({reason}); computing on the CPU with {} threads",
-                    config.threads
-                );
-            }
-            Ok(None)
-        }
+        Err(refusal) => do_without(refusal, config).map(|()| None),
     }
+}
+
+/// Accepts that no GPU is used, unless one was requested or a setting is wrong.
+fn do_without(refusal: Refusal, config: &Config) -> Result<(), ConfigError> {
+    let Refusal { reason, is_setting } = refusal;
+    if is_setting {
+        return Err(ConfigError(reason));
+    }
+    if config.device != DeviceChoice::Auto {
+        return Err(ConfigError(format!("--device: {reason}; use `cpu` or `auto`")));
+    }
+    if Gpu::BUILT_IN {
+        tracing::info!("not using a GPU ({reason}); computing on the CPU with {} threads", config.threads);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -96,5 +112,20 @@ mod tests {
             error.starts_with("--device: ") && error.ends_with("use `cpu` or `auto`"),
             "{error} ({there})"
         );
+    }
+
+    #[test]
+    fn wrong_setting_is_an_error_even_if_the_cpu_would_do() {
+        let auto = Config::default();
+        let named = Config { device: DeviceChoice::Cuda(0), ..auto.clone() };
+        let outcome = |config, is_setting| {
+            let reason = "INFER_CUDA_FEW_ROWS=99: too many".to_owned();
+            do_without(Refusal { reason, is_setting }, config).map_err(|error| error.to_string())
+        };
+        for config in [&auto, &named] {
+            assert_eq!(outcome(config, true), Err("INFER_CUDA_FEW_ROWS=99: too many".to_owned()));
+        }
+        assert_eq!(outcome(&auto, false), Ok(()));
+        assert!(outcome(&named, false).unwrap_err().starts_with("--device: INFER_CUDA_FEW_ROWS=99"));
     }
 }

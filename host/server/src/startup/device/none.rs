@@ -3,6 +3,7 @@
 use infer_core::Executor;
 use infer_model::{Model, ModelError};
 
+use super::Refusal;
 use crate::config::Config;
 
 const REASON: &str = "this build has no CUDA support (the feature `cuda` is off)";
@@ -18,8 +19,8 @@ impl Gpu {
     pub const BUILT_IN: bool = false;
 
     /// Always fails.
-    pub fn open(_: u32) -> Result<Self, String> {
-        Err(REASON.to_owned())
+    pub fn open(_: u32) -> Result<Self, Refusal> {
+        Err(Refusal { reason: REASON.to_owned(), is_setting: false })
     }
 
     /// Copies the weights to the GPU.

@@ -1,0 +1,139 @@
+//! Settings for experiments, from the environment: what `cuda/README.md` suggests where a figure is low, to be tried
+//! without building the program again.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::error::CudaError;
+use super::product;
+
+const EARLY_VARIABLE: &str = "INFER_CUDA_EARLY";
+const CARVEOUT_VARIABLE: &str = "INFER_CUDA_CARVEOUT";
+const FEW_ROWS_VARIABLE: &str = "INFER_CUDA_FEW_ROWS";
+pub(super) const IMAGE_VARIABLE: &str = "INFER_CUDA_IMAGE";
+
+/// Settings for experiments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switches {
+    /// Whether kernels may start early if the device can (`INFER_CUDA_EARLY`; `off`, `no`, `false` and `0` turn it off).
+    pub early: bool,
+    /// Shared memory that each kernel prefers a multiprocessor to have, in percent of the maximum (`INFER_CUDA_CARVEOUT`): a
+    /// hint to the driver. `None`: the driver decides by what a kernel needs.
+    pub carveout: Option<u32>,
+    /// Maximum rows of `product_few` if the vendor's library is available (`INFER_CUDA_FEW_ROWS`).
+    pub few_rows: u32,
+    /// An image of kernels to use instead of the program's own (`INFER_CUDA_IMAGE`).
+    pub image: Option<PathBuf>,
+}
+
+impl Default for Switches {
+    fn default() -> Self {
+        Self { early: true, carveout: None, few_rows: product::FEW_BESIDE_VENDOR, image: None }
+    }
+}
+
+impl Switches {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// Names a variable whose value is out of range.
+    pub(super) fn from_environment() -> Result<Self, CudaError> {
+        fn variable(name: &str) -> Option<OsString> {
+            std::env::var_os(name)
+        }
+        Self::read(&variable)
+    }
+
+    /// Reads variables; empty ones count as absent.
+    fn read(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, CudaError> {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let word = |name| variable(name).map(|value| value.to_string_lossy().trim().to_ascii_lowercase());
+        let number = |name, most: u32| {
+            let Some(word) = word(name) else { return Ok(None) };
+            let number = word.parse::<u32>().ok().filter(|number| *number <= most);
+            number.map(Some).ok_or_else(|| {
+                CudaError::switch(format!("{name}={word}: this must be a number from 0 to {most}"))
+            })
+        };
+        let usual = Self::default();
+        let off = |word: String| ["off", "no", "false", "0"].contains(&word.as_str());
+        Ok(Self {
+            early: !word(EARLY_VARIABLE).is_some_and(off),
+            carveout: number(CARVEOUT_VARIABLE, 100)?,
+            few_rows: number(FEW_ROWS_VARIABLE, product::FEW)?.unwrap_or(usual.few_rows),
+            image: variable(IMAGE_VARIABLE).map(PathBuf::from),
+        })
+    }
+
+    /// The variables that would give the settings that differ from the usual ones.
+    pub fn in_use(&self) -> Vec<String> {
+        let usual = Self::default();
+        let early = (self.early != usual.early).then(|| format!("{EARLY_VARIABLE}=off"));
+        let carveout = self.carveout.map(|percent| format!("{CARVEOUT_VARIABLE}={percent}"));
+        let few_rows =
+            (self.few_rows != usual.few_rows).then(|| format!("{FEW_ROWS_VARIABLE}={}", self.few_rows));
+        let image = self.image.as_ref().map(|path| format!("{IMAGE_VARIABLE}={}", path.display()));
+        [early, carveout, few_rows, image].into_iter().flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::error::CudaErrorKind;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Switches, CudaError> {
+        let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
+        Switches::read(&|name| find(name).map(|(_, value)| OsString::from(value)))
+    }
+
+    #[test]
+    fn early_launches_are_turned_off_by_any_usual_spelling() {
+        for (value, early) in [
+            ("off", false),
+            ("OFF", false),
+            ("0", false),
+            ("false", false),
+            ("No ", false),
+            ("", true),
+            ("on", true),
+            ("1", true),
+            ("true", true),
+        ] {
+            assert_eq!(read(&[(EARLY_VARIABLE, value)]).expect("any text").early, early, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn switches_in_use_are_listed_as_variables() {
+        assert_eq!(read(&[]), Ok(Switches::default()));
+        assert!(Switches::default().in_use().is_empty());
+        let all = [
+            (EARLY_VARIABLE, "off"),
+            (CARVEOUT_VARIABLE, "100"),
+            (FEW_ROWS_VARIABLE, "32"),
+            (IMAGE_VARIABLE, "/tmp/Other.fatbin"),
+        ];
+        let switches = read(&all).expect("in range");
+        let image = Some(PathBuf::from("/tmp/Other.fatbin"));
+        assert_eq!(switches, Switches { early: false, carveout: Some(100), few_rows: 32, image });
+        assert_eq!(switches.in_use(), all.map(|(name, value)| format!("{name}={value}")));
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused_with_the_range() {
+        for (name, value, range) in [
+            (CARVEOUT_VARIABLE, "101", "from 0 to 100"),
+            (CARVEOUT_VARIABLE, "max", "from 0 to 100"),
+            (FEW_ROWS_VARIABLE, "33", "from 0 to 32"),
+            (FEW_ROWS_VARIABLE, "-1", "from 0 to 32"),
+        ] {
+            let CudaError { kind, message } = read(&[(name, value)]).expect_err(value);
+            assert_eq!(kind, CudaErrorKind::Switch);
+            assert!(
+                message.starts_with(&format!("{name}={value}: ")) && message.ends_with(range),
+                "{message}"
+            );
+        }
+    }
+}
