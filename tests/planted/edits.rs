@@ -195,6 +195,12 @@ pub const EDITS: &[Edit] = &[
         "} else if !on(\"blind watchdog\") && self.watchdog.look_now(now)",
     ),
     (
+        "unseen overtaking",
+        "engine/reserve.rs",
+        "        if self.has_place() {",
+        "        if self.has_place() && !on(\"unseen overtaking\") {",
+    ),
+    (
         "unnamed release",
         "engine/end.rs",
         "            self.released.push(sequence.id);",

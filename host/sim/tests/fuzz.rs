@@ -1,9 +1,14 @@
 //! The fault machine: a short run finds no violation, reaches every kind of event and is reproducible, and old findings
 //! stay fixed. `SEED=n` runs one seed, `SEEDS=n` that many.
 
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use infer_sim::fuzz::{Case, CaseError, Checks, Hunt, OPS, Summary, generate, play};
+use infer_core::engine::Policies;
+use infer_core::policy::AnyPolicy;
+use infer_sim::fuzz::{Case, CaseError, Checks, Hunt, OPS, Outsider, Summary, generate, play};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
@@ -11,7 +16,14 @@ fn number(name: &str) -> Option<u64> {
 
 fn hunt(seed: u64, seeds: u64, threads: usize) -> Summary {
     let checks = Checks::default();
-    Hunt { seed, seeds, steps: u64::MAX, ops: OPS, threads, outsiders: Vec::new(), checks }.run(|_| {})
+    let hunt = Hunt { seed, seeds, steps: u64::MAX, ops: OPS, threads, outsiders: Vec::new(), checks };
+    hunt.run(|summary| {
+        if let Some(seed) = summary.late {
+            // Captured output of a test that never ends is never shown.
+            let _ = writeln!(std::io::stderr(), "SEED={seed} has been playing for half a minute");
+            std::process::exit(1);
+        }
+    })
 }
 
 #[test]
@@ -46,6 +58,40 @@ fn results_depend_on_the_seed_alone() {
         checks: Checks::default(),
     };
     assert_eq!(steps.run(|_| {}), first, "a limit of steps ends at a whole seed");
+}
+
+/// The results of the seeds behind it are kept until it ends.
+#[test]
+fn seeds_do_not_run_far_ahead_of_one_that_takes_long() {
+    let (begun, played, ahead) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let make = || {
+        if !begun.swap(true, Ordering::Relaxed) {
+            // Until the other thread waits, or has played everything.
+            let mut before = u64::MAX;
+            while before != played.load(Ordering::Relaxed) {
+                before = played.load(Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            ahead.store(before, Ordering::Relaxed);
+        }
+        AnyPolicy::Scheduler(Policies::builtin().scheduler)
+    };
+    let hunt = Hunt {
+        seed: 1,
+        seeds: 1_000,
+        steps: u64::MAX,
+        ops: 1,
+        threads: 2,
+        outsiders: vec![Outsider { name: "scheduler slow".to_owned(), make: Box::new(make) }],
+        checks: Checks::default(),
+    };
+    let summary = hunt.run(|_| {
+        played.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!((summary.seeds, summary.violation), (1_000, None));
+    assert!(begun.load(Ordering::Relaxed), "no seed was slow");
+    let ahead = ahead.load(Ordering::Relaxed);
+    assert!(ahead < 600, "{ahead} seeds were played meanwhile");
 }
 
 #[test]

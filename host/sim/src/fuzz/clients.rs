@@ -211,6 +211,7 @@ impl Clients {
     }
 
     /// Checks that a refusal is presentable.
+    #[track_caller]
     pub fn refused(&mut self, refusal: &Refusal) {
         assert!(!refusal.message.is_empty() && refusal.message.len() <= 256, "{refusal:?}");
         self.reached.refused[Counters::refusal_index(refusal.reason)] += 1;
@@ -265,7 +266,8 @@ impl Clients {
             }
             Event::Finished { id, reason, usage } => self.finished(*id, *reason, usage),
             Event::Failed { id, cause, message, usage } => {
-                let client = self.end(*id, "fails", usage);
+                self.alive(*id, "fails");
+                let client = self.end(*id, usage);
                 assert_eq!(client.doomed, Some(*cause), "why {id:?} fails: {message}");
                 assert!(!message.is_empty());
                 self.reached.failed += 1;
@@ -303,7 +305,8 @@ impl Clients {
     }
 
     fn finished(&mut self, id: SequenceId, reason: FinishReason, usage: &Usage) {
-        let client = self.end(id, "finishes", usage);
+        self.alive(id, "finishes");
+        let client = self.end(id, usage);
         let last = client.truth[..client.len()].last();
         match reason {
             FinishReason::Length => {
@@ -328,8 +331,7 @@ impl Clients {
         self.note(id.0 ^ (reason as u64) << 56);
     }
 
-    fn end(&mut self, id: SequenceId, how: &str, usage: &Usage) -> Client {
-        self.alive(id, how);
+    fn end(&mut self, id: SequenceId, usage: &Usage) -> Client {
         let client = self.live.remove(&id).expect("it is alive");
         assert_eq!(usage.generated_tokens as usize, client.got, "usage of {id:?}");
         assert_eq!(usage.prompt_tokens as usize, client.prompt_len(), "usage of {id:?}");
@@ -341,6 +343,8 @@ impl Clients {
         client
     }
 
+    /// Each call is a place of its own: a case that is minimized must not turn into another violation.
+    #[track_caller]
     fn alive(&mut self, id: SequenceId, what: &str) -> &mut Client {
         match self.live.get_mut(&id) {
             Some(client) => client,
@@ -356,4 +360,34 @@ impl Clients {
 
 fn known(time: Micros) -> Option<Micros> {
     (time != Micros::NEVER).then_some(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::fuzz::generate;
+    use crate::fuzz::watch::watch;
+
+    #[test]
+    fn different_events_of_an_unknown_request_break_in_different_places() {
+        let setup = generate(1, 1, &[]).setup;
+        let (id, usage) = (SequenceId(1), Usage::default());
+        let events = [
+            Event::Token { id, token: 1, logprobs: None },
+            Event::Prompt { id, logprobs: Vec::new() },
+            Event::Preempted { id },
+            Event::Finished { id, reason: FinishReason::Length, usage },
+            Event::Failed { id, cause: FailureCause::Device, message: "it failed".to_owned(), usage },
+        ];
+        let place = |event: &Event| {
+            let mut clients = Clients::new(&setup);
+            let (message, place) = watch(|| clients.hear(event)).expect_err("there is no such request");
+            assert!(message.contains("has ended or never was"), "{message}");
+            place
+        };
+        let places: BTreeSet<String> = events.iter().map(place).collect();
+        assert_eq!(places.len(), events.len(), "{places:?}");
+    }
 }

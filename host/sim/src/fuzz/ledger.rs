@@ -1,7 +1,7 @@
 //! Recounts blocks from the tables: which sequences hold them, and whether free, cached and used ones make up
 //! the pool.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use infer_core::{Batch, BlockId, Engine, SequenceId};
 
@@ -29,6 +29,18 @@ impl Ledger {
     /// Blocks with holders.
     pub fn used(&self) -> usize {
         self.references.iter().filter(|&&count| count > 0).count()
+    }
+
+    /// Blocks that could be allocated before these sequences started, or fewer: others may have grown since.
+    pub fn room_without(&self, starts: &[SequenceId]) -> usize {
+        let others = self.tables.iter().filter(|(id, _)| !starts.contains(id));
+        let held: BTreeSet<BlockId> = others.flat_map(|(_, table)| table).copied().collect();
+        self.references.len() - held.len()
+    }
+
+    /// Whether a sequence has ended and still holds blocks.
+    pub fn outlives(&self, clients: &Clients) -> bool {
+        self.tables.keys().any(|&id| clients.get(id).is_none())
     }
 
     /// Reads the tables. `out`: the batches in flight, in which ended sequences may still have rows and so

@@ -3,11 +3,13 @@
 //!
 //! A case is data: a setup and a list of operations, each of which is meaningful whatever comes before it. So
 //! a seed replays exactly, a failing case shrinks by leaving operations out, and the rest is a file. The
-//! judge (`clients`, `inspector`, `ledger`, `patience`) keeps books of its own: it sees what the driver and
-//! the device see, and reads the engine's tables only to recount them.
+//! judge (`clients`, `inspector`, `ledger`, `patience`, `overtaking`) keeps books of its own: it sees what the
+//! driver and the device see, reads the engine's tables only to recount them, and asks only which requests
+//! admission holds.
 //!
-//! Deliberately absent: clocks, files, components (callers may pass some as `Outsider`s), and any other part
-//! of this crate: it needs only `infer_core`.
+//! Deliberately absent: clocks (`hunt` has one to report a seed that hangs, but decides nothing by it), files,
+//! components (callers may pass some as `Outsider`s), and any other part of this crate: it needs only
+//! `infer_core`.
 
 mod case;
 mod clients;
@@ -17,6 +19,7 @@ mod inspector;
 mod ledger;
 mod machine;
 mod minimize;
+mod overtaking;
 mod patience;
 mod policies;
 mod report;

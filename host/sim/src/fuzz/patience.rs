@@ -1,13 +1,14 @@
 //! How long anything may be kept waiting: the engine promises to wake in time, to stall no longer than its
-//! bound, and to leave no running sequence out for longer. And it blames no scheduler for what another one
-//! did.
+//! bound, and to leave no running sequence out, nor let a waiting one be overtaken (`overtaking`), for longer.
+//! And it blames no scheduler for what another one did.
 
 use std::collections::BTreeMap;
 
 use infer_core::policy::{FaultKind, PolicyKind};
-use infer_core::{Batch, Event, Micros, SequenceId};
+use infer_core::{Event, Micros, SequenceId};
 
-use super::ledger::Ledger;
+use super::case::Setup;
+use super::overtaking::{Made, Overtaking};
 
 /// A scheduler's promised wake is accepted if it is within this many bounds.
 const LONGEST_PROMISE: u64 = 12;
@@ -33,17 +34,19 @@ pub(super) struct Patience {
     last: Micros,
     /// When the live scheduler became live, or was last blamed.
     clean: Micros,
+    overtaking: Overtaking,
 }
 
 impl Patience {
-    pub fn new(bound: Micros) -> Self {
+    pub fn new(setup: &Setup) -> Self {
         Self {
-            bound,
+            bound: Micros(setup.starvation_bound_us),
             slept_us: 0,
             spent_us: 0,
             rows: BTreeMap::new(),
             last: Micros::ZERO,
             clean: Micros::ZERO,
+            overtaking: Overtaking::new(setup),
         }
     }
 
@@ -71,9 +74,10 @@ impl Patience {
         wake
     }
 
-    /// A policy that left a sequence out was removed or replaced: its record is cleared.
+    /// A policy that left a sequence out or let it be overtaken was removed or replaced: its record is cleared.
     pub fn hear(&mut self, event: &Event) {
         match event {
+            Event::Started { id, .. } => self.overtaking.starts(*id),
             Event::PolicyChanged { kind: PolicyKind::Scheduler, at, .. } => self.forgive(*at),
             Event::PolicyFault(fault)
                 if fault.slot == PolicyKind::Scheduler && fault.fault.kind == FaultKind::Starvation =>
@@ -90,26 +94,29 @@ impl Patience {
         self.clean = at;
         let spent = self.spent_us;
         self.rows.values_mut().for_each(|mark| *mark = spent);
+        self.overtaking.forgive();
     }
 
-    /// A batch was made. `aided`: the built-in scheduler, which can't be removed, is live.
-    pub fn begins(&mut self, batch: &Batch, ledger: &Ledger, now: Micros, aided: bool) {
+    /// A batch was made. Returns how many waiting sequences it overtook.
+    pub fn begins(&mut self, made: &Made<'_>) -> u64 {
         self.slept_us = 0;
         let before = self.spent_us;
-        self.spent_us += now.since(self.last).0.min(self.bound.0 / LARGEST_GAP);
-        self.last = now;
-        for row in &batch.rows {
+        self.spent_us += made.now.since(self.last).0.min(self.bound.0 / LARGEST_GAP);
+        self.last = made.now;
+        for row in &made.batch.rows {
             self.rows.insert(row.sequence, self.spent_us);
         }
         // A sequence without blocks has ended or waits again.
-        self.rows.retain(|&id, _| !ledger.table(id).is_empty());
-        if aided {
-            return;
+        self.rows.retain(|&id, _| !made.ledger.table(id).is_empty());
+        let overtaken = self.overtaking.begins(made, self.spent_us);
+        if made.aided {
+            return overtaken;
         }
         for (id, mark) in &self.rows {
             let us = before.saturating_sub(*mark);
             let longest = LEFT_OUT * self.bound.0;
             assert!(us <= longest, "{id:?} runs and had no row for {us} us, over {longest}");
         }
+        overtaken
     }
 }

@@ -18,6 +18,8 @@ pub struct Reached {
     pub tokens: u64,
     pub cached_tokens: u64,
     pub preempted: u64,
+    /// Times that a waiting sequence was overtaken for no good reason.
+    pub overtaken: u64,
     /// In `FinishReason::ALL` order.
     pub finished: [u64; FinishReason::ALL.len()],
     pub failed: u64,
@@ -64,6 +66,7 @@ impl Reached {
         row("tokens", self.tokens);
         row("cached tokens", self.cached_tokens);
         row("preempted", self.preempted);
+        row("overtaken", self.overtaken);
         for (reason, &count) in FinishReason::ALL.iter().zip(&self.finished) {
             row(&format!("finished: {}", reason.name()), count);
         }
@@ -99,6 +102,7 @@ impl Reached {
             (&mut self.tokens, other.tokens),
             (&mut self.cached_tokens, other.cached_tokens),
             (&mut self.preempted, other.preempted),
+            (&mut self.overtaken, other.overtaken),
             (&mut self.failed, other.failed),
             (&mut self.lagging, other.lagging),
             (&mut self.device_faults, other.device_faults),

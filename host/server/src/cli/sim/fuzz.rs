@@ -12,7 +12,7 @@ use infer_sim::fuzz::{Case, Checks, Hunt, OPS, Outsider, Summary, Violation, gen
 use infer_wasm::PolicyLoader;
 
 use super::policies::{Choice, choice, loader};
-use super::{Failure, emit};
+use super::{Failure, check_out, emit};
 
 pub const AFTER_HELP: &str = "\
 A seed determines a host, its policies, its traffic and all faults; the invariants are checked after each step. A step
@@ -57,6 +57,18 @@ pub struct FuzzArgs {
     prefix_cache: Vec<String>,
 }
 
+impl FuzzArgs {
+    /// The given policies with their kinds.
+    fn policies(&self) -> impl Iterator<Item = (PolicyKind, &str)> {
+        let given = [
+            (PolicyKind::Scheduler, &self.scheduler),
+            (PolicyKind::Admission, &self.admission),
+            (PolicyKind::PrefixCache, &self.prefix_cache),
+        ];
+        given.into_iter().flat_map(|(kind, specs)| specs.iter().map(move |spec| (kind, spec.as_str())))
+    }
+}
+
 /// Runs seeds, or replays files.
 pub fn run(args: &FuzzArgs) -> Result<(), Failure> {
     if args.replay.is_empty() { hunt(args) } else { args.replay.iter().try_for_each(|file| replay(file)) }
@@ -66,13 +78,12 @@ fn hunt(args: &FuzzArgs) -> Result<(), Failure> {
     if args.threads == Some(0) {
         return Err(Failure::Usage("--threads must be at least 1".to_owned()));
     }
-    let given = [
-        (PolicyKind::Scheduler, &args.scheduler),
-        (PolicyKind::Admission, &args.admission),
-        (PolicyKind::PrefixCache, &args.prefix_cache),
-    ];
-    let all = given.iter().flat_map(|(kind, specs)| specs.iter().map(move |spec| format!("{kind} {spec}")));
-    let guests = Guests::load(&all.collect::<Vec<_>>()).map_err(Failure::Usage)?;
+    let file = |seed: u64| args.out.join(format!("fuzz-{seed}.json"));
+    if args.minimize {
+        check_out(Some(&file(args.seed)))?;
+    }
+    let all: Vec<String> = args.policies().map(|(kind, spec)| format!("{kind} {spec}")).collect();
+    let guests = Guests::load(&all).map_err(Failure::Usage)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let hunt = Hunt {
         seed: args.seed,
@@ -97,12 +108,29 @@ fn hunt(args: &FuzzArgs) -> Result<(), Failure> {
     emit(None, &text)?;
     if args.minimize {
         let case = generate(*seed, OPS, &guests.names());
-        let file = args.out.join(format!("fuzz-{seed}.json"));
-        shrink(&case, &guests, &file)?;
+        shrink(&case, &guests, &file(*seed))?;
     } else {
-        emit(None, &format!("to minimize it: infer sim fuzz --seed {seed} --seeds 1 --minimize\n"))?;
+        emit(None, &format!("to minimize it: {}\n", to_minimize(args, *seed)))?;
     }
     Err(Failure::Failed(format!("seed {seed} violates an invariant")))
+}
+
+/// The command that minimizes a seed's case, which depends on the given policies.
+fn to_minimize(args: &FuzzArgs, seed: u64) -> String {
+    let mut command = format!("infer sim fuzz --seed {seed} --seeds 1 --minimize");
+    for (kind, spec) in args.policies() {
+        command += &format!(" --{kind} {}", quoted(spec));
+    }
+    command
+}
+
+/// A word for a shell, in quotes if it needs them.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:+@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 fn shrink(case: &Case, guests: &Guests, file: &Path) -> Result<(), Failure> {
@@ -116,7 +144,7 @@ fn shrink(case: &Case, guests: &Guests, file: &Path) -> Result<(), Failure> {
     std::fs::write(file, case.to_text(&violation.message))
         .map_err(|error| Failure::Failed(format!("can't write {}: {error}", file.display())))?;
     emit(None, &describe(&format!("minimized to {} operations", case.ops.len()), &violation))?;
-    emit(None, &format!("to replay it: infer sim fuzz --replay {}\n", file.display()))?;
+    emit(None, &format!("to replay it: infer sim fuzz --replay {}\n", quoted(&file.display().to_string())))?;
     Ok(())
 }
 
@@ -194,5 +222,41 @@ fn show_progress(clock: &Mutex<(Instant, Instant)>, summary: &Summary) {
         let (seeds, steps) = (summary.seeds, summary.steps);
         let pace = u128::from(steps) * 1_000 / begun.elapsed().as_millis().max(1);
         let _ = writeln!(std::io::stderr(), "{seeds} seeds, {steps} steps, {pace} steps/s");
+        if let Some(seed) = summary.late {
+            let _ = writeln!(
+                std::io::stderr(),
+                "seed {seed} has been running for half a minute, and may never end"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: FuzzArgs,
+    }
+
+    #[test]
+    fn command_to_minimize_names_the_given_policies() {
+        let given = [
+            "fuzz",
+            "--scheduler",
+            r#"srpt={"x": 5}"#,
+            "--scheduler",
+            "./a.wasm",
+            "--prefix-cache",
+            "b's.wasm",
+        ];
+        let Line { args } = Line::parse_from(given);
+        let policies = r#" --scheduler 'srpt={"x": 5}' --scheduler ./a.wasm --prefix-cache 'b'\''s.wasm'"#;
+        let command = to_minimize(&args, 17);
+        assert_eq!(command.strip_prefix("infer sim fuzz --seed 17 --seeds 1 --minimize"), Some(policies));
     }
 }

@@ -65,7 +65,8 @@ pub struct Violation {
     pub step: u64,
     /// What.
     pub message: String,
-    /// The assertion's file and line. Two violations with the same place count as the same.
+    /// The file and line of the assertion or, if several share it, of the call. Two violations with the same
+    /// place count as the same.
     pub place: String,
 }
 
@@ -128,7 +129,7 @@ impl<'a> Machine<'a> {
             inspector: Inspector::new(setup),
             clients: Clients::new(setup),
             ledger: Ledger::default(),
-            patience: Patience::new(Micros(setup.starvation_bound_us)),
+            patience: Patience::new(setup),
             setup,
             outsiders,
             checks,

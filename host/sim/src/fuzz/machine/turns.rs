@@ -4,6 +4,7 @@ use infer_core::batch::Row;
 use infer_core::{Batch, SequenceId};
 
 use super::Machine;
+use crate::fuzz::overtaking::Made;
 
 /// What a row must result in, if its request is still alive.
 struct Due {
@@ -45,7 +46,15 @@ impl Machine<'_> {
         self.ledger.update(&self.engine, &self.clients, &self.out);
         assert!(!self.lost, "a batch is made behind one that is lost");
         self.inspector.check(&batch, self.out.back(), &self.clients, &self.ledger);
-        self.patience.begins(&batch, &self.ledger, self.clock, self.aided);
+        let overtaken = self.patience.begins(&Made {
+            batch: &batch,
+            engine: &self.engine,
+            ledger: &self.ledger,
+            clients: &self.clients,
+            now: self.clock,
+            aided: self.aided,
+        });
+        self.clients.reached.overtaken += overtaken;
         self.ledger.remember(&self.clients);
         self.clients.begins(&batch);
         self.clients.reached.copies += u64::from(!batch.copies.is_empty());
