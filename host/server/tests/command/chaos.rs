@@ -2,16 +2,186 @@
 //! and addresses in use. Errors name the cause, the exit code tells bad usage from failure, and nothing is
 //! left behind that prevents the next start.
 
+use crate::commands::KEPT;
 use crate::process::{COMPLETION, Home, Host, complaint};
 use std::fs;
 use std::io::Read as _;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A free port, for hosts that need the same one twice.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// When starts are killed, in 32nds of the time that a whole one takes: those that find compiled policies, and
+/// those that compile them.
+const WARM: [u32; 8] = [1, 4, 8, 12, 16, 20, 24, 32];
+const COLD: [u32; 4] = [8, 16, 24, 32];
+/// Policies to swap in, each of which is compiled for it.
+const SWAPPED: [&str; 4] = ["srpt", "fair", "priority", "deadline"];
+
+/// Each round kills a host in the middle of its start, then another one that serves.
+#[test]
+fn host_killed_at_any_point_starts_again() {
+    let home = Home::new();
+    let (host, cold) = started(&home);
+    drop(host);
+    let (host, warm) = started(&home);
+    let begun = Instant::now();
+    let swapped = swapping(&home, &host, "static-batch").output().unwrap();
+    let swap = begun.elapsed();
+    assert!(swapped.status.success(), "{}", complaint(&swapped));
+    drop(host);
+    let moments = WARM.map(|part| (warm, part)).into_iter().chain(COLD.map(|part| (cold, part)));
+    for (round, (whole, part)) in moments.enumerate() {
+        if round >= WARM.len() {
+            fs::remove_dir_all(home.path("cache/infer")).unwrap();
+        }
+        let mut starting =
+            home.serve("", &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("sh starts");
+        std::thread::sleep(whole * part / 32);
+        starting.kill().unwrap();
+        starting.wait().unwrap();
+        let (host, _) = started(&home);
+        host.serves();
+        let turn = round / 3;
+        match round % 3 {
+            0 => {
+                let stream = streaming(&host);
+                // The host first.
+                drop((host, stream));
+            }
+            1 => killed_in_a_swap(&home, host, SWAPPED[turn], swap * (turn as u32 + 1) / 4),
+            _ => killed_in_a_recording(&home, host, turn),
+        }
+    }
+    let (host, _) = started(&home);
+    host.serves();
+    host.ends();
+}
+
+/// Starts a host, and measures how long that takes.
+fn started(home: &Home) -> (Host, Duration) {
+    let begun = Instant::now();
+    let host = Host::start(home.serve("", &[]));
+    (host, begun.elapsed())
+}
+
+/// A stream that has begun and is far from its end.
+fn streaming(host: &Host) -> TcpStream {
+    let mut stream = host.ask(&COMPLETION.replace("false", "true").replace(": 5", ": 2000"));
+    let mut first = [0; 64];
+    stream.read_exact(&mut first).unwrap();
+    stream
+}
+
+fn swapping(home: &Home, host: &Host, policy: &str) -> Command {
+    home.command("", &["policy", "swap", "scheduler", policy, "--admin", &host.admin])
+}
+
+fn killed_in_a_swap(home: &Home, mut host: Host, policy: &str, after: Duration) {
+    let mut swap = swapping(home, &host, policy);
+    let swap = swap.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(after);
+    host.child.kill().unwrap();
+    // It succeeds if it was faster.
+    complaint(&swap.wait_with_output().unwrap());
+}
+
+/// Kills the host or the recorder. Either way the recording can be replayed.
+fn killed_in_a_recording(home: &Home, mut host: Host, turn: usize) {
+    let name = format!("{turn}.jsonl");
+    let mut recorder = home.command("", &["sim", "record", "--out", &name, "--admin", &host.admin]);
+    let mut recorder = recorder.stderr(Stdio::piped()).spawn().unwrap();
+    let file = home.path(&name);
+    let holds = |start: &str| fs::read_to_string(&file).is_ok_and(|text| text.contains(start));
+    until("the recording begins", || holds("{\"head\""));
+    host.serves();
+    until("a request is recorded to its end", || holds("{\"end\""));
+    let stream = streaming(&host);
+    if turn.is_multiple_of(2) {
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        host.serves();
+    } else {
+        host.child.kill().unwrap();
+        let output = recorder.wait_with_output().unwrap();
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(1) && said.contains("can't be reached"), "{said}");
+    }
+    drop((stream, host));
+    let mut replay = home.command("", &["sim", "run", "--trace", &name]);
+    replay.args(["--device", "cpu", "--model", "demo"]);
+    for slot in ["--scheduler", "--admission", "--prefix-cache"] {
+        replay.args([slot, "builtin"]);
+    }
+    let output = replay.output().unwrap();
+    let said = complaint(&output);
+    assert!(output.status.success() && said.contains("the recording was cut off"), "{said}");
+}
+
+/// Waits for something that another process does.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn host_killed_while_it_writes_a_fault_starts_again() {
+    let home = Home::new();
+    let component = trapping_scheduler(&home);
+    let folder = home.path("faults");
+    let trapped = || {
+        let host = Host::start(home.serve(KEPT, &["--fault-dir", folder.to_str().unwrap()]));
+        let swapped = swapping(&home, &host, component).output().unwrap();
+        assert!(swapped.status.success(), "{}", complaint(&swapped));
+        let stream = streaming(&host);
+        (host, stream)
+    };
+    let (mut host, stream) = trapped();
+    until("the first file is begun", || !home.left("faults").is_empty());
+    host.child.kill().unwrap();
+    drop((host, stream));
+
+    let (host, stream) = trapped();
+    let is_whole = |file: &PathBuf| {
+        file.extension().is_some_and(|e| e == "json")
+            && serde_json::from_slice::<serde_json::Value>(&fs::read(file).unwrap_or_default()).is_ok()
+    };
+    until("the same fault is written", || home.left("faults").iter().any(is_whole));
+    drop(stream);
+    host.serves();
+    host.ends();
+}
+
+/// Builds a scheduler that traps after fifty calls. Returns its file in this home.
+fn trapping_scheduler(home: &Home) -> &'static str {
+    // As in the tests for authors of policies.
+    let kept = concat!(
+        "export CARGO_NET_OFFLINE=true CARGO_TARGET_DIR='",
+        env!("CARGO_TARGET_TMPDIR"),
+        "/author-target'"
+    );
+    let run = |arguments: &[&str]| {
+        let output = home.command(kept, arguments).output().unwrap();
+        assert!(output.status.success(), "{}", complaint(&output));
+    };
+    run(&["policy", "new", "trapping", "--kind", "scheduler"]);
+    let source = home.path("trapping/src/lib.rs");
+    let text = fs::read_to_string(&source).unwrap();
+    let first = "let mut planner = Planner::new(step);";
+    assert!(text.contains(first), "{text}");
+    let counting = "static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        assert!(CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 50);";
+    fs::write(&source, text.replacen(first, &format!("{counting}\n        {first}"), 1)).unwrap();
+    run(&["policy", "build", "trapping"]);
+    "trapping/trapping.wasm"
 }
 
 #[test]
@@ -19,22 +189,9 @@ fn killed_host_starts_again() {
     let home = Home::new();
     let admin = format!("127.0.0.1:{}", free_port());
     let serve = || home.serve("", &["--admin", &admin]);
-    // During its start, at varying points: while it writes its token, compiles or loads.
-    for _ in 0..3 {
-        let mut child = serve().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = [0; 1];
-        // The first line of the log comes in the middle of the start.
-        let _ = child.stderr.take().unwrap().read(&mut said);
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    // While it serves a stream.
-    let mut host = Host::start(serve());
-    let mut stream = host.ask(&COMPLETION.replace("false", "true").replace(": 5", ": 2000"));
-    let mut first = [0; 64];
-    stream.read_exact(&mut first).unwrap();
-    host.child.kill().unwrap();
-    drop(host);
+    let host = Host::start(serve());
+    let stream = streaming(&host);
+    drop((host, stream));
     // Imitate a kill in the middle of a write.
     let mut halved = 0;
     for file in home.left("cache") {
@@ -195,7 +352,7 @@ fn checkpoint(home: &Home, name: &str) -> PathBuf {
 fn unreadable_checkpoint_is_named() {
     let home = Home::new();
     type Spoil = fn(&Path);
-    let cases: [(&str, Spoil, &[&str]); 9] = [
+    let cases: [(&str, Spoil, &[&str]); 10] = [
         ("no-weights", |dir| fs::remove_file(dir.join("model.safetensors")).unwrap(), &["model.safetensors"]),
         ("truncated", |dir| halve(&dir.join("model.safetensors")), &["model.safetensors"]),
         (
@@ -213,6 +370,7 @@ fn unreadable_checkpoint_is_named() {
         ("no-config", |dir| fs::remove_file(dir.join("config.json")).unwrap(), &["config.json"]),
         ("tokenizer", |dir| halve(&dir.join("tokenizer.json")), &["tokenizer.json"]),
         ("shard", lose_a_shard, &["model-00002-of-00002.safetensors"]),
+        ("half-shard", halve_a_shard, &["model-00002-of-00002.safetensors", "truncated"]),
     ];
     for (name, spoil, words) in cases {
         let dir = checkpoint(&home, name);
@@ -252,4 +410,12 @@ fn lose_a_shard(dir: &Path) {
         "model.embed_tokens.weight": "model-00001-of-00002.safetensors",
         "model.norm.weight": "model-00002-of-00002.safetensors"}}"#;
     fs::write(dir.join("model.safetensors.index.json"), index).unwrap();
+}
+
+/// Leaves one of two shards whole, and half of the other.
+fn halve_a_shard(dir: &Path) {
+    lose_a_shard(dir);
+    let second = dir.join("model-00002-of-00002.safetensors");
+    fs::copy(dir.join("model-00001-of-00002.safetensors"), &second).unwrap();
+    halve(&second);
 }
