@@ -17,7 +17,8 @@ use infer_core::engine::Policies;
 use infer_core::ids::Micros;
 use infer_core::request::Constraint as _;
 use infer_model::{Model, ModelConfig, Source, Tokenizer};
-use infer_sim::trace::{Format, Reader, in_order};
+use infer_sim::fuzz::{Case, Checks, Violation, generate, play};
+use infer_sim::trace::{Format, Reader, in_order, limited};
 use infer_sim::{Profile, Settings as Simulated, Slo};
 use infer_wasm::{LoaderConfig, PolicyLoader};
 use serde_json::json;
@@ -267,10 +268,13 @@ pub fn component(bytes: &[u8]) {
     let _ = policy.restart();
 }
 
+/// Longest request on the host of replays.
+const REPLAY_SEQ_LEN: u32 = 64;
+
 /// A public trace, which is also replayed. Requests must be ordered by time, and none may be empty.
 pub fn trace(bytes: &[u8]) {
     for format in Format::ALL {
-        replay_ordered(&|| format.read(bytes));
+        replay_trace(format, bytes);
     }
     let _ = Format::of(&String::from_utf8_lossy(bytes));
 }
@@ -285,15 +289,24 @@ pub fn recording(bytes: &[u8]) {
         }
     }
     for closed_loop in [false, true] {
-        replay_ordered(&|| {
-            let lines = RecordedLines::new(Box::new(Cursor::new(bytes.to_vec())), Box::new(|| {}));
-            in_order(RecordedRequests::new(lines, closed_loop))
-        });
+        replay_recording(bytes, closed_loop);
     }
 }
 
+fn replay_trace(format: Format, bytes: &[u8]) -> u64 {
+    replay_ordered(&|| limited(format.read(bytes), REPLAY_SEQ_LEN, REPLAY_SEQ_LEN))
+}
+
+fn replay_recording(bytes: &[u8], closed_loop: bool) -> u64 {
+    replay_ordered(&|| {
+        let lines = RecordedLines::new(Box::new(Cursor::new(bytes.to_vec())), Box::new(|| {}));
+        in_order(RecordedRequests::new(lines, closed_loop))
+    })
+}
+
 /// Reads a trace, checks it, and replays its first requests on a small host. A replay must give the same result again.
-fn replay_ordered<'a>(read: &dyn Fn() -> Reader<'a>) {
+/// Returns how many of them finished.
+fn replay_ordered<'a>(read: &dyn Fn() -> Reader<'a>) -> u64 {
     /// Requests to read, and to replay.
     const READ: usize = 10_000;
     const REPLAYED: u64 = 12;
@@ -306,12 +319,12 @@ fn replay_ordered<'a>(read: &dyn Fn() -> Reader<'a>) {
         (last, whole) = (recorded.at_us, true);
     }
     if !whole {
-        return;
+        return 0;
     }
     let engine = EngineConfig {
         total_blocks: 24,
         block_size: 4,
-        max_seq_len: 48,
+        max_seq_len: REPLAY_SEQ_LEN,
         max_waiting: 8,
         ..EngineConfig::default()
     };
@@ -322,25 +335,39 @@ fn replay_ordered<'a>(read: &dyn Fn() -> Reader<'a>) {
         load: 1.0,
         slo: Slo::default(),
         seed: 1,
+        tenants: Vec::new(),
     };
     let play = || infer_sim::replay(&settings, Policies::builtin(), read(), REPLAYED, |_| {}).ok();
-    assert_eq!(play(), play(), "a replay must not depend on anything else");
+    let outcome = play();
+    assert_eq!(outcome, play(), "a replay must not depend on anything else");
+    outcome.map_or(0, |outcome| outcome.finished)
 }
 
-/// A case of the fault machine. Every valid case must end when played, without a violation.
+/// A case of the fault machine: its file, or bytes that select a host and operations among generated ones. Every valid
+/// case must end when played, without a violation.
 pub fn fuzz_case(bytes: &[u8]) {
-    use infer_sim::fuzz::{Case, Checks, Violation, play};
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    if let Ok(case) = Case::from_text(text) {
-        assert_eq!(
-            Case::from_text(&case.to_text("")).ok().as_ref(),
-            Some(&case),
-            "a written case reads back"
-        );
-        if let Err(Violation { message, place, .. }) = play(&case, &[], Checks::default()) {
-            panic!("{place}: {message}");
+    let case = match bytes {
+        [b'{', ..] => {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            let Ok(case) = Case::from_text(text) else { return };
+            let again = Case::from_text(&case.to_text(""));
+            assert_eq!(again.ok().as_ref(), Some(&case), "a written case reads back");
+            case
         }
+        [first, second, chosen @ ..] => drawn(u16::from_le_bytes([*first, *second]), chosen),
+        _ => return,
+    };
+    if let Err(Violation { message, place, .. }) = play(&case, &[], Checks::default()) {
+        panic!("{place}: {message}\n{}", case.to_text(&message));
     }
+}
+
+/// The host of the case `seed`, with any of its operations in any order: a pair of bytes is the index of one.
+fn drawn(seed: u16, chosen: &[u8]) -> Case {
+    const POOL: usize = 1_024;
+    let Case { setup, ops } = generate(seed.into(), POOL, &[]);
+    let chosen = chosen.chunks_exact(2).map(|pair| usize::from(u16::from_le_bytes([pair[0], pair[1]])));
+    Case { setup, ops: chosen.map(|at| ops[at % ops.len()].clone()).collect() }
 }
 
 /// A template with tools, in the style of Hermes.
@@ -370,5 +397,22 @@ mod tests {
         let (_, config) = infer_demo::FILES.iter().find(|(name, _)| *name == "config.json").unwrap();
         let config: serde_json::Value = serde_json::from_slice(config).unwrap();
         assert_eq!(config["vocab_size"], DEMO_VOCAB);
+    }
+
+    #[test]
+    fn corpora_have_traces_that_are_replayed_to_their_end() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus");
+        let file = |name: &str| std::fs::read(corpus.join(name)).unwrap();
+        let traces = [
+            ("short.csv", Format::Azure, 4),
+            ("short.jsonl", Format::Mooncake, 3),
+            ("sessions.csv", Format::BurstGpt, 4),
+        ];
+        for (name, format, requests) in traces {
+            assert_eq!(replay_trace(format, &file(&format!("trace/{name}"))), requests, "{name}");
+        }
+        for closed_loop in [false, true] {
+            assert_eq!(replay_recording(&file("recording/linked.jsonl"), closed_loop), 3);
+        }
     }
 }

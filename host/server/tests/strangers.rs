@@ -2,6 +2,7 @@
 //! `ROUNDS=n` sets the number of mutations per file, `EDGE=name` selects one target, `SEED=n` sets the first
 //! seed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -42,8 +43,13 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// A path in the workspace of the fuzz targets.
+fn fuzz(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz").join(path)
+}
+
 fn corpus(edge: &str) -> Vec<Vec<u8>> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus").join(edge);
+    let folder = fuzz("corpus").join(edge);
     let entries = folder.read_dir().unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     files.sort();
@@ -127,6 +133,29 @@ fn mutated_corpora_break_no_parser() {
                 );
             }
         }
+    }
+}
+
+/// No ordinary build compiles the targets.
+#[test]
+fn every_edge_has_a_target_and_a_corpus() {
+    let edges: BTreeSet<String> = ALL.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(edges.len(), ALL.len(), "each edge has a name of its own");
+    for folder in ["fuzz_targets", "corpus"] {
+        let entries = fuzz(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
+        let stem = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(entries.map(stem).collect::<BTreeSet<_>>(), edges, "{folder}");
+    }
+    let manifest: toml::Table = toml::from_str(&fs::read_to_string(fuzz("Cargo.toml")).unwrap()).unwrap();
+    let targets = manifest["bin"].as_array().unwrap().iter().map(|bin| {
+        let (name, path) = (bin["name"].as_str().unwrap(), bin["path"].as_str().unwrap());
+        assert_eq!(path, format!("fuzz_targets/{name}.rs"));
+        name.to_owned()
+    });
+    assert_eq!(targets.collect::<BTreeSet<_>>(), edges, "targets in Cargo.toml");
+    for name in &edges {
+        let target = fs::read_to_string(fuzz(&format!("fuzz_targets/{name}.rs"))).unwrap();
+        assert!(target.contains(&format!("edges::{name}(")), "{name}.rs calls another edge: {target}");
     }
 }
 

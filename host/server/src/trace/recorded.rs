@@ -31,7 +31,7 @@ impl RecordedLines {
     }
 
     /// The next line with its number. An incomplete last line is the end: the recorder was stopped while writing it.
-    pub fn next(&mut self) -> Result<Option<(u64, Line)>, TraceError> {
+    pub fn next_line(&mut self) -> Result<Option<(u64, Line)>, TraceError> {
         let Some((line, text)) = self.lines.next()? else { return Ok(self.end()) };
         let error = match serde_json::from_str(text) {
             Ok(parsed) => {
@@ -64,7 +64,7 @@ impl RecordedLines {
     /// The first line.
     pub fn head(&mut self) -> Result<Head, TraceError> {
         let wrong = |message: String| TraceError::At { line: 1, column: 1, message };
-        match self.next()? {
+        match self.next_line()? {
             Some((_, Line::Head(head))) if head.format == FORMAT => Ok(*head),
             Some((_, Line::Head(head))) => {
                 Err(wrong(format!("format {} is not supported, only {FORMAT}", head.format)))
@@ -249,7 +249,7 @@ impl Iterator for RecordedRequests {
             let Some(recording) = &mut self.recording else {
                 return self.failed.take().map(Err);
             };
-            match recording.next() {
+            match recording.next_line() {
                 Ok(Some((line, what))) => {
                     if let Err(error) = self.take(line, what) {
                         self.failed = Some(error);

@@ -179,9 +179,10 @@ impl<'a> Replay<'a> {
         for (name, from) in blocks.iter().zip((0..length).step_by(block_tokens as usize)) {
             let end = length.min(from + block_tokens as usize);
             if prompt.len() < end {
-                let mut block = Vec::with_capacity(block_tokens as usize);
-                text(&mut block, *name, block_tokens);
-                prompt.extend(&block[prompt.len() - from..end - from]);
+                // As much as is needed: a block of a recording may be of any size.
+                let mut block = Vec::with_capacity(end - from);
+                text(&mut block, *name, (end - from) as u32);
+                prompt.extend(&block[prompt.len() - from..]);
             }
         }
         let rest = (length - prompt.len()) as u32;
