@@ -62,6 +62,9 @@ pub struct Head {
     pub engine: Settings,
     /// The live policies of the three slots.
     pub policies: Vec<Policy>,
+    /// Tenants that were granted other than the default terms when the recording started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tenants: Vec<Tenant>,
     /// Whether policy decisions are recorded.
     pub decisions: bool,
 }
@@ -86,6 +89,19 @@ pub struct Settings {
     pub speculate: u32,
     #[serde(default)]
     pub plan_ahead: bool,
+}
+
+/// What a tenant is granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// Its number in the other lines.
+    pub tenant: u32,
+    /// Share beside other tenants, in thousandths.
+    pub weight_permille: u32,
+    /// Tokens a minute; 0 for no limit.
+    pub rate_per_minute: u32,
+    /// Tokens at once; 0 for a minute's worth.
+    pub burst: u32,
 }
 
 /// The live policy of a slot.

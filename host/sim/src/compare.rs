@@ -1,12 +1,15 @@
-//! Sweeps: every contender on every workload at every load, in parallel; the order of the results is fixed.
+//! Sweeps: every contender on every workload at every load with every seed, in parallel; the order of the results is
+//! fixed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::metrics::Outcome;
+use crate::report::Setup;
 use crate::run::{Settings, replay, simulate};
 use crate::trace::Reader;
 use crate::workload::Workload;
@@ -59,6 +62,20 @@ impl Subject<'_> {
             Self::Recorded { .. } => None,
         }
     }
+
+    fn run(
+        &self,
+        settings: &Settings,
+        policies: Policies,
+        progress: impl FnMut(u64),
+    ) -> Result<Outcome, String> {
+        match self {
+            Self::Made(workload) => Ok(simulate(settings, policies, workload, progress)),
+            Self::Recorded { requests, open, .. } => {
+                replay(settings, policies, open()?, *requests, progress).map_err(|error| error.to_string())
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Subject<'_> {
@@ -70,12 +87,15 @@ impl std::fmt::Debug for Subject<'_> {
 /// A comparison to run.
 #[derive(Debug)]
 pub struct Sweep<'a> {
-    /// Hardware, limits and seed; the load is replaced by those of the subjects.
+    /// Hardware and limits; load and seed are replaced by those below.
     pub settings: Settings,
     /// Sets of policies.
     pub contenders: Vec<Contender<'a>>,
     /// Traffic, each with its loads.
     pub subjects: Vec<(Subject<'a>, Vec<f64>)>,
+    /// Seeds; everything is run once with each. A trace is the same with every seed, but the variation of a measured
+    /// device is not.
+    pub seeds: Vec<u64>,
     /// Parallel runs.
     pub threads: usize,
 }
@@ -98,45 +118,61 @@ pub struct Cell {
     /// Index of the subject; names need not be unique.
     #[serde(skip)]
     pub subject: usize,
+    /// Index of the contender; names need not be unique.
+    #[serde(skip)]
+    pub entrant: usize,
     /// Name of the subject.
     pub workload: String,
     /// Load.
     pub load: f64,
     /// Name of the contender.
     pub contender: String,
-    /// Result.
-    #[serde(flatten)]
-    pub outcome: Outcome,
+    /// Hardware, limits and seed.
+    pub settings: Setup,
+    /// Result, or why there is none.
+    #[serde(flatten, serialize_with = "flat")]
+    pub outcome: Result<Outcome, String>,
+}
+
+impl Cell {
+    /// Names the run and what went wrong, if it failed.
+    pub fn failure(&self) -> Option<String> {
+        let error = self.outcome.as_ref().err()?;
+        let Self { workload, load, contender, settings, .. } = self;
+        Some(format!("{contender} at load {load:.2} with seed {} on {workload}: {error}", settings.seed))
+    }
+}
+
+/// A result as its fields, an error as the field `error`.
+fn flat<S: Serializer>(outcome: &Result<Outcome, String>, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Failed<'a> {
+        error: &'a str,
+    }
+    match outcome {
+        Ok(outcome) => outcome.serialize(serializer),
+        Err(error) => Failed { error }.serialize(serializer),
+    }
 }
 
 /// A run to make.
-struct Planned<'a> {
+#[derive(Clone, Copy)]
+struct Planned {
     subject: usize,
     load: f64,
-    contender: &'a Contender<'a>,
-}
-
-/// Why a run failed.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}: {message}")]
-pub struct SweepError {
-    /// The contender, or the trace.
-    pub what: String,
-    /// What went wrong.
-    pub message: String,
+    entrant: usize,
+    seed: u64,
 }
 
 impl Sweep<'_> {
-    /// Runs everything; results are ordered by subject, then load, then contender. Calls `progress` regularly.
-    ///
-    /// # Errors
-    /// If a contender can't be created or a trace can't be read.
-    pub fn run(&self, progress: impl Fn(Progress) + Sync) -> Result<Vec<Cell>, SweepError> {
-        let plan: Vec<Planned<'_>> = self.plan().collect();
+    /// Runs everything; results are ordered by subject, then load, then contender, then seed. A run fails if its
+    /// contender can't be created or its trace can't be replayed, and leaves the others alone. Calls `progress`
+    /// regularly.
+    pub fn run(&self, progress: impl Fn(Progress) + Sync) -> Vec<Cell> {
+        let plan = self.plan();
         let runs = plan.len();
         let all: Option<u64> = plan.iter().map(|planned| self.subjects[planned.subject].0.requests()).sum();
-        let cells: Vec<Mutex<Option<Result<Cell, SweepError>>>> =
-            (0..runs).map(|_| Mutex::default()).collect();
+        let cells: Vec<Mutex<Option<Cell>>> = (0..runs).map(|_| Mutex::default()).collect();
         let (next, done, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
         let report = |more: u64, runs_more: usize| {
             let requests = (ended.fetch_add(more, Ordering::Relaxed) + more, all);
@@ -148,16 +184,16 @@ impl Sweep<'_> {
                 scope.spawn(|| {
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
-                        let (Some(cell), Some(planned)) = (cells.get(at), plan.get(at)) else { return };
+                        let (Some(cell), Some(&planned)) = (cells.get(at), plan.get(at)) else { return };
                         let mut reported = 0;
-                        let outcome = self.cell(planned, |so_far| {
+                        let ran = self.cell(planned, |so_far| {
                             if so_far >= reported + REPORT_EVERY {
                                 report(so_far - reported, 0);
                                 reported = so_far;
                             }
                         });
-                        let in_all = outcome.as_ref().map_or(reported, |cell| cell.outcome.requests);
-                        *cell.lock().expect("no holder panics") = Some(outcome);
+                        let in_all = ran.outcome.as_ref().map_or(reported, |outcome| outcome.requests);
+                        *cell.lock().expect("no holder panics") = Some(ran);
                         report(in_all.saturating_sub(reported), 1);
                     }
                 });
@@ -169,30 +205,33 @@ impl Sweep<'_> {
             .collect()
     }
 
-    fn plan(&self) -> impl Iterator<Item = Planned<'_>> {
-        self.subjects.iter().enumerate().flat_map(move |(subject, (_, loads))| {
-            let of = move |&load| {
-                self.contenders.iter().map(move |contender| Planned { subject, load, contender })
-            };
-            loads.iter().flat_map(of)
-        })
+    fn plan(&self) -> Vec<Planned> {
+        let mut plan = Vec::new();
+        for (subject, (_, loads)) in self.subjects.iter().enumerate() {
+            for &load in loads {
+                for entrant in 0..self.contenders.len() {
+                    plan.extend(self.seeds.iter().map(|&seed| Planned { subject, load, entrant, seed }));
+                }
+            }
+        }
+        plan
     }
 
-    fn cell(&self, planned: &Planned<'_>, progress: impl FnMut(u64)) -> Result<Cell, SweepError> {
-        let Planned { subject: at, load, contender } = *planned;
-        let subject = &self.subjects[at].0;
-        let wrong = |what: &str, message: String| SweepError { what: what.to_owned(), message };
-        let policies = (contender.make)().map_err(|message| wrong(&contender.name, message))?;
-        let settings = Settings { load, ..self.settings.clone() };
-        let outcome = match subject {
-            Subject::Made(workload) => simulate(&settings, policies, workload, progress),
-            Subject::Recorded { name, requests, open } => {
-                let trace = open().map_err(|message| wrong(name, message))?;
-                replay(&settings, policies, trace, *requests, progress)
-                    .map_err(|error| wrong(name, error.to_string()))?
-            }
-        };
-        let (workload, contender) = (subject.name().to_owned(), contender.name.clone());
-        Ok(Cell { subject: at, workload, load, contender, outcome })
+    fn cell(&self, planned: Planned, progress: impl FnMut(u64)) -> Cell {
+        let Planned { subject: at, load, entrant, seed } = planned;
+        let (subject, contender) = (&self.subjects[at].0, &self.contenders[entrant]);
+        // As in a sweep with this seed alone.
+        let engine = EngineConfig { hash_key: [seed, 0], ..self.settings.engine.clone() };
+        let settings = Settings { engine, load, seed, ..self.settings.clone() };
+        let outcome = (contender.make)().and_then(|policies| subject.run(&settings, policies, progress));
+        Cell {
+            subject: at,
+            entrant,
+            workload: subject.name().to_owned(),
+            load,
+            contender: contender.name.clone(),
+            settings: Setup::of(&settings),
+            outcome,
+        }
     }
 }

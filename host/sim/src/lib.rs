@@ -19,7 +19,7 @@ mod run;
 pub mod trace;
 pub mod workload;
 
-pub use compare::{Cell, Contender, Progress, Subject, Sweep, SweepError};
+pub use compare::{Cell, Contender, Progress, Subject, Sweep};
 pub use cost::{Hardware, ModelShape, Profile, Roofline};
 pub use metrics::{Outcome, Slo};
 pub use random::Random;

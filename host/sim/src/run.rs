@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use infer_core::TenantTerms;
 use infer_core::batch::Batch;
 use infer_core::config::EngineConfig;
 use infer_core::engine::{Engine, Policies};
 use infer_core::event::Event;
 use infer_core::executor::StepOutput;
-use infer_core::ids::{Micros, SequenceId};
+use infer_core::ids::{Micros, SequenceId, TenantId};
+use infer_core::snapshot::Snapshot;
 
 use crate::cost::Profile;
 use crate::device::VirtualDevice;
-use crate::metrics::{Outcome, Recorder, Sample, Slo, Start, count};
+use crate::metrics::{Ended, Outcome, Recorder, Sample, Slo, Start, count};
 use crate::trace::{Reader, Replay, TraceError};
 use crate::workload::{Arrival, Generator, Traffic, Workload};
 
@@ -34,6 +36,8 @@ pub struct Settings {
     pub slo: Slo,
     /// Seed of the traffic.
     pub seed: u64,
+    /// What tenants are granted; the others have the default.
+    pub tenants: Vec<(TenantId, TenantTerms)>,
 }
 
 /// Simulates `workload` to its end. Calls `progress` with the number of finished requests.
@@ -108,14 +112,18 @@ struct Live {
     reply: Vec<u32>,
     last_token: Option<Micros>,
     started: bool,
+    /// See `Start::is_hit`; `None` before its start.
+    is_hit: Option<bool>,
 }
 
 impl<T: Traffic> Run<T> {
     fn new(settings: &Settings, policies: Policies, traffic: T) -> Self {
-        let Settings { engine, profile, host, seed, slo, .. } = settings;
+        let Settings { engine: config, profile, host, seed, slo, tenants, .. } = settings;
+        let mut engine = Engine::new(config.clone(), policies);
+        engine.set_tenants(tenants);
         Self {
             traffic,
-            engine: Engine::new(engine.clone(), policies),
+            engine,
             device: VirtualDevice::new(profile.clone(), *seed),
             recorder: Recorder::new(*slo),
             live: BTreeMap::new(),
@@ -126,7 +134,7 @@ impl<T: Traffic> Run<T> {
             device_free: Micros::ZERO,
             now: Micros(1),
             begun: None,
-            block_size: engine.block_size,
+            block_size: config.block_size,
             fingerprint: 0xCBF2_9CE4_8422_2325,
             steps: 0,
         }
@@ -150,12 +158,10 @@ impl<T: Traffic> Run<T> {
         while self.out.len() < most && self.begin() {}
         match self.out.pop_front() {
             Some(Out { batch, output, done }) => {
-                self.now = done;
+                self.pass(done);
                 self.engine.finish_step(batch, Ok(&output), self.now);
                 self.spare.push(output);
                 self.steps += 1;
-                let (engine, now) = (&mut self.engine, self.now);
-                self.recorder.sample(self.steps, || sample(engine, now));
             }
             None => {
                 let arrival = self.traffic.next_at();
@@ -165,11 +171,21 @@ impl<T: Traffic> Run<T> {
                     self.collect();
                     return false;
                 };
-                self.now = next.max(self.now.plus(Micros(1)));
+                self.pass(next.max(self.now.plus(Micros(1))));
             }
         }
         self.collect();
         true
+    }
+
+    /// Lets time pass, during which the pool and the queue stay as they are.
+    fn pass(&mut self, to: Micros) {
+        if self.begun.is_some() {
+            let (engine, now) = (&mut self.engine, self.now);
+            self.recorder.occupancy.add(&engine.memory(), to.since(now));
+            self.recorder.samples.between(now, to, || sample(&engine.snapshot(now)));
+        }
+        self.now = to;
     }
 
     /// Plans a batch and gives it to the device. False if there is none to run.
@@ -204,6 +220,7 @@ impl<T: Traffic> Run<T> {
                     reply: Vec::new(),
                     last_token: None,
                     started: false,
+                    is_hit: None,
                 };
                 self.live.insert(id, live);
             }
@@ -239,18 +256,19 @@ impl<T: Traffic> Run<T> {
             }
             Event::Started { id, prefix, cached_tokens, prefill_tokens } => {
                 let Some(live) = self.live.get_mut(&id) else { return };
-                live.started = true;
-                self.recorder.started(Start {
+                let start = Start {
                     tenant: live.tenant,
                     prefix,
                     cached: cached_tokens,
                     prefill: prefill_tokens,
                     has_block: live.prompt_tokens >= self.block_size,
-                });
+                };
+                (live.started, live.is_hit) = (true, start.is_hit());
+                self.recorder.started(start);
             }
             Event::Finished { id, usage, .. } => {
-                if let Some(live) = self.end(id, true) {
-                    self.recorder.finished(live.tenant, live.arrived, live.deadline, &usage);
+                if let Some(Live { tenant, arrived, deadline, is_hit, .. }) = self.end(id, true) {
+                    self.recorder.finished(&Ended { tenant, arrived, deadline, is_hit }, &usage);
                 }
             }
             Event::Failed { id, .. } => {
@@ -264,7 +282,7 @@ impl<T: Traffic> Run<T> {
                 }
             }
             Event::Preempted { .. } => self.recorder.outcome.preemptions += 1,
-            Event::PolicyFault(_) => self.recorder.outcome.policy_faults += 1,
+            Event::PolicyFault(fault) => self.recorder.faults.add(&fault),
             _ => {}
         }
     }
@@ -287,7 +305,7 @@ impl<T: Traffic> Run<T> {
         outcome.steps = self.steps;
         outcome.seconds = self.begun.map_or(0.0, |begun| count(self.now.since(begun).0) / 1e6);
         outcome.fingerprint = format!("{:016x}", self.fingerprint);
-        (self.recorder.finish(), self.traffic)
+        (self.recorder.finish(sample(&snapshot)), self.traffic)
     }
 
     /// Adds a word to the fingerprint (FNV-1a).
@@ -296,9 +314,8 @@ impl<T: Traffic> Run<T> {
     }
 }
 
-fn sample(engine: &mut Engine, now: Micros) -> Sample {
-    let snapshot = engine.snapshot(now);
-    let (memory, queue) = (snapshot.memory, snapshot.queue);
+fn sample(snapshot: &Snapshot) -> Sample {
+    let Snapshot { now, memory, queue, .. } = snapshot;
     Sample {
         at_s: count(now.0) / 1e6,
         used: memory.used,

@@ -1,15 +1,20 @@
 //! Effects that prefix caching and load must have, on the real engine with its built-in policies.
 
+use std::sync::Arc;
+
+use infer_core::builtin::FirstComeFirstServed;
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
+use infer_core::policy::{Plan, Policy, PolicyFault, PolicyInfo, SchedulerPolicy, StepView};
+use infer_sim::metrics::Sample;
 use infer_sim::workload::{Lengths, Text};
 use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
 
 fn settings(load: f64, seed: u64) -> Settings {
     let profile = Profile::named("h100", "8b").expect("a known profile");
     let engine = EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() };
-    Settings { engine, profile, host: Micros::ZERO, load, seed, slo: Slo::default() }
+    Settings { engine, profile, host: Micros::ZERO, load, seed, slo: Slo::default(), tenants: Vec::new() }
 }
 
 fn run(workload: &str, load: f64) -> Outcome {
@@ -78,10 +83,10 @@ fn conversations_hit_their_history_and_answer_sooner() {
     let chat = run("chat", 0.5);
     let cache = chat.cache;
     assert!(cache.conversational_rate > 0.6, "{cache:?}");
-    assert!(cache.prefilled_ratio < 0.4, "{cache:?}");
+    assert!(cache.prefilled_ratio.unwrap() < 0.4, "{cache:?}");
     assert!(cache.mean_cached.unwrap() > 5.0 * cache.mean_prefilled.unwrap(), "{cache:?}");
     let without = run_without_cache("chat", 0.5);
-    assert_eq!(without.cache.prefilled_ratio, 1.0);
+    assert_eq!(without.cache.prefilled_ratio, Some(1.0));
     assert!(chat.ttft_ms.mean < 0.8 * without.ttft_ms.mean, "{:?} {:?}", chat.ttft_ms, without.ttft_ms);
 }
 
@@ -90,7 +95,7 @@ fn history_saves_less_for_longer_new_prompts() {
     let prefilled = |tokens| {
         let mut chat = Workload::named("chat", 600).expect("a known workload");
         chat.streams[0].prompt = Lengths::Fixed(tokens);
-        simulate(&settings(0.5, 1), Policies::builtin(), &chat, |_| {}).cache.prefilled_ratio
+        simulate(&settings(0.5, 1), Policies::builtin(), &chat, |_| {}).cache.prefilled_ratio.unwrap()
     };
     let (short, middle, long) = (prefilled(20), prefilled(100), prefilled(400));
     assert!(short < middle && middle < long, "{short} {middle} {long}");
@@ -121,7 +126,7 @@ fn shared_prefixes_hit_under_load() {
     let prefilled = |own| {
         let mut workload = Workload::named("instruct", 300).expect("a known workload");
         workload.streams[0].prompt = Lengths::Fixed(own);
-        simulate(&settings(0.3, 1), Policies::builtin(), &workload, |_| {}).cache.prefilled_ratio
+        simulate(&settings(0.3, 1), Policies::builtin(), &workload, |_| {}).cache.prefilled_ratio.unwrap()
     };
     let (short, long) = (prefilled(40), prefilled(800));
     assert!(short < 0.15 && (0.45..0.6).contains(&long), "{short} {long}");
@@ -130,7 +135,7 @@ fn shared_prefixes_hit_under_load() {
 #[test]
 fn caching_neither_helps_nor_hurts_distinct_prompts() {
     let (diverse, without) = (run("diverse", 0.5), run_without_cache("diverse", 0.5));
-    assert!(diverse.cache.hit_rate == 0.0 && diverse.cache.prefilled_ratio == 1.0, "{:?}", diverse.cache);
+    assert_eq!((diverse.cache.hit_rate, diverse.cache.prefilled_ratio), (0.0, Some(1.0)));
     assert_eq!(diverse.cache.events[2], diverse.requests, "each is a full miss");
     assert_eq!((diverse.ttft_ms, diverse.itl_ms), (without.ttft_ms, without.itl_ms));
 }
@@ -138,7 +143,7 @@ fn caching_neither_helps_nor_hurts_distinct_prompts() {
 #[test]
 fn sliding_window_loses_cached_prefixes() {
     let (window, chat) = (run("window", 0.5).cache, run("chat", 0.5).cache);
-    assert!(window.prefilled_ratio > 1.5 * chat.prefilled_ratio, "{window:?} {chat:?}");
+    assert!(window.prefilled_ratio.unwrap() > 1.5 * chat.prefilled_ratio.unwrap(), "{window:?} {chat:?}");
     // Without its first turn, a prompt shares no prefix with its session's cached blocks.
     assert!(window.events[4] > 20, "{window:?}");
     // That never happens while no turn is dropped.
@@ -163,6 +168,90 @@ fn small_pool_evicts_and_hits_less() {
     let (small, large) = (hits(1_500), hits(60_000));
     assert!(small.evicted_blocks > 0 && large.evicted_blocks == 0);
     assert!(small.cache.hit_rate < large.cache.hit_rate);
+}
+
+#[test]
+fn hit_rate_and_length_of_hits_multiply_to_the_tokens_saved() {
+    // In `window`, prompts also diverge from their conversation after what they share with others.
+    for name in ["chat", "window", "few-shot"] {
+        let Outcome { cache, finished, requests, .. } = run(name, 0.5);
+        assert_eq!(finished, requests, "{name}: each started");
+        let prefilled = cache.mean_prefilled.unwrap() * requests as f64;
+        let saved = prefilled / cache.prefilled_ratio.unwrap() - prefilled;
+        let counted = cache.hit_rate * cache.mean_cached.unwrap() * requests as f64;
+        assert!((counted / saved - 1.0).abs() < 1e-9, "{name}: {counted} of {saved}");
+    }
+}
+
+#[test]
+fn samples_over_time_show_idle_times_as_idle() {
+    let idle = |load| {
+        let diverse = Workload::named("diverse", 60).expect("a known workload");
+        let samples = simulate(&settings(load, 1), Policies::builtin(), &diverse, |_| {}).samples;
+        let idle = samples.iter().filter(|sample| sample.running == 0 && sample.used == 0).count();
+        idle as f64 / samples.len() as f64
+    };
+    let (light, heavy) = (idle(0.002), idle(0.9));
+    assert!((0.5..1.0).contains(&light) && heavy < 0.2, "{light} {heavy}");
+}
+
+#[test]
+fn occupancy_agrees_with_the_samples() {
+    let Outcome { pool, samples, .. } = run("chat", 0.5);
+    let mean = |read: fn(&Sample) -> u32| {
+        samples.iter().map(|sample| f64::from(read(sample)) / 8_000.0).sum::<f64>() / samples.len() as f64
+    };
+    let (used, cached) = (mean(|sample| sample.used), mean(|sample| sample.cached));
+    assert!((used - pool.used_mean).abs() < 0.02 && (cached - pool.cached_mean).abs() < 0.02, "{pool:?}");
+    assert!(pool.used_mean > 0.0 && pool.used_peak > pool.used_mean, "{pool:?}");
+    assert!(pool.cached_mean > 0.0 && pool.cached_peak > pool.cached_mean, "{pool:?}");
+}
+
+/// Schedules first come, first served for some calls, and nothing after that.
+struct Tired {
+    fresh: FirstComeFirstServed,
+    calls: u32,
+}
+
+impl Policy for Tired {
+    fn info(&self) -> Arc<PolicyInfo> {
+        Arc::new(PolicyInfo { name: "tired".to_owned(), ..PolicyInfo::default() })
+    }
+}
+
+impl SchedulerPolicy for Tired {
+    fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault> {
+        match self.calls.checked_sub(1) {
+            Some(left) => {
+                self.calls = left;
+                self.fresh.schedule(step)
+            }
+            None => Ok(Plan { wake: Micros::NEVER, ..Plan::default() }),
+        }
+    }
+}
+
+#[test]
+fn outcome_tells_how_much_the_built_in_decided_for_a_removed_policy() {
+    let diverse = Workload::named("diverse", 200).expect("a known workload");
+    let run = |calls| {
+        let tired = Tired { fresh: FirstComeFirstServed::default(), calls };
+        let policies = Policies { scheduler: Box::new(tired), ..Policies::builtin() };
+        simulate(&settings(0.5, 1), policies, &diverse, |_| {})
+    };
+    let well = run(u32::MAX);
+    assert_eq!((well.policy_faults, well.builtin_share, &well.fault), (0, 0.0, &None));
+    let (early, late) = (run(0), run(400));
+    for outcome in [&early, &late] {
+        let fault = outcome.fault.as_ref().expect("the watchdog removed it");
+        assert_eq!((fault.kind, fault.policy.as_str(), outcome.policy_faults), ("scheduler", "tired", 1));
+        assert!(fault.message.starts_with("starvation: nothing ran"), "{fault:?}");
+        assert_eq!(outcome.finished, 200);
+    }
+    assert_eq!(early.builtin_share, 1.0);
+    let share = 1.0 - 400.0 / late.steps as f64;
+    assert!((late.builtin_share - share).abs() < 0.02, "{} {share}", late.builtin_share);
+    assert!(late.fault.unwrap().at_s > 5.0, "it did nothing for five seconds");
 }
 
 #[test]

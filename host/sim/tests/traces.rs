@@ -5,7 +5,7 @@ use std::io::BufReader;
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
-use infer_sim::trace::{After, Format, Recorded, Shares, Text, TraceError, in_order};
+use infer_sim::trace::{After, Format, Recorded, Shares, Text, TraceError, in_order, limited};
 use infer_sim::{Outcome, Profile, Settings, Slo, replay};
 
 const AZURE: &str = include_str!("traces/azure.csv");
@@ -19,7 +19,7 @@ fn read(format: Format, text: &str) -> Vec<Result<Recorded, TraceError>> {
 fn settings(load: f64) -> Settings {
     let profile = Profile::named("h100", "8b").expect("a known profile");
     let engine = EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() };
-    Settings { engine, profile, host: Micros::ZERO, load, seed: 1, slo: Slo::default() }
+    Settings { engine, profile, host: Micros::ZERO, load, seed: 1, slo: Slo::default(), tenants: Vec::new() }
 }
 
 fn play(recorded: Vec<Recorded>, load: f64) -> Outcome {
@@ -74,6 +74,58 @@ fn rows_are_sorted_and_times_start_at_the_earliest() {
         let rows: Vec<(u64, u32)> = rows.iter().map(|row| (row.at_us, row.prompt_tokens)).collect();
         assert_eq!(rows, [(0, 2), (2_000_000, 3), (4_000_000, 1)], "{}", format.name());
     }
+}
+
+#[test]
+fn limit_of_a_public_format_s_requests_does_not_tell_their_length() {
+    for (format, text) in [(Format::Azure, AZURE), (Format::BurstGpt, BURSTGPT), (Format::Mooncake, MOONCAKE)]
+    {
+        let limits: Vec<u32> = read(format, text).into_iter().map(|row| row.unwrap().max_tokens).collect();
+        assert!(limits.iter().all(|&limit| limit == 1_024), "{}: {limits:?}", format.name());
+    }
+    let rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,100,3000\n\
+                2024-05-10 00:00:01,100,20\n2024-05-10 00:00:02,900,20\n";
+    let limits = |max_tokens| -> Vec<u32> {
+        let reader = limited(Format::Azure.read(rows.as_bytes()), max_tokens, 1_000);
+        reader.map(|row| row.unwrap().max_tokens).collect()
+    };
+    assert_eq!(limits(512), [3_000, 512, 100], "no less than the output, else no more than fits");
+    assert_eq!(limits(1), [3_000, 20, 20], "exactly the output");
+}
+
+/// Two sessions and a request without one; the first session's second turn sends the first with its response.
+const SESSIONS: &str = "\
+Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
+100,9d4e,4,Large,50,30,80,Conversation log
+110,77a0,2,Large,60,10,70,Conversation log
+120,9d4e,5,Large,100,20,120,Conversation log
+122,9d4e,1,Large,200,20,220,Conversation log
+130,9d4e,1,Large,100,9,109,Conversation log
+140,,3,Large,110,10,120,API log
+150,77a0,1,Small,500,9,509,Conversation log
+";
+
+#[test]
+fn turns_of_a_burstgpt_session_are_linked_where_the_prompt_holds_the_previous_one() {
+    let rows: Vec<Recorded> = read(Format::BurstGpt, SESSIONS).into_iter().map(Result::unwrap).collect();
+    let linked: Vec<_> = rows.iter().map(|row| (row.after, row.text.shares)).collect();
+    let second = (Some(After { id: 1, think_us: 16_000_000 }), Some(Shares { id: 1, tokens: 80 }));
+    let alone = (None, None);
+    // The fourth was sent before the third had ended; the fifth is too short for the fourth.
+    assert_eq!(linked, [alone, alone, second, alone, alone, alone, alone]);
+    let sessions: Vec<u64> = rows.iter().map(|row| row.session).collect();
+    assert!(sessions[0] != 0 && [2, 3, 4].iter().all(|&row| sessions[row] == sessions[0]), "{sessions:?}");
+    assert!(sessions[1] != sessions[0] && sessions[6] != sessions[1], "another model: {sessions:?}");
+    let followed: Vec<bool> = rows.iter().map(|row| row.followed).collect();
+    assert_eq!((sessions[5], followed), (0, vec![true, true, true, true, true, false, true]));
+    let outcome = play(rows, 1.0);
+    // Of the 80 shared tokens the last was never computed: four full blocks of 16.
+    assert_eq!((outcome.cache.events[0], outcome.cache.mean_cached), (1, Some(64.0)), "{:?}", outcome.cache);
+    assert_eq!((outcome.finished, outcome.requests), (7, 7));
+
+    let without = SESSIONS.replace("Elapsed time", "Unknown");
+    let think_us = read(Format::BurstGpt, &without).remove(2).unwrap().after.map(|after| after.think_us);
+    assert_eq!(think_us, Some(20_000_000), "since the previous turn was sent");
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl Runtime {
         let state = HostState {
             limits: Limits::new(self.max_memory_bytes, Arc::clone(&self.peaks)),
             deadline: Deadline::new(self.deadline),
-            log,
+            log: if self.fuel.is_some() { log.by_call() } else { log },
             fuel: self.fuel,
         };
         let mut store = Store::new(&self.engine, state);

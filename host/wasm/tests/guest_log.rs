@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use support::{Guest, fuel_loader, scheduler, view};
+use tracing_subscriber::filter::LevelFilter;
 
 /// Collects what a subscriber writes.
 #[derive(Clone, Default)]
@@ -23,16 +24,23 @@ impl io::Write for Lines {
 }
 
 fn logged_by(guest: &Guest) -> String {
+    logged_in(1, LevelFilter::TRACE, guest)
+}
+
+/// What a guest logs in so many calls, one right after another, of the levels that the host shows.
+fn logged_in(calls: u32, shown: LevelFilter, guest: &Guest) -> String {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_max_level(shown)
         .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, || {
         let mut policy = scheduler(&fuel_loader(), &guest.component()).expect("it loads");
-        policy.schedule(&view(support::TRIGGER, 1, 1)).expect("a plan");
+        for _ in 0..calls {
+            policy.schedule(&view(support::TRIGGER, 1, 1)).expect("a plan");
+        }
     });
     let bytes = lines.0.lock().expect("no panic").clone();
     let text = String::from_utf8(bytes).expect("the host writes UTF-8");
@@ -51,20 +59,34 @@ fn a_line_carries_the_level_and_the_policy_s_name() {
 }
 
 #[test]
-fn a_flood_of_lines_is_cut_to_its_burst() {
-    // 300 lines of 3,000 bytes each, in one call.
+fn a_flood_of_lines_is_cut_to_the_burst_of_each_call() {
+    // 300 lines of 3,000 bytes each.
     let flood = "(loop $on
         (call $log (i32.const 1) (i32.const 1104) (i32.const 3000))
         (local.set $i (i32.add (local.get $i) (i32.const 1)))
         (br_if $on (i32.lt_u (local.get $i) (i32.const 300))))";
     let fill = "(memory.fill (i32.const 1104) (i32.const 65) (i32.const 3000))";
-    let log = logged_by(&Guest { start: fill.into(), ..Guest::failing_with(flood) });
-    // The burst, and one more for each tenth of a second that the flood takes.
-    let lines = log.lines().count();
-    assert!((20..300).contains(&lines), "{lines} lines");
+    let log = logged_in(3, LevelFilter::TRACE, &Guest { start: fill.into(), ..Guest::failing_with(flood) });
+    assert_eq!(log.lines().count(), 3 * 20, "however fast the calls follow each other");
+    assert_eq!(log.matches("suppressed=280").count(), 2, "the next call says how many: {log}");
     for line in log.lines() {
         assert_eq!(line.matches('A').count(), 1_024, "{line}");
     }
+}
+
+#[test]
+fn a_run_keeps_the_first_thousand_lines_if_only_warnings_are_shown() {
+    // 20 lines in each of 60 calls.
+    let flood = "(loop $on
+        (call $log (i32.const 2) (i32.const 800) (i32.const 4))
+        (local.set $i (i32.add (local.get $i) (i32.const 1)))
+        (br_if $on (i32.lt_u (local.get $i) (i32.const 20))))";
+    let guest = Guest::failing_with(flood);
+    let warnings = logged_in(60, LevelFilter::WARN, &guest);
+    assert_eq!(warnings.lines().count(), 1_001, "and one that says so");
+    let last = warnings.lines().last().expect("there are lines");
+    assert!(last.contains("the rest of its log is dropped"), "{last}");
+    assert_eq!(logged_in(60, LevelFilter::INFO, &guest).lines().count(), 1_200);
 }
 
 #[test]

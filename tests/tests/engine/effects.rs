@@ -37,7 +37,7 @@ impl Run {
         let engine = EngineConfig { limits, total_blocks, max_seq_len: 8_192, ..EngineConfig::default() };
         let profile = Profile::named("h100", "8b").expect("a known profile");
         let (host, slo) = (Micros::ZERO, Slo::default());
-        let settings = Settings { engine, profile, host, load: self.load, seed: 1, slo };
+        let settings = Settings { engine, profile, host, load: self.load, seed: 1, slo, tenants: Vec::new() };
         let workload = Workload::named(self.workload, self.requests).expect("a known workload");
         let outcome = simulate(&settings, policies, &workload, |_| {});
         assert_eq!(outcome.policy_faults, 0, "{name}");
@@ -96,7 +96,8 @@ fn cache_aware_lowers_ttft_for_competing_prefixes_without_a_cold_tail() {
         continuous.ttft_ms
     );
     assert!(aware.ttft_ms.p99 < continuous.ttft_ms.p99, "{:?} {:?}", aware.ttft_ms, continuous.ttft_ms);
-    assert!(aware.cache.prefilled_ratio < 0.8 * continuous.cache.prefilled_ratio);
+    let prefilled = |outcome: &Outcome| outcome.cache.prefilled_ratio.expect("requests started");
+    assert!(prefilled(&aware) < 0.8 * prefilled(&continuous));
 }
 
 #[test]
@@ -137,7 +138,8 @@ fn priority_serves_urgent_requests_at_once_without_starving_others() {
 fn deadline_meets_more_deadlines_under_overload() {
     let run = Run::new("bursty", 1.0, 20_000, 2_000);
     let (deadline, continuous) = (run.scheduler("deadline"), run.scheduler("continuous"));
-    assert!(deadline.in_time > continuous.in_time + 0.05, "{} {}", deadline.in_time, continuous.in_time);
+    let [deadline, continuous] = [deadline, continuous].map(|outcome| outcome.in_time.expect("all have one"));
+    assert!(deadline > continuous + 0.05, "{deadline} {continuous}");
 }
 
 #[test]
@@ -145,7 +147,7 @@ fn slo_refuses_late_requests_and_keeps_the_rest_in_time() {
     let run = Run::new("bursty", 1.2, 20_000, 2_000);
     let slo = run.with(PolicyKind::Admission, "slo", "{}");
     let all = run.with(PolicyKind::Admission, "memory-aware", "{}");
-    assert!(slo.refused > 0 && slo.in_time > all.in_time, "{} {}", slo.in_time, all.in_time);
+    assert!(slo.refused > 0 && slo.in_time > all.in_time, "{:?} {:?}", slo.in_time, all.in_time);
     assert!(slo.ttft_ms.p99 < 2_000.0, "admitted requests are served in time: {:?}", slo.ttft_ms);
 }
 
@@ -160,7 +162,7 @@ fn session_keeps_conversations_warm_through_a_flood() {
 #[test]
 fn tenant_keeps_its_prefixes_next_to_one_that_never_reuses_any() {
     let run = Run::new("neighbours", 0.8, 4_500, 1_000);
-    let cached = |name| tenant(&run.prefix_cache(name), 2).cached_ratio;
+    let cached = |name| tenant(&run.prefix_cache(name), 2).cached_ratio.expect("requests started");
     let lru = cached("lru");
     for name in ["tenant-quota", "s3-fifo", "cost-aware"] {
         assert!(cached(name) > lru + 0.05, "{name}: {} against {lru}", cached(name));

@@ -4,4 +4,5 @@ mod c_policy;
 mod cache;
 mod effects;
 mod faults;
+mod outputs;
 mod swap;

@@ -71,6 +71,26 @@ async fn misbehaving_scheduler_is_reported_and_changes_no_stream() {
         assert_eq!(slot["last_fault"]["policy"], "faulty-scheduler", "{slot}");
         assert_ne!(slot["name"], "faulty-scheduler", "it was removed: {slot}");
     }
+    let metrics = host.admin(Method::GET, "/metrics").send().await.expect("an answer");
+    let metrics = metrics.text().await.expect("text");
+    let faults: Vec<(&str, u64)> = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("infer_policy_faults_total{kind=\"scheduler\",reason=\""))
+        .filter_map(|rest| rest.split_once("\"} "))
+        .map(|(reason, count)| (reason, count.parse().expect("a count")))
+        .collect();
+    for reason in ["trap", "deadline", "invalid-decision"] {
+        assert!(faults.iter().any(|&(other, count)| other == reason && count > 0), "{reason}: {metrics}");
+    }
+    let sum: u64 = faults.iter().map(|(_, count)| count).sum();
+    assert_eq!(host.scheduler_slot().await["faults"], sum, "{metrics}");
+    for line in [
+        "infer_policy_changes_total{kind=\"scheduler\",change=\"swap\"} 3\n",
+        "infer_policy_changes_total{kind=\"scheduler\",change=\"fault\"} 3\n",
+        "infer_policy_quarantined 3.0\n",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing in:\n{metrics}");
+    }
     host.server.shutdown().await;
 }
 

@@ -49,6 +49,12 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let (recording, live) = begin(served, decisions).await?;
     tracing::info!(decisions, max_mib, "a recording started");
+    let for_names = Arc::clone(&app);
+    let describe = move |kind, policy: &Arc<PolicyInfo>| match for_names.served() {
+        Ok(served) => served.policies.describe(kind, policy),
+        Err(_) => crate::trace::describe(kind, policy, None),
+    };
+    let mut writer = Writer::new(&served.settings, describe);
     let policies = live.iter();
     let head = Head {
         format: FORMAT,
@@ -58,14 +64,9 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
         at: app.clock.now().0,
         engine: served.settings,
         policies: policies.map(|slot| served.policies.describe(slot.kind, &slot.policy)).collect(),
+        tenants: writer.tenants(&app.tenants.terms()),
         decisions,
     };
-    let for_names = Arc::clone(&app);
-    let describe = move |kind, policy: &Arc<PolicyInfo>| match for_names.served() {
-        Ok(served) => served.policies.describe(kind, policy),
-        Err(_) => crate::trace::describe(kind, policy, None),
-    };
-    let writer = Writer::new(&served.settings, describe);
     let (shutdown, max_bytes) = (app.shutdown.clone(), max_mib << 20);
     let stream = Stream { app, recording, writer, shutdown, max_bytes, head: Some(head) };
     let frames = stream::unfold(Some(stream), |stream| async move {

@@ -20,6 +20,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// What commands that run policies log unless `INFER_LOG` says otherwise: what these policies warn of.
+const POLICY_LOG: &str = "off,policy=warn";
+
 /// An inference host whose scheduling, admission and caching are swappable policies.
 #[derive(Parser)]
 #[command(name = "infer", version, max_term_width = 110, arg_required_else_help = true)]

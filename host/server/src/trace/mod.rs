@@ -13,6 +13,6 @@ mod writer;
 
 pub use decision::{Question, answer_json};
 pub use recorded::{MAX_LINE_BYTES, RecordedLines, RecordedRequests};
-pub use settings::{engine_config, settings};
+pub use settings::{engine_config, settings, terms};
 pub use tap::{Happening, Recording, Tap};
 pub use writer::{Writer, describe};

@@ -62,7 +62,7 @@ impl Names {
         }
     }
 
-    /// Returns a tenant's number, counted in the order of first requests.
+    /// Returns a tenant's number, counted in the order of first mention: tenants with terms, then first requests.
     pub fn tenant(&mut self, tenant: u32) -> u32 {
         let next = self.tenants.len() as u32;
         *self.tenants.entry(tenant).or_insert(next)

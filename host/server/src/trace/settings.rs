@@ -1,7 +1,7 @@
-//! Converts the engine's settings to a recording's and back. The hash key stays secret.
+//! Converts the engine's settings and the tenants' terms to a recording's and back. The hash key stays secret.
 
-use infer_api::trace::Settings;
-use infer_core::{EngineConfig, Limits, Micros};
+use infer_api::trace::{Settings, Tenant};
+use infer_core::{EngineConfig, Limits, Micros, TenantId, TenantTerms};
 
 /// Returns the settings for a recording.
 pub fn settings(config: &EngineConfig) -> Settings {
@@ -45,6 +45,20 @@ pub fn engine_config(settings: &Settings, hash_key: [u64; 2]) -> EngineConfig {
         hash_key,
         ..EngineConfig::default()
     }
+}
+
+/// Returns the terms of a tenant for a recording, which names it by `number`.
+pub(super) fn tenant(number: u32, terms: TenantTerms) -> Tenant {
+    let TenantTerms { weight_permille, rate_per_minute, burst } = terms;
+    Tenant { tenant: number, weight_permille, rate_per_minute, burst }
+}
+
+/// Returns the terms of a recording's tenants by their numbers in it.
+pub fn terms(tenants: &[Tenant]) -> Vec<(TenantId, TenantTerms)> {
+    let terms = |&Tenant { tenant, weight_permille, rate_per_minute, burst }: &Tenant| {
+        (TenantId(tenant), TenantTerms { weight_permille, rate_per_minute, burst })
+    };
+    tenants.iter().map(terms).collect()
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use infer_api::trace::{End, Foot, Line, Member, Policy, Refused, Request, Settings, Started};
+use infer_api::trace::{End, Foot, Line, Member, Policy, Refused, Request, Settings, Started, Tenant};
 use infer_core::policy::{PolicyInfo, PolicyKind};
-use infer_core::{FinishReason, Micros, SequenceId};
+use infer_core::{FinishReason, Micros, SequenceId, TenantId, TenantTerms};
 
 use super::decision;
 use super::names::Names;
+use super::settings;
 use super::tap::Happening;
 use crate::policies::Origin;
 
@@ -47,6 +48,12 @@ impl Writer {
             written: 0,
             foot: Foot::default(),
         }
+    }
+
+    /// Returns the terms that are not the default, each under the number that the tenant has in this recording.
+    pub fn tenants(&mut self, all: &[(TenantId, TenantTerms)]) -> Vec<Tenant> {
+        let granted = all.iter().filter(|(_, terms)| *terms != TenantTerms::default());
+        granted.map(|(id, terms)| settings::tenant(self.names.tenant(id.0), *terms)).collect()
     }
 
     /// Returns the bytes written so far.
@@ -185,7 +192,7 @@ pub fn describe(kind: PolicyKind, info: &PolicyInfo, origin: Option<&Origin>) ->
 
 #[cfg(test)]
 mod tests {
-    use infer_core::{SamplingParams, SessionId, TenantId};
+    use infer_core::{SamplingParams, SessionId};
 
     use super::*;
 
@@ -230,6 +237,20 @@ mod tests {
             _ => None,
         });
         assert_eq!(open.collect::<Vec<_>>(), (86..=90).map(|id| (id, "open")).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn tenants_with_terms_have_the_numbers_of_their_requests() {
+        let (mut writer, mut out) = (writer(), Vec::new());
+        let terms = TenantTerms { weight_permille: 2_000, rate_per_minute: 600, burst: 50 };
+        let all = [(TenantId(3), TenantTerms::default()), (TenantId(7), terms), (TenantId(0), terms)];
+        let granted = writer.tenants(&all);
+        let tenant = |tenant| Tenant { tenant, weight_permille: 2_000, rate_per_minute: 600, burst: 50 };
+        assert_eq!(granted, [tenant(0), tenant(1)]);
+        assert_eq!(settings::terms(&granted), [(TenantId(0), terms), (TenantId(1), terms)]);
+        writer.happened(taken(1), &mut out);
+        let line: Line = serde_json::from_slice(&out).unwrap();
+        assert!(matches!(line, Line::Request(Request { tenant: 1, .. })), "tenant 0 of the host: {line:?}");
     }
 
     #[test]

@@ -39,6 +39,11 @@ fn new_scheduler_builds_and_passes_every_check() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path();
     succeeds(folder, &["new", "mine", "--kind", "scheduler"]);
+    let [readme, guide] = ["README.md", "GUIDE.md"].map(|name| {
+        std::fs::read_to_string(folder.join("mine").join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    });
+    assert!(readme.contains("infer sim compare --scheduler continuous --scheduler ./mine.wasm"), "{readme}");
+    assert!(guide.starts_with("# Policies\n\nThis is "), "{guide}");
     let built = succeeds(folder, &["build", "mine"]);
     let file = PathBuf::from(built.lines().next().unwrap());
     assert_eq!(file.canonicalize().unwrap(), folder.join("mine/mine.wasm").canonicalize().unwrap());
@@ -142,4 +147,38 @@ fn bundled_policies_are_shown_without_a_host() {
     fails(folder, &["describe", "scheduler", "--bundled"], 2, "slots of a running host");
     fails(folder, &["list", "--bundled", "--admin", "127.0.0.1:1"], 2, "--bundled");
     fails(folder, &["check", "sprt"], 2, "infer policy list --bundled");
+}
+
+#[test]
+fn warnings_of_a_policy_are_shown_and_all_its_lines_on_request() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    succeeds(folder, &["new", "loud", "--kind", "scheduler"]);
+    let source = folder.join("loud/src/lib.rs");
+    let text = std::fs::read_to_string(&source).unwrap();
+    let begins = "let mut planner = Planner::new(step);";
+    assert!(text.contains(begins), "{text}");
+    let lines = "infer_policy_sdk::log(infer_policy_sdk::Level::Warn, \"be warned\");
+        infer_policy_sdk::log(infer_policy_sdk::Level::Debug, \"a detail\");";
+    std::fs::write(&source, text.replacen(begins, &format!("{lines}\n        {begins}"), 1)).unwrap();
+    succeeds(folder, &["build", "loud"]);
+    let said = |arguments: &[&str], filter: Option<&str>| {
+        let mut infer = Command::new(env!("CARGO_BIN_EXE_infer"));
+        infer.current_dir(folder).args(arguments).env_remove("INFER_LOG").env_remove("INFER_LOG_FORMAT");
+        let output =
+            infer.envs(filter.map(|filter| ("INFER_LOG", filter))).output().expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        said
+    };
+    let run = ["sim", "run", "--scheduler", "loud/loud.wasm", "--requests", "30"];
+    for command in [&run[..], &["policy", "check", "loud/loud.wasm"]] {
+        let usual = said(command, None);
+        assert!(
+            usual.contains(" WARN policy: be warned ") && !usual.contains("a detail"),
+            "{command:?}: {usual}"
+        );
+    }
+    let all = said(&run, Some("policy=debug")).matches("DEBUG policy: a detail ").count();
+    assert!(all > 200, "{all} lines: a step has one, however fast the steps follow each other");
 }

@@ -195,7 +195,7 @@ fn replays_with_the_same_hits(Recorded { lines, path, .. }: &Recorded) {
     let started = of(lines, "started");
     let names = ["CONVERSATIONAL_HIT", "CROSS_REQUEST_HIT", "MISS_FULL", "FULL_HIT_NO_PREFILL_NEEDED"];
     let on_the_host = names.map(|name| started.iter().filter(|start| start["event"] == name).count());
-    let in_the_simulator = [0, 1, 2, 3].map(|at| cells[0]["cache"]["events"][at].as_u64().unwrap() as usize);
+    let in_the_simulator = names.map(|name| cells[0]["cache"]["events"][name].as_u64().unwrap() as usize);
     assert_eq!(in_the_simulator, on_the_host);
     assert!(on_the_host[0] == 1 && on_the_host[1] > 2, "{on_the_host:?}");
     assert_eq!((&cells[0]["finished"], &cells[0]["requests"]), (&json!(12), &json!(12)));

@@ -2,19 +2,34 @@
 
 use hdrhistogram::Histogram;
 use infer_core::ids::Micros;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::count;
 
-/// A distribution of durations in milliseconds.
+/// A distribution of durations in milliseconds. Each is at least a microsecond; 0, `null` in JSON, stands for a
+/// value of no durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Durations {
+    #[serde(serialize_with = "or_null")]
     pub mean: f64,
+    #[serde(serialize_with = "or_null")]
     pub p50: f64,
+    #[serde(serialize_with = "or_null")]
     pub p95: f64,
+    #[serde(serialize_with = "or_null")]
     pub p99: f64,
+    #[serde(serialize_with = "or_null")]
     pub max: f64,
+}
+
+/// A value of [`Durations`]; `None` if there were none.
+pub(crate) fn present(ms: f64) -> Option<f64> {
+    (ms > 0.0).then_some(ms)
+}
+
+fn or_null<S: Serializer>(ms: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    present(*ms).serialize(serializer)
 }
 
 /// Measured durations, summarized like those of a run.
@@ -97,8 +112,11 @@ pub(super) fn durations(histogram: &Histogram<u64>) -> Durations {
     }
 }
 
-/// Milliseconds at 0, 1, .. 100 percent.
+/// Milliseconds at 0, 1, .. 100 percent; nothing without durations.
 pub(super) fn quantiles(histogram: &Histogram<u64>) -> Vec<f64> {
+    if histogram.is_empty() {
+        return Vec::new();
+    }
     let at = |percent| millis(Micros(histogram.value_at_quantile(f64::from(percent) / 100.0)));
     (0..=100).map(at).collect()
 }

@@ -1,13 +1,17 @@
 //! Results of a run. Their memory doesn't grow with the number of requests, only with the number of tenants.
 
 mod durations;
+mod faults;
+mod occupancy;
 mod outcome;
 mod recorder;
+mod samples;
 mod service;
 
+pub(crate) use durations::present;
 pub use durations::{Durations, Measured};
-pub use outcome::{CacheOutcome, Outcome, Sample, Slo, TenantOutcome};
-pub(crate) use recorder::{Recorder, Start};
+pub use outcome::{CacheOutcome, FirstFault, Outcome, PoolOutcome, Sample, Slo, TenantOutcome};
+pub(crate) use recorder::{Ended, Recorder, Start};
 
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 pub(crate) fn count(number: u64) -> f64 {

@@ -1,6 +1,7 @@
 //! The results of a run, as reports show them.
 
-use serde::Serialize;
+use infer_core::event::PrefixEvent;
+use serde::{Serialize, Serializer};
 
 use super::Durations;
 
@@ -19,10 +20,11 @@ impl Default for Slo {
     }
 }
 
-/// Results of the prefix cache.
+/// Results of the prefix cache. A hit is a request whose prompt has a full block and was found in part or as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CacheOutcome {
-    /// Fraction of requests with any hit, of those whose prompt has a full block.
+    /// Fraction of hits, of the requests whose prompt has a full block. Times `mean_cached`, it is the number of tokens
+    /// that the cache saved per such request.
     pub hit_rate: f64,
     /// Fraction of these requests that hit an earlier turn of their conversation.
     pub conversational_rate: f64,
@@ -32,14 +34,45 @@ pub struct CacheOutcome {
     pub mean_cached: Option<f64>,
     /// Mean prefilled prompt tokens of a request; `None` if none started.
     pub mean_prefilled: Option<f64>,
-    /// Prefilled fraction of all prompt tokens.
-    pub prefilled_ratio: f64,
+    /// Prefilled fraction of all prompt tokens; `None` if none started.
+    pub prefilled_ratio: Option<f64>,
     /// Mean TTFT of hits in milliseconds; `None` without hits.
     pub hit_ttft_ms: Option<f64>,
-    /// Mean TTFT of misses in milliseconds; `None` without misses.
+    /// Mean TTFT in milliseconds of the other requests whose prompt has a full block; `None` if there are none.
     pub miss_ttft_ms: Option<f64>,
-    /// Requests by prefix event, in the order of `PrefixEvent::ALL`.
+    /// Requests by prefix event, in the order of `PrefixEvent::ALL`; by name in JSON.
+    #[serde(serialize_with = "by_name")]
     pub events: [u64; 5],
+}
+
+fn by_name<S: Serializer>(events: &[u64; 5], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(PrefixEvent::ALL.map(PrefixEvent::name).into_iter().zip(events))
+}
+
+/// Occupancy of the block pool as shares of its blocks, from the first arrival to the last end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct PoolOutcome {
+    /// Blocks that sequences use, mean over time.
+    pub used_mean: f64,
+    /// The most at any time.
+    pub used_peak: f64,
+    /// Blocks that only the prefix cache keeps, mean over time.
+    pub cached_mean: f64,
+    /// The most at any time.
+    pub cached_peak: f64,
+}
+
+/// The first fault of a policy in a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FirstFault {
+    /// Kind of the policy, such as `scheduler`.
+    pub kind: &'static str,
+    /// Name of the policy.
+    pub policy: String,
+    /// What happened.
+    pub message: String,
+    /// When, in virtual seconds like those of the samples.
+    pub at_s: f64,
 }
 
 /// Results of one tenant.
@@ -47,20 +80,26 @@ pub struct CacheOutcome {
 pub struct TenantOutcome {
     /// Its number.
     pub tenant: u32,
+    /// Requests that arrived.
+    pub requests: u64,
     /// Requests that finished.
     pub finished: u64,
     /// Requests that were refused.
     pub refused: u64,
+    /// Requests that failed.
+    pub failed: u64,
     /// Prompt tokens of started requests, cached ones included, and output tokens.
     pub tokens: u64,
+    /// Output tokens per second of the run.
+    pub output_per_second: f64,
     /// Time to the first token.
     pub ttft_ms: Durations,
-    /// Cached fraction of its prompt tokens.
-    pub cached_ratio: f64,
+    /// Cached fraction of its prompt tokens; `None` if no request started.
+    pub cached_ratio: Option<f64>,
 }
 
 /// The pool and the queue at one instant.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Sample {
     pub at_s: f64,
@@ -92,24 +131,27 @@ pub struct Outcome {
     pub tokens_per_second: f64,
     /// Requests per second that met the targets, see `Slo`.
     pub goodput_per_second: f64,
-    /// Fraction of the requests with a deadline whose first token came in time; refused ones count as late.
-    pub in_time: f64,
+    /// Fraction of the requests with a deadline whose first token came in time; refused ones count as late. `None` if
+    /// no request had a deadline.
+    pub in_time: Option<f64>,
     /// From arrival to the first token.
     pub ttft_ms: Durations,
-    /// The same at 0, 1, .. 100 percent of the requests.
+    /// The same at 0, 1, .. 100 percent of the requests; empty if none finished.
     pub ttft_quantiles_ms: Vec<f64>,
     /// Between the tokens of a request.
     pub itl_ms: Durations,
-    /// The same at 0, 1, .. 100 percent of the gaps.
+    /// The same at 0, 1, .. 100 percent of the gaps; empty if there are none.
     pub itl_quantiles_ms: Vec<f64>,
     /// From arrival to the last token.
     pub latency_ms: Durations,
-    /// The same at 0, 1, .. 100 percent of the requests.
+    /// The same at 0, 1, .. 100 percent of the requests; empty if none finished.
     pub latency_quantiles_ms: Vec<f64>,
     /// From arrival to the first start.
     pub queue_ms: Durations,
     /// The prefix cache.
     pub cache: CacheOutcome,
+    /// The block pool.
+    pub pool: PoolOutcome,
     /// Results by tenant.
     pub tenants: Vec<TenantOutcome>,
     /// Largest difference of weighted service (prompt token 1, output token 2) between two tenants while both had
@@ -121,6 +163,11 @@ pub struct Outcome {
     pub evicted_blocks: u64,
     /// Faults of policies.
     pub policy_faults: u64,
+    /// The first of them; `None` if there was none.
+    pub fault: Option<FirstFault>,
+    /// Fraction of the steps in which the built-in decided in place of a policy that failed: those in which one
+    /// faulted, and all after one was removed.
+    pub builtin_share: f64,
     /// The pool and the queue over time.
     pub samples: Vec<Sample>,
     /// Hash of all batches and tokens; equal runs have equal fingerprints.

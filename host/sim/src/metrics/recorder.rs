@@ -6,13 +6,15 @@ use hdrhistogram::Histogram;
 use infer_core::event::PrefixEvent;
 use infer_core::ids::Micros;
 use infer_core::request::Usage;
+use infer_core::snapshot::Counters;
 
 use super::durations::{Few, durations, histogram, millis, quantiles, record};
+use super::faults::Faults;
+use super::occupancy::Occupancy;
+use super::samples::Samples;
 use super::service::Service;
 use super::{CacheOutcome, Outcome, Sample, Slo, TenantOutcome, count};
 
-/// Samples kept per run; at twice as many, every other one is dropped.
-const SAMPLES: usize = 240;
 /// Weight of an output token relative to a prompt token in the service of a tenant, as in the virtual token counter
 /// (Sheng et al., OSDI 2024).
 const OUTPUT_WEIGHT: f64 = 2.0;
@@ -23,8 +25,9 @@ pub(crate) struct Recorder {
     latency: Histogram<u64>,
     queue: Histogram<u64>,
     ttft: Histogram<u64>,
-    hits: Mean,
-    misses: Mean,
+    hit_ttft: Mean,
+    miss_ttft: Mean,
+    /// Cached tokens of hits.
     cached: Mean,
     prefilled: Mean,
     events: [u64; 5],
@@ -35,8 +38,9 @@ pub(crate) struct Recorder {
     good: u64,
     promised: u64,
     kept: u64,
-    samples: Vec<Sample>,
-    every: u64,
+    pub faults: Faults,
+    pub occupancy: Occupancy,
+    pub samples: Samples,
     pub outcome: Outcome,
 }
 
@@ -49,8 +53,10 @@ struct Mean {
 #[derive(Default)]
 struct Tenant {
     ttft: Few,
+    requests: u64,
     finished: u64,
     refused: u64,
+    failed: u64,
     prompt: u64,
     cached: u64,
     output: u64,
@@ -67,6 +73,23 @@ pub(crate) struct Start {
     pub has_block: bool,
 }
 
+impl Start {
+    /// Whether the request is a hit; `None` if its prompt has no full block, which only the prompt cache can serve.
+    pub fn is_hit(&self) -> Option<bool> {
+        self.has_block.then_some(self.cached > 0)
+    }
+}
+
+/// A request that has finished.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub tenant: u32,
+    pub arrived: Micros,
+    pub deadline: Micros,
+    /// See `Start::is_hit`.
+    pub is_hit: Option<bool>,
+}
+
 impl Recorder {
     pub fn new(slo: Slo) -> Self {
         Self {
@@ -76,8 +99,8 @@ impl Recorder {
             latency: histogram(),
             queue: histogram(),
             ttft: histogram(),
-            hits: Mean::default(),
-            misses: Mean::default(),
+            hit_ttft: Mean::default(),
+            miss_ttft: Mean::default(),
             cached: Mean::default(),
             prefilled: Mean::default(),
             events: [0; 5],
@@ -86,14 +109,16 @@ impl Recorder {
             service: Service::default(),
             promised: 0,
             kept: 0,
-            samples: Vec::new(),
-            every: 1,
+            faults: Faults::default(),
+            occupancy: Occupancy::default(),
+            samples: Samples::default(),
             outcome: Outcome::default(),
         }
     }
 
     pub fn arrived(&mut self, tenant: u32) {
         self.outcome.requests += 1;
+        self.tenant(tenant).requests += 1;
         self.service.waits(tenant, 1);
     }
 
@@ -106,6 +131,7 @@ impl Recorder {
 
     pub fn failed(&mut self, tenant: u32, started: bool) {
         self.outcome.failed += 1;
+        self.tenant(tenant).failed += 1;
         if !started {
             self.service.waits(tenant, -1);
         }
@@ -114,10 +140,10 @@ impl Recorder {
     pub fn started(&mut self, start: Start) {
         self.service.waits(start.tenant, -1);
         self.service.serve(start.tenant, f64::from(start.prefill));
-        let at = PrefixEvent::ALL.iter().position(|&event| event == start.prefix).expect("ALL holds all");
+        let at = Counters::prefix_index(start.prefix);
         self.events[at] += 1;
         self.with_block[at] += u64::from(start.has_block);
-        if start.cached > 0 {
+        if start.is_hit() == Some(true) {
             self.cached.add(f64::from(start.cached));
         }
         self.prefilled.add(f64::from(start.prefill));
@@ -134,7 +160,8 @@ impl Recorder {
         }
     }
 
-    pub fn finished(&mut self, tenant: u32, arrived: Micros, deadline: Micros, usage: &Usage) {
+    pub fn finished(&mut self, ended: &Ended, usage: &Usage) {
+        let Ended { tenant, arrived, deadline, is_hit } = *ended;
         self.outcome.finished += 1;
         let ttft = usage.first_token.since(arrived);
         record(&mut self.ttft, ttft);
@@ -143,8 +170,11 @@ impl Recorder {
         let gaps = usage.generated_tokens.saturating_sub(1).max(1);
         let itl_ms = millis(usage.ended.since(usage.first_token)) / f64::from(gaps);
         self.good += u64::from(millis(ttft) <= self.slo.ttft_ms && itl_ms <= self.slo.itl_ms);
-        let by_hit = if usage.cached_tokens > 0 { &mut self.hits } else { &mut self.misses };
-        by_hit.add(millis(ttft));
+        match is_hit {
+            Some(true) => self.hit_ttft.add(millis(ttft)),
+            Some(false) => self.miss_ttft.add(millis(ttft)),
+            None => {}
+        }
         if deadline != Micros::NEVER {
             self.promised += 1;
             self.kept += u64::from(usage.first_token <= deadline);
@@ -154,23 +184,8 @@ impl Recorder {
         tenant.ttft.add(ttft);
     }
 
-    /// Keeps samples at a growing interval, so that their number is bounded for a run of any length.
-    pub fn sample(&mut self, step: u64, sample: impl FnOnce() -> Sample) {
-        if !step.is_multiple_of(self.every) {
-            return;
-        }
-        self.samples.push(sample());
-        if self.samples.len() >= 2 * SAMPLES {
-            let mut keep = false;
-            self.samples.retain(|_| {
-                keep = !keep;
-                keep
-            });
-            self.every *= 2;
-        }
-    }
-
-    pub fn finish(mut self) -> Outcome {
+    /// The results; `last` is the state at the end of the run.
+    pub fn finish(mut self, last: Sample) -> Outcome {
         let mut outcome = self.outcome;
         let seconds = outcome.seconds.max(1e-9);
         let output: u64 = self.tenants.values().map(|tenant| tenant.output).sum();
@@ -178,7 +193,7 @@ impl Recorder {
         outcome.output_per_second = count(output) / seconds;
         outcome.tokens_per_second = count(output + prompt) / seconds;
         outcome.goodput_per_second = count(self.good) / seconds;
-        outcome.in_time = if self.promised == 0 { 1.0 } else { count(self.kept) / count(self.promised) };
+        outcome.in_time = (self.promised > 0).then(|| count(self.kept) / count(self.promised));
         outcome.ttft_ms = durations(&self.ttft);
         outcome.ttft_quantiles_ms = quantiles(&self.ttft);
         outcome.itl_ms = durations(&self.itl);
@@ -186,37 +201,38 @@ impl Recorder {
         outcome.latency_ms = durations(&self.latency);
         outcome.latency_quantiles_ms = quantiles(&self.latency);
         outcome.queue_ms = durations(&self.queue);
-        let rate = |kinds: &[PrefixEvent]| {
-            // The prompt cache also serves prompts without a full block; rates only count prompts that have one.
-            let of = PrefixEvent::ALL.iter().zip(self.with_block).filter(|(event, _)| kinds.contains(event));
-            let all: u64 = self.with_block.iter().sum();
-            of.map(|(_, requests)| count(requests)).sum::<f64>() / count(all).max(1.0)
-        };
-        use PrefixEvent::{ConversationalHit, CrossRequestHit, FullHitNoPrefillNeeded};
+        let with_block = count(self.with_block.iter().sum()).max(1.0);
+        let rate = |kind| count(self.with_block[Counters::prefix_index(kind)]) / with_block;
         outcome.cache = CacheOutcome {
-            hit_rate: rate(&[ConversationalHit, CrossRequestHit, FullHitNoPrefillNeeded]),
-            conversational_rate: rate(&[ConversationalHit]),
-            cross_request_rate: rate(&[CrossRequestHit]),
+            hit_rate: count(self.cached.count) / with_block,
+            conversational_rate: rate(PrefixEvent::ConversationalHit),
+            cross_request_rate: rate(PrefixEvent::CrossRequestHit),
             mean_cached: self.cached.get(),
             mean_prefilled: self.prefilled.get(),
-            prefilled_ratio: self.prefilled.sum / count(prompt).max(1.0),
-            hit_ttft_ms: self.hits.get(),
-            miss_ttft_ms: self.misses.get(),
+            prefilled_ratio: (prompt > 0).then(|| self.prefilled.sum / count(prompt)),
+            hit_ttft_ms: self.hit_ttft.get(),
+            miss_ttft_ms: self.miss_ttft.get(),
             events: self.events,
         };
+        outcome.pool = self.occupancy.shares();
+        outcome.builtin_share = self.faults.share(outcome.steps);
+        (outcome.policy_faults, outcome.fault) = (self.faults.number, self.faults.first);
         outcome.tenants = std::mem::take(&mut self.tenants)
             .into_iter()
             .map(|(tenant, state)| TenantOutcome {
                 tenant,
+                requests: state.requests,
                 finished: state.finished,
                 refused: state.refused,
+                failed: state.failed,
                 tokens: state.prompt + state.output,
+                output_per_second: count(state.output) / seconds,
                 ttft_ms: state.ttft.durations(),
-                cached_ratio: count(state.cached) / count(state.prompt).max(1.0),
+                cached_ratio: (state.prompt > 0).then(|| count(state.cached) / count(state.prompt)),
             })
             .collect();
         outcome.service_gap = self.service.gap;
-        outcome.samples = self.samples;
+        outcome.samples = self.samples.end(last);
         outcome
     }
 
@@ -257,7 +273,7 @@ mod tests {
             let has_block = cached + prefill >= 16;
             recorder.started(Start { tenant: 0, prefix, cached, prefill, has_block });
         }
-        let outcome = recorder.finish();
+        let outcome = recorder.finish(Sample::default());
         let cache = &outcome.cache;
         let rates = [cache.hit_rate, cache.conversational_rate, cache.cross_request_rate];
         assert_eq!(rates, [0.75, 0.25, 0.25]);
@@ -265,19 +281,61 @@ mod tests {
     }
 
     #[test]
-    fn samples_stay_bounded_and_cover_the_run() {
+    fn hits_and_their_length_multiply_to_the_tokens_saved() {
+        use PrefixEvent::{
+            ConversationalMissUnexpectedPrompt, CrossRequestHit, FullHitNoPrefillNeeded, MissFull,
+        };
         let mut recorder = Recorder::new(Slo::default());
-        for step in 0..100_000 {
-            recorder.sample(step, || Sample {
-                at_s: count(step),
-                used: 0,
-                cached: 0,
-                free: 0,
-                running: 0,
-                waiting: 0,
-            });
+        for (prefix, cached, prefill, ttft_ms) in [
+            (MissFull, 0, 600, 400),
+            (CrossRequestHit, 320, 280, 60),
+            // The prompt diverges after the instructions that it shares with others.
+            (ConversationalMissUnexpectedPrompt, 80, 520, 100),
+            (ConversationalMissUnexpectedPrompt, 0, 600, 200),
+            // No full block: neither a hit nor a miss.
+            (FullHitNoPrefillNeeded, 9, 0, 1),
+        ] {
+            let start = Start { tenant: 0, prefix, cached, prefill, has_block: cached + prefill >= 16 };
+            recorder.started(start);
+            let ended =
+                Ended { tenant: 0, arrived: Micros(5), deadline: Micros::NEVER, is_hit: start.is_hit() };
+            let first_token = Micros(5 + 1_000 * ttft_ms);
+            recorder.finished(&ended, &Usage { first_token, ended: first_token, ..Usage::default() });
         }
-        assert!((SAMPLES..2 * SAMPLES).contains(&recorder.samples.len()));
-        assert!(recorder.samples.last().unwrap().at_s > 99_000.0);
+        let cache = recorder.finish(Sample::default()).cache;
+        let saved = cache.hit_rate * cache.mean_cached.unwrap() * 4.0;
+        assert!((saved - 400.0).abs() < 1e-9, "{cache:?}");
+        assert_eq!((cache.hit_ttft_ms, cache.miss_ttft_ms), (Some(80.0), Some(300.0)));
+    }
+
+    #[test]
+    fn run_in_which_nothing_started_has_no_times_and_no_ratios() {
+        let mut recorder = Recorder::new(Slo::default());
+        recorder.arrived(7);
+        recorder.refused(7, false);
+        let outcome = recorder.finish(Sample::default());
+        assert_eq!((outcome.tenants[0].cached_ratio, outcome.cache.prefilled_ratio), (None, None));
+        assert_eq!((outcome.itl_quantiles_ms.len(), outcome.ttft_quantiles_ms.len()), (0, 0));
+        let json = serde_json::to_value(&outcome).expect("JSON");
+        for times in [&json["ttft_ms"], &json["itl_ms"], &json["queue_ms"], &json["tenants"][0]["ttft_ms"]] {
+            assert!(
+                times.as_object().is_some_and(|all| all.values().all(serde_json::Value::is_null)),
+                "{times}"
+            );
+        }
+    }
+
+    #[test]
+    fn deadlines_are_judged_only_if_there_are_any() {
+        let in_time = |deadlines: &[Micros]| {
+            let mut recorder = Recorder::new(Slo::default());
+            for &deadline in deadlines {
+                let ended = Ended { tenant: 0, arrived: Micros(1), deadline, is_hit: None };
+                recorder.finished(&ended, &Usage { first_token: Micros(50), ..Usage::default() });
+            }
+            recorder.finish(Sample::default()).in_time
+        };
+        assert_eq!(in_time(&[Micros::NEVER]), None);
+        assert_eq!(in_time(&[Micros::NEVER, Micros(60), Micros(40)]), Some(0.5));
     }
 }

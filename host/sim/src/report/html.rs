@@ -1,12 +1,13 @@
-//! A self-contained page: a section with a table and charts for each workload and load, and one for each workload that
-//! was run at several loads.
+//! A self-contained page: a section with tables and charts for each workload and load, and one for each workload that
+//! was run at several loads. Charts by load and of the trade-off show means over the seeds, the others the first seed.
 
 use std::fmt::Write as _;
 
 use super::chart::{Axis, COLOURS, Chart, Mark, Scale, Series, escape};
-use super::table::{CACHE, COLUMNS, Column, is_best};
+use super::columns::{CACHE, Column, LATENCY, MEMORY, Row, SPEED, TENANT};
+use super::{conditions, groups, heading, notes, seeds};
 use crate::compare::Cell;
-use crate::metrics::Sample;
+use crate::metrics::{Outcome, Sample, present};
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5a6472; --grid: #d9dee4; --page: #fff; --card: #f6f8fa; }
@@ -28,21 +29,26 @@ svg.key { width: 1.5rem; height: .7rem; margin: 0 .3rem 0 .9rem; vertical-align:
 
 /// Value of a sample in a chart over time.
 type Read = fn(&Sample) -> f64;
+type Rows<'a> = [Row<'a, Outcome>];
+type Points = Vec<(f64, f64)>;
 
-/// Renders the page. `about` describes what was simulated.
-pub fn html(cells: &[Cell], about: &str) -> String {
+/// Renders the page.
+pub fn html(cells: &[Cell]) -> String {
     let mut page = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     let _ = write!(
         page,
         "<meta name=\"viewport\" content=\"width=device-width\"><title>infer sim</title><style>{STYLE}</style></head><body>"
     );
-    let _ = write!(page, "<h1>infer sim</h1><p>{}</p>", escape(about));
+    page.push_str("<h1>infer sim</h1>");
+    if let Some(first) = cells.first() {
+        let (host, conditions) = (escape(&first.settings.host()), conditions(cells));
+        let _ = write!(page, "<p>The engine and its policies in virtual time: {host}; {conditions}.</p>");
+    }
     for workload in cells.chunk_by(|a, b| a.subject == b.subject) {
-        let groups = || workload.chunk_by(|a, b| a.load == b.load);
-        if groups().count() > 1 {
-            loads(&mut page, workload);
+        if groups(workload).count() > 1 {
+            by_load(&mut page, workload);
         }
-        for group in groups() {
+        for group in groups(workload) {
             section(&mut page, group);
         }
     }
@@ -50,65 +56,72 @@ pub fn html(cells: &[Cell], about: &str) -> String {
     page
 }
 
+/// Where a contender's point is in a chart, at a load.
+type ReadAt = fn(f64, &Row<'_, Outcome>) -> Option<(f64, f64)>;
+
 /// Charts of all contenders by load.
-fn loads(page: &mut String, workload: &[Cell]) {
+fn by_load(page: &mut String, workload: &[Cell]) {
     let _ = write!(page, "<h2>{} by load</h2>", escape(&workload[0].workload));
-    let contenders = workload.chunk_by(|a, b| a.load == b.load).next().expect("there is a load");
+    let loads: Vec<(f64, Vec<Row<'_, Outcome>>)> =
+        groups(workload).map(|group| (group[0].load, Row::of(group))).collect();
+    let contenders = &loads[0].1;
     legend(page, contenders);
     page.push_str("<div class=\"charts\">");
-    let over = |y: Axis, read: fn(&Cell) -> (f64, f64), x: Axis| {
-        let of = |cell: &Cell| {
-            workload.iter().filter(|other| other.contender == cell.contender).map(read).collect()
-        };
-        Chart { x, y, series: series(contenders, Mark::Line, of) }
+    let over = |x: Axis, y: Axis, read: ReadAt| {
+        // Every load has the same contenders in the same order.
+        let points = |nth: usize| loads.iter().filter_map(|(load, rows)| read(*load, &rows[nth])).collect();
+        Chart { x, y, series: series(contenders, Mark::Line, |nth, _| points(nth)) }
     };
     let load = || Axis { label: "load", scale: Scale::Linear };
     let ms = |label| Axis { label, scale: Scale::Log };
     let rate = |label| Axis { label, scale: Scale::Linear };
-    figure(
-        page,
-        "Throughput and p99 time to first token",
-        &over(
-            rate("output tokens/s"),
-            |c| (c.outcome.ttft_ms.p99, c.outcome.output_per_second),
-            ms("TTFT p99, ms"),
-        ),
-    );
-    figure(
-        page,
-        "Goodput",
-        &over(rate("goodput, requests/s"), |c| (c.load, c.outcome.goodput_per_second), load()),
-    );
-    figure(
-        page,
-        "Time to first token",
-        &over(ms("TTFT p99, ms"), |c| (c.load, c.outcome.ttft_ms.p99), load()),
-    );
-    figure(page, "Inter-token latency", &over(ms("ITL p99, ms"), |c| (c.load, c.outcome.itl_ms.p99), load()));
+    let throughput = over(ms("TTFT p99, ms"), rate("output tokens/s"), |_, row| speed(row));
+    figure(page, "Throughput and p99 time to first token", &throughput);
+    let goodput = over(load(), rate("goodput, requests/s"), |load, row| {
+        Some((load, mean(row, |outcome| Some(outcome.goodput_per_second))?))
+    });
+    figure(page, "Goodput", &goodput);
+    let ttft = over(load(), ms("TTFT p99, ms"), |load, row| {
+        Some((load, mean(row, |outcome| present(outcome.ttft_ms.p99))?))
+    });
+    figure(page, "Time to first token", &ttft);
+    let itl = over(load(), ms("ITL p99, ms"), |load, row| {
+        Some((load, mean(row, |outcome| present(outcome.itl_ms.p99))?))
+    });
+    figure(page, "Inter-token latency", &itl);
     page.push_str("</div>");
 }
 
 fn section(page: &mut String, group: &[Cell]) {
-    let first = &group[0];
-    let _ = write!(page, "<h2>{} at load {:.2}</h2>", escape(&first.workload), first.load);
-    let _ = write!(
-        page,
-        "<p>{} requests, {:.0} s of traffic; durations in milliseconds, the best of each column in bold.</p>",
-        first.outcome.requests, first.outcome.seconds
-    );
-    table(page, group, &COLUMNS);
-    if group.iter().any(|cell| cell.outcome.cache.mean_cached.is_some()) {
-        page.push_str("<p>Prefix cache; hit rates count prompts with at least one full block:</p>");
-        table(page, group, &CACHE);
+    let rows = &Row::of(group)[..];
+    let _ = write!(page, "<h2>{}</h2>", escape(&heading(group)));
+    for note in notes(group) {
+        let _ = write!(page, "<p>{}</p>", escape(&note));
     }
-    legend(page, group);
+    if rows.iter().all(|row| row.results.iter().all(Option::is_none)) {
+        return;
+    }
+    page.push_str("<p>Durations in milliseconds, the best of each column in bold.</p>");
+    table(page, "speed", &SPEED, rows);
+    table(page, "latency", &LATENCY, rows);
+    table(page, "memory", &MEMORY, rows);
+    if rows.iter().any(|row| row.results.iter().flatten().any(|outcome| outcome.cache.mean_cached.is_some()))
+    {
+        page.push_str("<p>Prefix cache; hits are counted among prompts with at least one full block:</p>");
+        table(page, "prefix cache", &CACHE, rows);
+    }
+    table(page, "tenants", &TENANT, &Row::of_tenants(group));
+    if let [first, _, ..] = seeds(group)[..] {
+        let _ = write!(page, "<p>Distributions and charts over time show seed {first}.</p>");
+    }
+    legend(page, rows);
     page.push_str("<div class=\"charts\">");
-    let part = |read: fn(&Cell) -> &[f64]| distribution(group, read);
-    figure(page, "Time to first token, share of requests", &part(|c| &c.outcome.ttft_quantiles_ms));
-    figure(page, "Inter-token latency, share of gaps", &part(|c| &c.outcome.itl_quantiles_ms));
-    figure(page, "Latency, share of requests", &part(|c| &c.outcome.latency_quantiles_ms));
-    figure(page, "Trade-off between throughput and p99 time to first token", &trade_off(group));
-    let cut_s = cut(group);
+    let part = |read: fn(&Outcome) -> &[f64]| distribution(rows, read);
+    figure(page, "Time to first token, share of requests", &part(|o| &o.ttft_quantiles_ms));
+    figure(page, "Inter-token latency, share of gaps", &part(|o| &o.itl_quantiles_ms));
+    figure(page, "Latency, share of requests", &part(|o| &o.latency_quantiles_ms));
+    figure(page, "Trade-off between throughput and p99 time to first token", &trade_off(rows));
+    let cut_s = cut(rows);
     let times: [(&str, &'static str, Read); 4] = [
         ("Blocks in use", "blocks", |sample| f64::from(sample.used)),
         ("Cached blocks", "blocks", |sample| f64::from(sample.cached)),
@@ -117,36 +130,41 @@ fn section(page: &mut String, group: &[Cell]) {
     ];
     for (title, label, read) in times {
         let note = if cut_s.is_finite() { format!(", the first {cut_s:.0} s") } else { String::new() };
-        figure(page, &format!("{title}{note}"), &over_time(group, cut_s, label, read));
+        figure(page, &format!("{title}{note}"), &over_time(rows, cut_s, label, read));
     }
     page.push_str("</div>");
 }
 
-fn legend(page: &mut String, group: &[Cell]) {
+fn legend(page: &mut String, rows: &Rows<'_>) {
     page.push_str("<p class=\"legend\">");
-    for (nth, cell) in group.iter().enumerate() {
+    for (nth, row) in rows.iter().enumerate() {
         let colour = COLOURS[nth % COLOURS.len()];
         let dash = if nth < COLOURS.len() { "" } else { " stroke-dasharray=\"5 4\"" };
         let _ = write!(
             page,
             "<svg class=\"key\" viewBox=\"0 0 24 10\"><path d=\"M0 5H24\" stroke=\"{colour}\" stroke-width=\"5\"{dash}/></svg>{}",
-            escape(&cell.contender)
+            escape(&row.name)
         );
     }
     page.push_str("</p>");
 }
 
-fn table(page: &mut String, group: &[Cell], columns: &[Column]) {
-    page.push_str("<table><tr><th>policies</th>");
-    for column in columns {
+/// A table of the columns that say anything.
+fn table<T>(page: &mut String, title: &str, columns: &[Column<T>], rows: &[Row<'_, T>]) {
+    let columns: Vec<&Column<T>> = columns.iter().filter(|column| column.is_telling(rows)).collect();
+    if columns.is_empty() {
+        return;
+    }
+    let _ = write!(page, "<table><tr><th>{title}</th>");
+    for column in &columns {
         let _ = write!(page, "<th>{}</th>", column.name);
     }
     page.push_str("</tr>");
-    for cell in group {
-        let _ = write!(page, "<tr><td>{}</td>", escape(&cell.contender));
-        for column in columns {
-            let class = if is_best(column, cell, group) { " class=\"best\"" } else { "" };
-            let _ = write!(page, "<td{class}>{}</td>", column.shown(cell));
+    for row in rows {
+        let _ = write!(page, "<tr><td>{}</td>", escape(&row.name));
+        for column in &columns {
+            let class = if column.is_best(row, rows) { " class=\"best\"" } else { "" };
+            let _ = write!(page, "<td{class}>{}</td>", column.shown(row));
         }
         page.push_str("</tr>");
     }
@@ -157,29 +175,43 @@ fn figure(page: &mut String, title: &str, chart: &Chart) {
     let _ = write!(page, "<figure><h3>{}</h3>{}</figure>", escape(title), chart.svg());
 }
 
-fn distribution(group: &[Cell], read: fn(&Cell) -> &[f64]) -> Chart {
-    let points =
-        |cell: &Cell| read(cell).iter().zip(0..).map(|(&ms, percent)| (ms, f64::from(percent))).collect();
+/// Mean over the seeds.
+fn mean(row: &Row<'_, Outcome>, read: fn(&Outcome) -> Option<f64>) -> Option<f64> {
+    row.value(read).map(|value| value.mean)
+}
+
+/// TTFT and throughput.
+fn speed(row: &Row<'_, Outcome>) -> Option<(f64, f64)> {
+    let ttft = mean(row, |outcome| present(outcome.ttft_ms.p99))?;
+    Some((ttft, mean(row, |outcome| Some(outcome.output_per_second))?))
+}
+
+fn distribution(rows: &Rows<'_>, read: fn(&Outcome) -> &[f64]) -> Chart {
+    let points = |outcome: &Outcome| {
+        read(outcome).iter().zip(0..).map(|(&ms, percent)| (ms, f64::from(percent))).collect()
+    };
     Chart {
         x: Axis { label: "ms", scale: Scale::Log },
         y: Axis { label: "% at most", scale: Scale::Linear },
-        series: series(group, Mark::Line, points),
+        series: series(rows, Mark::Line, |_, row| first(row).map(points).unwrap_or_default()),
     }
 }
 
+/// The run with the first seed, unless that failed.
+fn first<'a>(row: &Row<'a, Outcome>) -> Option<&'a Outcome> {
+    row.results.first().copied().flatten()
+}
+
 /// A dot per contender, and the Pareto front of throughput and TTFT.
-fn trade_off(group: &[Cell]) -> Chart {
-    let at = |cell: &Cell| (cell.outcome.ttft_ms.p99, cell.outcome.output_per_second);
-    let finished = |cell: &&Cell| cell.outcome.finished > 0;
-    let all: Vec<(f64, f64)> = group.iter().filter(finished).map(at).collect();
+fn trade_off(rows: &Rows<'_>) -> Chart {
+    let all: Points = rows.iter().filter_map(speed).collect();
     let beaten = |(x, y): (f64, f64)| {
         all.iter().any(|&(other_x, other_y)| (other_x < x && other_y >= y) || (other_x <= x && other_y > y))
     };
-    let mut front: Vec<(f64, f64)> = all.iter().copied().filter(|&point| !beaten(point)).collect();
+    let mut front: Points = all.iter().copied().filter(|&point| !beaten(point)).collect();
     front.sort_by(|a, b| a.0.total_cmp(&b.0));
     let name = "Pareto front".to_owned();
-    let mut series =
-        series(group, Mark::Dots, |cell| Some(cell).filter(finished).map(at).into_iter().collect());
+    let mut series = series(rows, Mark::Dots, |_, row| speed(row).into_iter().collect());
     series.insert(0, Series { name, colour: 0, mark: Mark::Front, points: front });
     Chart {
         x: Axis { label: "TTFT p99, ms", scale: Scale::Log },
@@ -190,31 +222,105 @@ fn trade_off(group: &[Cell]) -> Chart {
 
 /// Seconds after which charts over time are cut: a contender that takes far longer than most would squeeze the others
 /// together. Infinite if there is none.
-fn cut(group: &[Cell]) -> f64 {
-    let end = |cell: &Cell| cell.outcome.samples.last().map_or(0.0, |sample| sample.at_s);
-    let mut ends: Vec<f64> = group.iter().map(end).collect();
+fn cut(rows: &Rows<'_>) -> f64 {
+    let end = |outcome: &Outcome| outcome.samples.last().map_or(0.0, |sample| sample.at_s);
+    let mut ends: Vec<f64> = rows.iter().filter_map(first).map(end).collect();
     ends.sort_by(f64::total_cmp);
-    let (usual, last) = (ends[ends.len() / 2], ends[ends.len() - 1]);
+    let (Some(&usual), Some(&last)) = (ends.get(ends.len() / 2), ends.last()) else { return f64::INFINITY };
     if last > 2.5 * usual && usual > 0.0 { 1.5 * usual } else { f64::INFINITY }
 }
 
-fn over_time(group: &[Cell], cut_s: f64, label: &'static str, read: Read) -> Chart {
-    let points = |cell: &Cell| {
-        let shown = cell.outcome.samples.iter().take_while(|sample| sample.at_s <= cut_s);
+fn over_time(rows: &Rows<'_>, cut_s: f64, label: &'static str, read: Read) -> Chart {
+    let points = |outcome: &Outcome| {
+        let shown = outcome.samples.iter().take_while(|sample| sample.at_s <= cut_s);
         shown.map(|sample| (sample.at_s, read(sample))).collect()
     };
     Chart {
         x: Axis { label: "s", scale: Scale::Linear },
         y: Axis { label, scale: Scale::Linear },
-        series: series(group, Mark::Line, points),
+        series: series(rows, Mark::Line, |_, row| first(row).map(points).unwrap_or_default()),
     }
 }
 
 /// One series per contender; once the palette is exhausted, lines are dashed.
-fn series(group: &[Cell], mark: Mark, points: impl Fn(&Cell) -> Vec<(f64, f64)>) -> Vec<Series> {
-    let of = |(colour, cell): (usize, &Cell)| {
+fn series(rows: &Rows<'_>, mark: Mark, points: impl Fn(usize, &Row<'_, Outcome>) -> Points) -> Vec<Series> {
+    let of = |(colour, row): (usize, &Row<'_, Outcome>)| {
         let mark = if mark == Mark::Line && colour >= COLOURS.len() { Mark::Dashed } else { mark };
-        Series { name: cell.contender.clone(), colour, mark, points: points(cell) }
+        Series { name: row.name.clone(), colour, mark, points: points(colour, row) }
     };
-    group.iter().enumerate().map(of).collect()
+    rows.iter().enumerate().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{cell, mixed};
+    use super::*;
+
+    #[test]
+    fn page_loads_nothing_and_escapes_names() {
+        let page = html(&mixed());
+        for outside in ["http", "src=", "href=", "@import", "url(", "<link", "<script"] {
+            assert!(!page.contains(outside), "{outside}: {page}");
+        }
+        assert!(page.contains("trap: &lt;it fell over&gt;") && !page.contains("<it fell"), "{page}");
+        assert!(!page.contains("NaN") && !page.contains("inf "), "{page}");
+    }
+
+    #[test]
+    fn page_names_conditions_tenants_failed_runs_and_policies() {
+        let page = html(&mixed());
+        for says in [
+            "h100 with a model of shape 8b",
+            "seeds 3, 4 (mean ± standard deviation); goodput counts requests whose first token came within 2000 ms",
+            "monday at load 1.00: 8 requests",
+            "<td>a, tenant 7</td>",
+            "b, seed 4: policy faults: 3, the first after 3.5 s by scheduler `moody`",
+            "the built-in decided 84.1 % of the steps instead",
+            "c, seed 3 failed: line 7, column 2",
+            "Distributions and charts over time show seed 3.",
+        ] {
+            assert!(page.contains(says), "{says}: {page}");
+        }
+        assert_eq!(page.matches("<figure>").count(), 8, "{page}");
+    }
+
+    #[test]
+    fn group_without_any_result_has_no_charts() {
+        let mut failed = cell(0, 0, Outcome::default());
+        failed.outcome = Err("no such trace".to_owned());
+        let page = html(&[failed]);
+        assert!(page.contains("a failed: no such trace") && !page.contains("<figure>"), "{page}");
+    }
+
+    #[test]
+    fn no_other_seed_stands_in_for_a_first_one_that_failed() {
+        let mut cells: Vec<Cell> = (3..5).map(|_| cell(0, 0, Outcome::default())).collect();
+        assert!(first(&Row::of(&cells)[0]).is_some());
+        cells[0].outcome = Err("no such trace".to_owned());
+        assert!(first(&Row::of(&cells)[0]).is_none());
+    }
+
+    #[test]
+    fn contender_that_finished_nothing_has_no_time_but_a_goodput() {
+        let cells = [cell(0, 0, Outcome { requests: 5, refused: 5, ..Outcome::default() })];
+        let row = &Row::of(&cells)[0];
+        assert_eq!((speed(row), mean(row, |o| Some(o.goodput_per_second))), (None, Some(0.0)));
+    }
+
+    #[test]
+    fn charts_by_load_show_the_mean_over_the_seeds() {
+        let mut cells = Vec::new();
+        for (load, goodputs) in [(1.0, [2.0, 4.0]), (2.0, [5.0, 9.0])] {
+            for goodput_per_second in goodputs {
+                let mut cell = cell(0, 0, Outcome { finished: 1, goodput_per_second, ..Outcome::default() });
+                cell.load = load;
+                cells.push(cell);
+            }
+        }
+        let loads: Vec<Vec<Row<'_, Outcome>>> = groups(&cells).map(Row::of).collect();
+        let means: Vec<_> = loads.iter().map(|rows| mean(&rows[0], |o| Some(o.goodput_per_second))).collect();
+        assert_eq!(means, [Some(3.0), Some(7.0)]);
+        let page = html(&cells);
+        assert!(page.contains("monday by load") && page.matches("<figure>").count() == 4 + 2 * 8, "{page}");
+    }
 }

@@ -1,15 +1,179 @@
-//! Results of a sweep as a table, CSV, JSON, or a page with charts.
+//! Results of a sweep as tables, CSV, JSON, or a page with charts.
 
 pub mod chart;
+mod columns;
+mod csv;
 mod html;
+mod setup;
 mod table;
 
+pub use csv::csv;
 pub use html::html;
-pub use table::{csv, table};
+pub use setup::Setup;
+pub use table::table;
 
 use crate::compare::Cell;
 
-/// All results as JSON.
+/// All results as JSON: an array with an object per run.
 pub fn json(cells: &[Cell]) -> String {
     serde_json::to_string_pretty(cells).expect("outcomes are JSON")
+}
+
+/// Runs under the same workload and load.
+fn groups(cells: &[Cell]) -> impl Iterator<Item = &[Cell]> {
+    cells.chunk_by(|a, b| a.subject == b.subject && a.load == b.load)
+}
+
+/// The seeds of a group, in the order of its runs.
+fn seeds(group: &[Cell]) -> Vec<u64> {
+    let first = group.first().map(|cell| cell.entrant);
+    group.iter().filter(|cell| Some(cell.entrant) == first).map(|cell| cell.settings.seed).collect()
+}
+
+/// Describes how it was run: the seeds, and the targets of goodput.
+fn conditions(cells: &[Cell]) -> String {
+    let (Some(first), Some(group)) = (cells.first(), groups(cells).next()) else { return String::new() };
+    let seeds: Vec<String> = seeds(group).iter().map(u64::to_string).collect();
+    let seeds = match &seeds[..] {
+        [seed] => format!("seed {seed}"),
+        several => format!("seeds {} (mean ± standard deviation)", several.join(", ")),
+    };
+    format!("{seeds}; {}", first.settings.targets())
+}
+
+/// Names the traffic of a group.
+fn heading(group: &[Cell]) -> String {
+    let first = &group[0];
+    let name = format!("{} at load {:.2}", first.workload, first.load);
+    match group.iter().find_map(|cell| cell.outcome.as_ref().ok()) {
+        Some(outcome) => format!("{name}: {} requests", outcome.requests),
+        None => name,
+    }
+}
+
+/// What a reader must know about runs that failed, or that a policy left to the built-in.
+fn notes(group: &[Cell]) -> Vec<String> {
+    let several = seeds(group).len() > 1;
+    let note = |cell: &Cell| {
+        let seed = if several { format!(", seed {}", cell.settings.seed) } else { String::new() };
+        let who = format!("{}{seed}", cell.contender);
+        let outcome = match &cell.outcome {
+            Ok(outcome) => outcome,
+            Err(error) => return Some(format!("{who} failed: {error}")),
+        };
+        let fault = outcome.fault.as_ref()?;
+        Some(format!(
+            "{who}: policy faults: {}, the first after {:.1} s by {} `{}` ({}); the built-in decided {:.1} % of the \
+             steps instead",
+            outcome.policy_faults,
+            fault.at_s,
+            fault.kind,
+            fault.policy,
+            fault.message,
+            100.0 * outcome.builtin_share
+        ))
+    };
+    group.iter().filter_map(note).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_core::config::EngineConfig;
+    use infer_core::event::PrefixEvent;
+    use infer_core::ids::Micros;
+
+    use super::*;
+    use crate::cost::Profile;
+    use crate::metrics::{FirstFault, Outcome, Slo, TenantOutcome};
+    use crate::run::Settings;
+
+    /// A run of the contender with this index.
+    pub(super) fn cell(subject: usize, entrant: usize, outcome: Outcome) -> Cell {
+        let settings = Settings {
+            engine: EngineConfig::default(),
+            profile: Profile::named("h100", "8b").expect("a known profile"),
+            host: Micros::ZERO,
+            load: 1.0,
+            slo: Slo::default(),
+            seed: 1,
+            tenants: Vec::new(),
+        };
+        Cell {
+            subject,
+            entrant,
+            workload: "monday".to_owned(),
+            load: 1.0,
+            contender: ["a", "b", "c", "d"][entrant].to_owned(),
+            settings: Setup::of(&settings),
+            outcome: Ok(outcome),
+        }
+    }
+
+    /// A contender that ran well with two tenants, one that was left to the built-in, and one that failed; each with
+    /// two seeds.
+    pub(super) fn mixed() -> Vec<Cell> {
+        let tenant = |tenant| TenantOutcome {
+            tenant,
+            requests: 4,
+            finished: 3,
+            refused: 1,
+            failed: 0,
+            tokens: 900,
+            output_per_second: 12.5,
+            ttft_ms: crate::metrics::Durations { mean: 70.0, ..Default::default() },
+            cached_ratio: Some(0.25),
+        };
+        let well =
+            Outcome { requests: 8, finished: 8, tenants: vec![tenant(1), tenant(7)], ..Outcome::default() };
+        let fault = FirstFault {
+            kind: "scheduler",
+            policy: "moody".to_owned(),
+            message: "trap: <it fell over>".to_owned(),
+            at_s: 3.5,
+        };
+        let left = Outcome {
+            requests: 8,
+            finished: 8,
+            policy_faults: 3,
+            fault: Some(fault),
+            builtin_share: 0.841,
+            ..Outcome::default()
+        };
+        let mut cells = Vec::new();
+        for (entrant, outcome) in
+            [Ok(well), Ok(left), Err("line 7, column 2: \"<\"".to_owned())].into_iter().enumerate()
+        {
+            for seed in [3, 4] {
+                let mut cell = cell(0, entrant, Outcome::default());
+                cell.outcome = outcome.clone();
+                cell.settings.seed = seed;
+                cells.push(cell);
+            }
+        }
+        cells
+    }
+
+    #[test]
+    fn json_names_events_settings_and_errors() {
+        let rows: serde_json::Value = serde_json::from_str(&json(&mixed())).expect("JSON");
+        let settings = &rows[1]["settings"];
+        assert_eq!((&settings["device"], &settings["model"]), (&"h100".into(), &"8b".into()));
+        assert_eq!((&settings["seed"], &settings["block_size"]), (&4.into(), &16.into()));
+        assert_eq!((&settings["blocks"], &settings["slo"]["itl_ms"]), (&1_024.into(), &50.0.into()));
+        let events = rows[0]["cache"]["events"].as_object().expect("an object");
+        assert!(PrefixEvent::ALL.iter().all(|event| events[event.name()] == 0), "{events:?}");
+        assert!(rows[0]["in_time"].is_null() && rows[0]["fault"].is_null() && rows[0]["error"].is_null());
+        assert!(rows[0]["itl_ms"]["p99"].is_null() && rows[0]["tenants"][0]["ttft_ms"]["p50"].is_null());
+        assert_eq!(
+            (&rows[0]["tenants"][0]["ttft_ms"]["mean"], &rows[0]["pool"]["used_mean"]),
+            (&70.0.into(), &0.0.into())
+        );
+        assert_eq!(rows[2]["fault"]["policy"], "moody");
+        assert_eq!((&rows[2]["fault"]["at_s"], &rows[2]["builtin_share"]), (&3.5.into(), &0.841.into()));
+        assert_eq!(
+            (&rows[5]["contender"], &rows[5]["error"]),
+            (&"c".into(), &"line 7, column 2: \"<\"".into())
+        );
+        assert!(rows[5].get("requests").is_none(), "{}", rows[5]);
+    }
 }

@@ -3,7 +3,7 @@
 use std::io::BufRead;
 
 use super::lines::{Cells, Lines, short};
-use super::{Recorded, TraceError};
+use super::{MAX_NEW_TOKENS, Recorded, TraceError};
 
 const NAMES: [&str; 3] = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"];
 
@@ -44,7 +44,7 @@ impl<R: BufRead> Azure<R> {
             at_us: time_us,
             prompt_tokens,
             output_tokens,
-            max_tokens: output_tokens,
+            max_tokens: output_tokens.max(MAX_NEW_TOKENS),
             ..Recorded::default()
         }))
     }

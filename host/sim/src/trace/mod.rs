@@ -38,7 +38,7 @@ pub struct Recorded {
     pub prompt_tokens: u32,
     /// Tokens that it generated, at least 1.
     pub output_tokens: u32,
-    /// The request's `max_tokens`, at least `output_tokens`.
+    /// The request's `max_tokens`, at least `output_tokens`. Public formats don't contain it, see [`limited`].
     pub max_tokens: u32,
     /// What its prompt has in common with others.
     pub text: Text,
@@ -82,6 +82,9 @@ pub struct After {
 /// Maximum tokens of a prompt or an output. No model takes more, so a larger number is an error in the file.
 pub const MAX_TOKENS: u64 = 1 << 24;
 
+/// The `max_tokens` of requests in public formats, whose clients would not have known the length of the output.
+pub const MAX_NEW_TOKENS: u32 = 1_024;
+
 /// The requests of a trace.
 pub type Reader<'a> = Box<dyn Iterator<Item = Result<Recorded, TraceError>> + Send + 'a>;
 
@@ -124,7 +127,8 @@ pub enum Format {
     Azure,
     /// Mooncake's traces: JSON lines with milliseconds, lengths, and an id per 512 tokens.
     Mooncake,
-    /// BurstGPT's traces: `Timestamp,Model,Request tokens,..` in seconds; each model becomes a tenant.
+    /// BurstGPT's traces: `Timestamp,Model,Request tokens,..` in seconds, since version 2 with sessions; each model
+    /// becomes a tenant.
     BurstGpt,
 }
 
@@ -152,7 +156,8 @@ impl Format {
         }
     }
 
-    /// Reads a file of this format, sorted by time.
+    /// Reads a file of this format, sorted by time. Requests have a `max_tokens` of [`MAX_NEW_TOKENS`], or of their
+    /// output's length if that is more.
     pub fn read<'a>(self, file: impl BufRead + Send + 'a) -> Reader<'a> {
         match self {
             Self::Azure => in_order(azure::Azure::new(file)),
@@ -160,4 +165,15 @@ impl Format {
             Self::BurstGpt => in_order(burstgpt::BurstGpt::new(file)),
         }
     }
+}
+
+/// Requests of a public format with another `max_tokens`: `max_tokens`, or less if a host that takes `max_seq_len`
+/// tokens has no more room after the prompt, but at least the output's length. 1 stands for exactly that length, which
+/// no host knows beforehand.
+pub fn limited(reader: Reader<'_>, max_tokens: u32, max_seq_len: u32) -> Reader<'_> {
+    let limit = move |recorded: Recorded| {
+        let room = max_seq_len.saturating_sub(recorded.prompt_tokens);
+        Recorded { max_tokens: max_tokens.min(room).max(recorded.output_tokens), ..recorded }
+    };
+    Box::new(reader.map(move |recorded| recorded.map(limit)))
 }

@@ -6,7 +6,7 @@ use std::io::BufRead;
 use serde::Deserialize;
 
 use super::lines::{Lines, wrong};
-use super::{MAX_TOKENS, Recorded, Text, TraceError};
+use super::{MAX_NEW_TOKENS, MAX_TOKENS, Recorded, Text, TraceError};
 
 /// Tokens per id.
 const BLOCK_TOKENS: u32 = 512;
@@ -68,7 +68,7 @@ impl<R: BufRead> Mooncake<R> {
             at_us,
             prompt_tokens,
             output_tokens,
-            max_tokens: output_tokens,
+            max_tokens: output_tokens.max(MAX_NEW_TOKENS),
             text: Text { block_tokens: BLOCK_TOKENS, blocks, whole, shares: None },
             ..Recorded::default()
         }))

@@ -6,7 +6,7 @@ use crate::random::Random;
 
 /// An arrival process of a given mean rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Arrivals {
     /// A Poisson process.
     Poisson,

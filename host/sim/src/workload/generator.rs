@@ -254,6 +254,7 @@ mod tests {
             load: 0.8,
             slo: Slo::default(),
             seed: 1,
+            tenants: Vec::new(),
         };
         Generator::new(&Workload::named(workload, requests).expect("a known workload"), &settings)
     }

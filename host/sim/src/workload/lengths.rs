@@ -6,7 +6,7 @@ use crate::random::Random;
 
 /// A distribution of token counts, all at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Lengths {
     /// Always the same.
     Fixed(u32),

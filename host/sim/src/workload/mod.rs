@@ -8,12 +8,14 @@
 
 mod arrivals;
 mod capacity;
+mod file;
 mod generator;
 mod lengths;
 mod named;
 mod source;
 
 pub use arrivals::Arrivals;
+pub use file::WorkloadError;
 pub(crate) use generator::text;
 pub use generator::{Arrival, Generator};
 pub use lengths::Lengths;
@@ -35,12 +37,15 @@ pub(crate) trait Traffic {
 
 /// Named traffic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Workload {
     /// Short name.
     pub name: String,
     /// One sentence.
+    #[serde(default)]
     pub about: String,
     /// Total number of requests; each turn of a conversation is one.
+    #[serde(default = "usual_requests")]
     pub requests: u64,
     /// Its streams.
     pub streams: Vec<Stream>,
@@ -48,10 +53,13 @@ pub struct Workload {
 
 /// Requests of one kind from one tenant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Stream {
     /// Tenant of the requests.
+    #[serde(default)]
     pub tenant: u32,
     /// Larger is more urgent.
+    #[serde(default)]
     pub priority: i32,
     /// Milliseconds within which the first token is due; `None` for no deadline.
     pub ttft_ms: Option<u64>,
@@ -71,7 +79,7 @@ pub struct Stream {
 
 /// The `max_tokens` that clients send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Limit {
     /// The output length rounded up to a power of two: clients know it roughly.
     Tight,
@@ -81,7 +89,7 @@ pub enum Limit {
 
 /// What prompts have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Text {
     /// Nothing.
     Unique,
@@ -104,6 +112,9 @@ pub enum Text {
 }
 
 impl Workload {
+    /// Requests of a run unless it says otherwise.
+    pub const REQUESTS: u64 = 2_000;
+
     /// Tokens of its longest request, prompt plus output, which a host must accept. Of a conversation, only the last
     /// turn counts, because earlier ones may be dropped.
     pub fn longest(&self) -> u32 {
@@ -116,6 +127,10 @@ impl Workload {
         };
         self.streams.iter().map(longest).max().unwrap_or(0)
     }
+}
+
+fn usual_requests() -> u64 {
+    Workload::REQUESTS
 }
 
 impl Text {

@@ -1,7 +1,9 @@
-//! A host in miniature: shows views, checks and applies plans, counts blocks. Tokens have no content.
+//! A host in miniature: shows views, checks and applies plans, counts blocks. Tokens have no content. How long an output
+//! will be is no more known to the policy than on a real host, unless a scenario says so.
 
 use std::collections::BTreeMap;
 
+use super::outputs::Outputs;
 use super::pool::{Held, Pool};
 use super::rules::check_plan;
 use crate::{Limits, Memory, Micros, Plan, Row, Scheduler, SequenceId, Step, Tenant, TenantId, blocks_for};
@@ -17,6 +19,10 @@ pub struct Spec {
     pub output_tokens: u32,
     /// Tokens after which it would have to.
     pub max_new_tokens: u32,
+    /// Output tokens that the host expects when it arrives. By default the mean of its tenant's requests that have ended
+    /// (of all tenants' for the tenant's first), and `max_new_tokens` before any has. As on a real host, it is at most
+    /// `max_new_tokens` and doubles whenever the output reaches it.
+    pub expected_tokens: Option<u32>,
     /// A prefix that it shares: which one, and how many of its prompt tokens.
     pub shared: Option<(u64, u32)>,
     /// Its tenant.
@@ -116,6 +122,7 @@ pub struct Host {
     pool: Pool,
     /// Prompt and output tokens that each tenant was served.
     served: BTreeMap<u32, (u64, u64)>,
+    outputs: Outputs,
     /// Since when tenants have been overtaken.
     passed: BTreeMap<u32, Micros>,
     arriving: Vec<(SequenceId, Spec)>,
@@ -131,6 +138,7 @@ struct Sequence {
     held: Held,
     computed: u32,
     generated: u32,
+    expected: u32,
     preemptions: u32,
     started: Micros,
     first_token: Micros,
@@ -156,6 +164,7 @@ impl Host {
             idle_since: Micros::ZERO,
             pool: Pool::new(block_size, total_blocks),
             served: BTreeMap::new(),
+            outputs: Outputs::default(),
             passed: BTreeMap::new(),
             arriving: Vec::new(),
             waiting: Vec::new(),
@@ -198,12 +207,14 @@ impl Host {
         let ends = (1..=spec.max_new_tokens).contains(&spec.output_tokens);
         assert!(ends, "request {id} must end after 1 to `max_new_tokens` tokens: {spec:?}");
         self.served.entry(spec.tenant).or_default();
+        let expected = spec.expected_tokens.unwrap_or_else(|| self.outputs.expected(spec.tenant));
         self.waiting.push(Sequence {
             id: SequenceId(id),
             spec,
             held: Held::default(),
             computed: 0,
             generated: 0,
+            expected: expected.clamp(1, spec.max_new_tokens),
             preemptions: 0,
             started: Micros::NEVER,
             first_token: Micros::NEVER,
@@ -400,6 +411,7 @@ impl Host {
         self.running = running;
         for sequence in ended {
             self.pool.release(&sequence.held);
+            self.outputs.learn(sequence.spec.tenant, sequence.generated);
             self.report.finished.push(Finished {
                 id: sequence.id,
                 arrived: sequence.spec.arrived,
@@ -460,6 +472,9 @@ impl Sequence {
         }
         if self.computed == self.spec.prompt_tokens + self.generated {
             self.generated += 1;
+            if self.generated == self.expected {
+                self.expected = self.expected.saturating_mul(2).min(self.spec.max_new_tokens);
+            }
             self.first_token = self.first_token.min(now);
         }
     }
@@ -476,11 +491,66 @@ impl Sequence {
             computed_tokens: self.computed,
             generated_tokens: self.generated,
             max_new_tokens: self.spec.max_new_tokens,
-            expected_tokens: self.spec.output_tokens.clamp(self.generated + 1, self.spec.max_new_tokens),
+            expected_tokens: self.expected,
             blocks: self.held.shared + self.held.own,
             freeable_blocks: self.held.own,
             preemptions: self.preemptions,
             ..Row::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::limits;
+
+    /// What is expected of each waiting or running sequence, by id.
+    fn expected(host: &Host) -> Vec<(u64, u32)> {
+        let view = host.view();
+        let rows = view.running.iter().chain(view.waiting.iter());
+        rows.map(|sequence| (sequence.id().0, sequence.expected_tokens())).collect()
+    }
+
+    fn spec(tenant: u32, output_tokens: u32) -> Spec {
+        Spec { tenant, prompt_tokens: 4, output_tokens, max_new_tokens: 100, ..Spec::default() }
+    }
+
+    fn run_alone(host: &mut Host, id: u64, spec: Spec) {
+        host.submit(id, spec);
+        host.apply(&Plan { run: vec![SequenceId(id)], tokens: vec![4], ..Plan::default() });
+        for _ in 1..spec.output_tokens {
+            host.apply(&Plan { run: vec![SequenceId(id)], tokens: vec![1], ..Plan::default() });
+        }
+        assert_eq!(host.report().of(id).id.0, id);
+    }
+
+    #[test]
+    fn expected_outputs_are_learned_by_tenant_and_limited_by_the_request() {
+        let mut host = Host::new(limits(), 16, 100);
+        host.submit(1, spec(1, 7));
+        assert_eq!(expected(&host), [(1, 100)], "nothing is known");
+        run_alone(&mut host, 2, spec(1, 20));
+        run_alone(&mut host, 3, spec(2, 36));
+        host.submit(4, spec(1, 7));
+        host.submit(5, spec(2, 7));
+        host.submit(6, spec(3, 7));
+        host.submit(7, Spec { max_new_tokens: 9, ..spec(2, 7) });
+        host.submit(8, Spec { expected_tokens: Some(50), ..spec(2, 7) });
+        // A sixteenth of the second length replaces as much of the mean of all.
+        assert_eq!(expected(&host), [(1, 100), (4, 20), (5, 36), (6, 21), (7, 9), (8, 50)]);
+    }
+
+    #[test]
+    fn expected_output_doubles_when_it_is_reached() {
+        let mut host = Host::new(limits(), 16, 100);
+        let spec = Spec { expected_tokens: Some(2), max_new_tokens: 7, ..spec(1, 7) };
+        host.submit(1, spec);
+        let mut seen = Vec::new();
+        for tokens in [4, 1, 1, 1, 1, 1] {
+            host.apply(&Plan { run: vec![SequenceId(1)], tokens: vec![tokens], ..Plan::default() });
+            seen.extend(expected(&host).into_iter().map(|(_, expected)| expected));
+        }
+        assert_eq!(seen, [2, 4, 4, 7, 7, 7]);
     }
 }

@@ -7,6 +7,7 @@ mod admission;
 mod cache;
 mod config;
 mod host;
+mod outputs;
 mod pool;
 mod rng;
 mod rules;

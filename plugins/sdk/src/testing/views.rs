@@ -28,6 +28,7 @@ pub fn random_spec(rng: &mut Rng, pool_tokens: u32) -> Spec {
         prompt_tokens,
         output_tokens,
         max_new_tokens,
+        expected_tokens: None,
         shared,
         tenant: rng.between(0, 3),
         priority: priority(rng),

@@ -12,8 +12,8 @@ use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Failure;
 use super::admin::{AdminArg, Host};
+use super::{Failure, POLICY_LOG};
 use crate::admin::CANARY_WINDOW_S;
 use crate::policies::{self, is_component_path};
 use replay::ReplayArgs;
@@ -167,6 +167,7 @@ pub struct Target {
 
 /// Runs a command.
 pub fn run(command: PolicyCommand) -> Result<(), Failure> {
+    crate::log::start(POLICY_LOG)?;
     match command {
         PolicyCommand::Author(command) => author::run(command),
         PolicyCommand::Replay(args) => replay::run(args),

@@ -7,12 +7,13 @@ use infer_api::trace::Step;
 use infer_sim::cost::{Fitted, Observation, Work, calibrate};
 
 use super::trace;
-use super::{Failure, emit};
+use super::{Failure, check_out, emit};
 
 pub const AFTER_HELP: &str = "\
 Record varied traffic (short and long prompts, few and many concurrent sequences), then fit:
-  infer sim record --out w2.jsonl &
+  infer sim record --out w2.jsonl & sleep 1
   infer bench serve --url http://127.0.0.1:8000 --workload w2 --requests 64
+  kill -INT $!; wait $!
   infer sim calibrate w2.jsonl --out host.json
   infer sim run --device host.json --workload chat
 The same recordings always give the same profile.";
@@ -40,6 +41,7 @@ pub struct CalibrateArgs {
 
 /// Fits and writes.
 pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
+    check_out(args.out.as_deref())?;
     let mut observations = Vec::new();
     let mut first = None;
     for path in &args.recordings {
@@ -58,7 +60,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
             return Err(wrong(&DRAFT_TOKENS));
         }
         let mut steps = Steps::default();
-        while let Some((_, line)) = recording.next().map_err(|error| wrong(&error))? {
+        while let Some((_, line)) = recording.next_line().map_err(|error| wrong(&error))? {
             observations.extend(steps.take(&line));
         }
     }

@@ -74,7 +74,7 @@ pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
     }
     let mut replay = Replay::new(&loader, &components, slots, &head);
     let mut lost = 0;
-    while let Some((line, what)) = recording.next().map_err(|error| wrong(&error))? {
+    while let Some((line, what)) = recording.next_line().map_err(|error| wrong(&error))? {
         let question = match what {
             Line::Decision(decision) => Question::of_decision(*decision),
             Line::Asked(asked) => Question::of_asked(*asked),

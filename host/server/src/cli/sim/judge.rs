@@ -101,6 +101,7 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
             load: 1.0,
             slo: Slo::default(),
             seed: args.seed,
+            tenants: crate::trace::terms(&head.tenants),
         };
         let requests = trace.read().map_err(wrong)?;
         let predicted =
@@ -130,7 +131,7 @@ fn measure(mut recording: RecordedLines) -> Result<Run, String> {
     let mut run = Run::default();
     // Per request: when it was sent, and when its last token left the engine.
     let mut live: HashMap<u64, (u64, Option<u64>)> = HashMap::new();
-    while let Some((line, what)) = recording.next().map_err(|error| error.to_string())? {
+    while let Some((line, what)) = recording.next_line().map_err(|error| error.to_string())? {
         match what {
             Line::Request(request) => {
                 run.begun.get_or_insert(request.sent);

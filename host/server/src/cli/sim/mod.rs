@@ -11,12 +11,14 @@ mod record;
 mod run;
 mod settings;
 mod trace;
+mod traffic;
 
+use std::fs::File;
 use std::path::Path;
 
 use clap::Subcommand;
 
-use super::{Failure, out};
+use super::{Failure, POLICY_LOG, out};
 
 /// Commands of the simulator.
 #[derive(Subcommand)]
@@ -45,6 +47,7 @@ pub enum SimCommand {
 
 /// Runs a command.
 pub fn run(command: SimCommand) -> Result<(), Failure> {
+    crate::log::start(POLICY_LOG)?;
     match command {
         SimCommand::Run(args) => run::run(*args),
         SimCommand::Compare(args) => run::compare(*args),
@@ -54,6 +57,22 @@ pub fn run(command: SimCommand) -> Result<(), Failure> {
         SimCommand::Judge(args) => judge::run(&args),
         SimCommand::Fuzz(args) => fuzz::run(&args),
     }
+}
+
+/// Fails if no result could be written to `file`, so that a wrong path costs no simulation. A file that exists keeps
+/// its content.
+fn check_out(file: Option<&Path>) -> Result<(), Failure> {
+    // Opening a pipe waits for its reader.
+    let is_stream = |path: &&Path| path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    let Some(path) = file.filter(|path| !is_stream(path)) else { return Ok(()) };
+    let is_new = path.symlink_metadata().is_err();
+    File::options().write(true).create(true).truncate(false).open(path).map_err(|error| {
+        Failure::Usage(format!("--out: can't write {}: {error}; choose another file", path.display()))
+    })?;
+    if is_new {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
 }
 
 /// Writes a result to a file, or to stdout if none is given.

@@ -1,11 +1,12 @@
 //! Policies by name, by file, or by the digest in a recording.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use infer_api::trace;
 use infer_core::engine::Policies;
-use infer_core::policy::{AnyPolicy, PolicyKind};
+use infer_core::policy::{AnyPolicy, Chain, PolicyKind};
 use infer_wasm::{LoaderConfig, PolicyLoader};
+use serde_json::{Map, Value};
 
 use super::Failure;
 use crate::policies::{self, is_component_path};
@@ -40,31 +41,53 @@ struct Member {
     config: String,
 }
 
-/// Parses `NAME` or `FILE.wasm`, optionally followed by `={"key": ..}`.
+/// Parses `NAME` or `FILE.wasm`, optionally followed by `={"key": ..}`. For admission also several, separated by
+/// commas, with each one's configuration under its name; a file may have commas in its name.
 pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
-    let (name, config) = match text.split_once('=') {
-        Some((name, config)) => (name, config),
+    let (name, config) = match text.find("={") {
+        Some(at) => (&text[..at], &text[at + 1..]),
         None => (text, "{}"),
     };
-    if let Err(error) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(config) {
-        let message = format!("--{kind} {name}: the configuration is not a JSON object: {error}");
-        return Err(Failure::Usage(message));
-    }
-    let component = if is_component_path(name) {
-        let bytes = std::fs::read(name);
-        Some(bytes.map_err(|error| Failure::Usage(format!("--{kind}: can't read {name}: {error}")))?)
-    } else if name == "builtin" {
-        None
+    let wrong = |why: String| Failure::Usage(format!("--{kind} {name}: {why}"));
+    let fields: Map<String, Value> = serde_json::from_str(config)
+        .map_err(|error| wrong(format!("the configuration is not a JSON object: {error}")))?;
+    let names: Vec<&str> = name.split(',').map(str::trim).collect();
+    let is_file = is_component_path(name) && Path::new(name).is_file();
+    let is_list = kind == PolicyKind::Admission && names.len() > 1 && !is_file;
+    let (name, members) = if is_list {
+        Chain::check_length(names.len()).map_err(|fault| wrong(fault.message))?;
+        if let Some(key) = fields.keys().find(|key| !names.contains(&key.as_str())) {
+            let why = "the configuration of a list has those of its members under their names";
+            return Err(wrong(format!("{why}; none is named `{key}`")));
+        }
+        let config = |name: &str| fields.get(name).map_or_else(|| "{}".to_owned(), Value::to_string);
+        let member = |&name: &&str| Ok(Member { component: component(kind, name)?, config: config(name) });
+        (names.join("+"), names.iter().map(member).collect::<Result<_, Failure>>()?)
     } else {
-        let bundled = infer_bundle::find(kind.name(), name).ok_or_else(|| {
-            let names = infer_bundle::POLICIES.iter().filter(|p| p.kind == kind.name()).map(|p| p.name);
-            let known = names.chain(["builtin"]).collect::<Vec<_>>().join(", ");
-            Failure::Usage(format!("--{kind}: unknown policy `{name}`; use one of {known}, or a .wasm file"))
-        })?;
-        Some(bundled.component.to_vec())
+        let member = Member { component: component(kind, name)?, config: config.to_owned() };
+        (name.to_owned(), vec![member])
     };
-    let label = if config == "{}" { name.to_owned() } else { format!("{name}{config}") };
-    Ok(Choice { kind, label, members: vec![Member { component, config: config.to_owned() }] })
+    let label = if config == "{}" { name } else { format!("{name}{config}") };
+    Ok(Choice { kind, label, members })
+}
+
+/// The bytes of a bundled policy or of a file; `None` for the built-in.
+fn component(kind: PolicyKind, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+    if is_component_path(name) {
+        let bytes = std::fs::read(name);
+        return Ok(Some(
+            bytes.map_err(|error| Failure::Usage(format!("--{kind}: can't read {name}: {error}")))?,
+        ));
+    }
+    if name == "builtin" {
+        return Ok(None);
+    }
+    let bundled = infer_bundle::find(kind.name(), name).ok_or_else(|| {
+        let names = infer_bundle::POLICIES.iter().filter(|p| p.kind == kind.name()).map(|p| p.name);
+        let known = names.chain(["builtin"]).collect::<Vec<_>>().join(", ");
+        Failure::Usage(format!("--{kind}: unknown policy `{name}`; use one of {known}, or a .wasm file"))
+    })?;
+    Ok(Some(bundled.component.to_vec()))
 }
 
 /// Parses several choices.
@@ -145,5 +168,59 @@ impl Components {
         let given = self.given.iter().find(|(known, _)| known == digest).map(|(_, bytes)| bytes.clone());
         let bundled = || infer_bundle::POLICIES.iter().find(|policy| policy.sha256 == digest);
         given.or_else(|| Some(bundled()?.component.to_vec()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A choice's label and its members' configurations, or the error.
+    fn parsed(kind: PolicyKind, text: &str) -> Result<(String, Vec<String>), String> {
+        match choice(kind, text) {
+            Ok(Choice { label, members, .. }) => {
+                Ok((label, members.into_iter().map(|member| member.config).collect()))
+            }
+            Err(Failure::Usage(why) | Failure::Failed(why)) => Err(why),
+        }
+    }
+
+    #[test]
+    fn commas_separate_admission_policies_with_configurations_under_their_names() {
+        let list = parsed(PolicyKind::Admission, "slo, token-bucket");
+        assert_eq!(list, Ok(("slo+token-bucket".to_owned(), vec!["{}".to_owned(), "{}".to_owned()])));
+        let configured =
+            parsed(PolicyKind::Admission, r#"slo,memory-aware={"memory-aware": {"reserve": 0.2}}"#);
+        assert_eq!(configured.map(|(_, configs)| configs[1].clone()), Ok(r#"{"reserve":0.2}"#.to_owned()));
+        for (kind, text, says) in [
+            (PolicyKind::Admission, r#"slo,memory-aware={"reserve": 0.2}"#, "none is named `reserve`"),
+            (PolicyKind::Admission, "slo,builtin,unknown", "unknown policy `unknown`"),
+            (PolicyKind::Admission, "slo,slo,slo,slo,slo,slo,slo,slo,slo,slo", "a chain has"),
+            (PolicyKind::Scheduler, "fair,srpt", "unknown policy `fair,srpt`"),
+        ] {
+            let why = parsed(kind, text).expect_err(text);
+            assert!(why.contains(says), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn name_of_a_file_is_not_split_at_commas() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("slo,mine.wasm");
+        let path = path.to_str().unwrap();
+        assert!(parsed(PolicyKind::Admission, path).is_err_and(|why| why.contains("slo")), "no such file");
+        std::fs::write(path, "").unwrap();
+        assert_eq!(parsed(PolicyKind::Admission, path), Ok((path.to_owned(), vec!["{}".to_owned()])));
+    }
+
+    #[test]
+    fn only_a_configuration_is_split_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("of=monday.wasm");
+        std::fs::write(&path, "").unwrap();
+        let path = path.to_str().unwrap();
+        assert_eq!(parsed(PolicyKind::Scheduler, path), Ok((path.to_owned(), vec!["{}".to_owned()])));
+        let (label, configs) = parsed(PolicyKind::Scheduler, &format!(r#"{path}={{"x": 1}}"#)).unwrap();
+        assert_eq!((label, &*configs[0]), (format!(r#"{path}{{"x": 1}}"#), r#"{"x": 1}"#));
     }
 }

@@ -4,30 +4,36 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use infer_core::policy::PolicyKind;
-use infer_sim::{Contender, Profile, Settings, Subject, Sweep, Workload, report};
+use infer_sim::{Cell, Contender, Profile, Settings, Subject, Sweep, Workload, report};
 
 use super::policies::{self, Choice, Components, choice, choices};
 use super::progress::Bar;
-use super::settings::{HostArgs, about, host};
+use super::settings::HostArgs;
 use super::trace::TraceFile;
-use super::{Failure, emit};
+use super::traffic::{self, Lengths, Limits, tenant_numbers, workload};
+use super::{Failure, check_out, emit};
 
 pub const AFTER_HELP: &str = "\
 Policies are names (see `infer policy list --bundled`), `builtin`, or .wasm files, each with an optional
-configuration:
+configuration; admission policies also form lists, which are configured by name:
   infer sim compare --scheduler continuous --scheduler 'srpt={\"patience_ms\": 1000}' --workload heavy-tail
+  infer sim run --admission 'slo,memory-aware={\"memory-aware\": {\"reserve\": 0.2}}'
+A workload of your own is a JSON file like those that --list prints:
+  infer sim run --list --workload chat --format json --out mine.json
+  infer sim run --workload mine.json
 Traces are recordings of a host (`infer sim record`), or files of Azure's LLM inference traces (CSV), Mooncake's
 (JSONL) and BurstGPT's (CSV). A recording also provides the default settings of the host and, for `run`, its
 policies, but neither its device nor its model: name them, or fit a profile (`infer sim calibrate`):
   infer sim run --trace requests.csv --device l4 --model 8b --load 2
 Durations in tables are in milliseconds; a `*` marks the best of a group. The output depends only on the
-arguments and the seed.";
+arguments and the seed. INFER_LOG=policy=debug shows all that policies log; by default, only their warnings
+appear.";
 
 /// Arguments of `infer sim run`.
 #[derive(Args)]
 pub struct RunArgs {
-    /// Workload, see --list [default: chat]
-    #[arg(long, conflicts_with = "trace")]
+    /// Workload, by name (see --list) or as a file [default: chat]
+    #[arg(long, value_name = "NAME|FILE.json", conflicts_with = "trace")]
     workload: Option<String>,
     /// Trace to replay instead of a workload
     #[arg(long, value_name = "FILE")]
@@ -48,6 +54,9 @@ pub struct RunArgs {
     /// Component that the recording names but that isn't bundled; repeatable
     #[arg(long, value_name = "FILE.wasm")]
     component: Vec<PathBuf>,
+    /// Seed of the traffic
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     #[command(flatten)]
     common: Common,
 }
@@ -55,8 +64,8 @@ pub struct RunArgs {
 /// Arguments of `infer sim compare`.
 #[derive(Args)]
 pub struct CompareArgs {
-    /// Workload, repeatable; see --list [default: chat, heavy-tail, bursty]
-    #[arg(long)]
+    /// Workload, by name (see --list) or as a file; repeatable [default: chat, heavy-tail, bursty]
+    #[arg(long, value_name = "NAME|FILE.json")]
     workload: Vec<String>,
     /// Trace to replay, repeatable
     #[arg(long, value_name = "FILE")]
@@ -74,6 +83,10 @@ pub struct CompareArgs {
     /// by which it is replayed faster than recorded [default: 1]
     #[arg(long)]
     load: Vec<f64>,
+    /// Seed of the traffic, repeatable: everything is run with each, and tables show means and standard deviations
+    /// [default: 1]
+    #[arg(long)]
+    seed: Vec<u64>,
     /// Parallel runs [default: the machine's cores]
     #[arg(long)]
     threads: Option<usize>,
@@ -83,13 +96,17 @@ pub struct CompareArgs {
 
 #[derive(Args)]
 struct Common {
-    /// Requests per run [default: 2000; all of a trace]
+    /// Requests per run [default: 2000, or as in the workload's file; all of a trace]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
     /// Closed loop: requests of a recording sent right after another one finished wait for that one, as with a
     /// client that keeps a fixed number in flight
     #[arg(long)]
     closed_loop: bool,
+    /// `max_tokens` of the requests of public traces, which don't contain it: at most what fits after the prompt, at
+    /// least the length of the output. With 1, policies know that length exactly [default: 1024]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
     #[command(flatten)]
     host: HostArgs,
     /// Format of the result
@@ -98,7 +115,7 @@ struct Common {
     /// File for the result [default: stdout]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// List the workloads and exit
+    /// List the workloads, or those given by --workload, and exit; with --format json as a file for --workload
     #[arg(long)]
     list: bool,
 }
@@ -109,6 +126,11 @@ impl Common {
             paths.iter().map(|path| TraceFile::find(path)).collect::<Result<_, _>>()?;
         if self.closed_loop && traces.iter().all(|trace| trace.head().is_none()) {
             let why = "--closed-loop: only a recording of a host tells which request followed which; give one to --trace";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        if self.max_tokens.is_some() && traces.iter().all(|trace| trace.head().is_some()) {
+            let why =
+                "--max-tokens: only public traces lack it, not workloads and recordings; give one to --trace";
             return Err(Failure::Usage(why.to_owned()));
         }
         Ok(traces.into_iter().map(|trace| trace.closed_loop(self.closed_loop)).collect())
@@ -127,7 +149,7 @@ enum OutputFormat {
 /// Simulates one set of policies.
 pub fn run(args: RunArgs) -> Result<(), Failure> {
     if args.common.list {
-        return list();
+        return list(args.workload.as_slice(), &args.common);
     }
     let traces = args.common.open(args.trace.as_slice())?;
     let head = traces.first().and_then(TraceFile::head);
@@ -148,12 +170,13 @@ pub fn run(args: RunArgs) -> Result<(), Failure> {
         admissions: vec![slot(PolicyKind::Admission, &args.admission, "memory-aware")?],
         caches: vec![slot(PolicyKind::PrefixCache, &args.prefix_cache, "lru")?],
     };
-    let workload = args.workload.or_else(|| traces.is_empty().then(|| "chat".to_owned()));
+    let given = args.workload.or_else(|| traces.is_empty().then(|| "chat".to_owned()));
     let task = Task {
-        workloads: workload.into_iter().collect(),
+        workloads: workloads(given.as_slice(), &args.common)?,
         traces: args.trace.into_iter().zip(traces).collect(),
         loads: args.load.into_iter().collect(),
         usual_load: 0.8,
+        seeds: vec![args.seed],
         threads: 1,
     };
     sweep(&task, &chosen, &loader, &args.common)
@@ -162,7 +185,7 @@ pub fn run(args: RunArgs) -> Result<(), Failure> {
 /// Simulates several sets of policies.
 pub fn compare(args: CompareArgs) -> Result<(), Failure> {
     if args.common.list {
-        return list();
+        return list(&args.workload, &args.common);
     }
     let traces = args.common.open(&args.trace)?;
     let loader = policies::loader()?;
@@ -176,29 +199,45 @@ pub fn compare(args: CompareArgs) -> Result<(), Failure> {
     let default: &[&str] = if traces.is_empty() { &["chat", "heavy-tail", "bursty"] } else { &[] };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let task = Task {
-        workloads: or_default(&args.workload, default),
+        workloads: workloads(&or_default(&args.workload, default), &args.common)?,
         traces: args.trace.into_iter().zip(traces).collect(),
         loads: args.load,
         usual_load: 0.9,
+        seeds: if args.seed.is_empty() { vec![1] } else { args.seed },
         threads: args.threads.unwrap_or(cores),
     };
     sweep(&task, &chosen, &loader, &args.common)
 }
 
-fn list() -> Result<(), Failure> {
-    let mut text = String::new();
-    for workload in Workload::NAMES.iter().filter_map(|name| Workload::named(name, 1)) {
-        text.push_str(&format!("{:12} {}\n", workload.name, workload.about));
-    }
-    emit(None, &text)
+fn workloads(given: &[String], common: &Common) -> Result<Vec<Workload>, Failure> {
+    given.iter().map(|given| workload(given, common.requests)).collect()
+}
+
+fn list(given: &[String], common: &Common) -> Result<(), Failure> {
+    let listed = workloads(&or_default(given, &Workload::NAMES), common)?;
+    let text: String = match (common.format, &listed[..]) {
+        (OutputFormat::Text, _) => {
+            listed.iter().map(|workload| format!("{:12} {}\n", workload.name, workload.about)).collect()
+        }
+        // A file for --workload has one.
+        (OutputFormat::Json, [one]) => serde_json::to_string_pretty(one).map_err(Failure::failed)? + "\n",
+        (OutputFormat::Json, all) => serde_json::to_string_pretty(all).map_err(Failure::failed)? + "\n",
+        (OutputFormat::Csv | OutputFormat::Html, _) => {
+            let why = "--list: workloads are listed as text or JSON; choose one of them by --format";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+    };
+    emit(common.out.as_deref(), &text)
 }
 
 struct Task {
-    workloads: Vec<String>,
+    workloads: Vec<Workload>,
     traces: Vec<(PathBuf, TraceFile)>,
     /// Given loads; if empty, `usual_load` for workloads and 1 for traces.
     loads: Vec<f64>,
     usual_load: f64,
+    /// At least one.
+    seeds: Vec<u64>,
     threads: usize,
 }
 
@@ -214,11 +253,18 @@ fn sweep(
     loader: &infer_wasm::PolicyLoader,
     common: &Common,
 ) -> Result<(), Failure> {
+    check_out(common.out.as_deref())?;
     if let Some(load) = task.loads.iter().find(|load| !(0.01..=100.0).contains(*load)) {
         return Err(Failure::Usage(format!("--load must be from 0.01 to 100, not {load}")));
     }
+    if let Some(load) = repeated(&task.loads) {
+        return Err(Failure::Usage(format!("--load {load} is given twice; give each load once")));
+    }
+    if let Some(seed) = repeated(&task.seeds) {
+        return Err(Failure::Usage(format!("--seed {seed} is given twice; give each seed once")));
+    }
     let settings = settings(task, common)?;
-    let subjects = subjects(task, common, settings.engine.max_seq_len)?;
+    let (subjects, lengths) = subjects(task, common, settings.engine.max_seq_len)?;
     let contenders = contenders(chosen, loader);
     // Report a policy that can't be loaded before an hour of simulation.
     for contender in &contenders {
@@ -230,17 +276,34 @@ fn sweep(
         }
         note_other_host(trace, &settings.profile);
     }
-    let (host, about) = (host(&settings), about(&settings));
-    let sweep = Sweep { settings, contenders, subjects, threads: task.threads };
+    let sweep = Sweep { settings, contenders, subjects, seeds: task.seeds.clone(), threads: task.threads };
     let bar = Bar::new();
-    let cells = sweep.run(|progress| bar.show(progress)).map_err(Failure::failed)?;
-    let text = match common.format {
-        OutputFormat::Text => format!("simulated host: {host}\n\n{}", report::table(&cells)),
-        OutputFormat::Json => report::json(&cells) + "\n",
-        OutputFormat::Csv => report::csv(&cells),
-        OutputFormat::Html => report::html(&cells, &about),
-    };
-    emit(common.out.as_deref(), &text)
+    let cells = sweep.run(|progress| bar.show(progress));
+    lengths.iter().filter_map(Lengths::note).for_each(|note| eprintln!("{note}"));
+    let failures: Vec<String> = cells.iter().filter_map(Cell::failure).collect();
+    if failures.len() < cells.len() {
+        let text = match common.format {
+            OutputFormat::Text => report::table(&cells),
+            OutputFormat::Json => report::json(&cells) + "\n",
+            OutputFormat::Csv => report::csv(&cells),
+            OutputFormat::Html => report::html(&cells),
+        };
+        emit(common.out.as_deref(), &text)?;
+    }
+    match &failures[..] {
+        [] => Ok(()),
+        [only] if cells.len() == 1 => Err(Failure::Failed(only.clone())),
+        [first, ..] => {
+            let (failed, all) = (failures.len(), cells.len());
+            Err(Failure::Failed(format!("{failed} of {all} runs failed, the first: {first}")))
+        }
+    }
+}
+
+/// The first value that was there before.
+fn repeated<T: PartialEq>(given: &[T]) -> Option<&T> {
+    let mut rest = given.iter().enumerate();
+    rest.find(|(at, value)| given[..*at].contains(value)).map(|(_, value)| value)
 }
 
 /// Says on stderr that a recording's host had another device or model than the simulated one.
@@ -263,57 +326,76 @@ fn note_other_host(trace: &TraceFile, profile: &Profile) {
     }
 }
 
-/// Settings of the simulated host. Recordings that are compared must have the same settings unless flags override them.
+/// Settings of the simulated host. Recordings that are compared must have the same settings unless flags override them,
+/// and one with terms of tenants leaves no room for other traffic, whose tenants are others.
 fn settings(task: &Task, common: &Common) -> Result<Settings, Failure> {
+    let names_tenants = common.host.names_tenants();
+    let numbers = match names_tenants {
+        true => tenant_numbers(&task.workloads, !task.traces.is_empty())?,
+        false => None,
+    };
+    let of = |trace: Option<&TraceFile>| {
+        common.host.settings(trace.and_then(TraceFile::head), task.seeds[0], numbers.as_deref())
+    };
     let mut recordings = task.traces.iter().filter(|(_, trace)| trace.head().is_some());
-    let Some((first, trace)) = recordings.next() else { return common.host.settings(None) };
-    let settings = common.host.settings(trace.head())?;
+    let Some((first, trace)) = recordings.next() else { return of(None) };
+    let settings = of(Some(trace))?;
     for (path, trace) in recordings {
-        if common.host.settings(trace.head())?.engine != settings.engine {
-            return Err(Failure::Usage(format!(
-                "--trace {}: its host had other settings than that of {}; replay one at a time, or set the host's \
-                 size by flags",
-                path.display(),
-                first.display()
-            )));
-        }
+        let other = of(Some(trace))?;
+        let (what, how) = match (other.engine == settings.engine, other.tenants == settings.tenants) {
+            (true, true) => continue,
+            (true, false) => ("weights or rates of tenants", "give all the same by --api-keys"),
+            (false, _) => ("settings", "set the host's size by flags"),
+        };
+        return Err(Failure::Usage(format!(
+            "--trace {}: its host had other {what} than that of {}; replay one at a time, or {how}",
+            path.display(),
+            first.display()
+        )));
+    }
+    let is_mixed = !task.workloads.is_empty() || task.traces.iter().any(|(_, trace)| trace.head().is_none());
+    if is_mixed && !settings.tenants.is_empty() && !names_tenants {
+        return Err(Failure::Usage(format!(
+            "--trace {}: its host's weights and rates of tenants don't apply to other traffic; replay it by itself, \
+             or give all tenants theirs by --api-keys",
+            first.display()
+        )));
     }
     Ok(settings)
 }
 
-/// Workloads and traces, each with its loads.
+/// Traffic, each with its loads.
+type Subjects<'a> = Vec<(Subject<'a>, Vec<f64>)>;
+
+/// Workloads and traces, and the traces' lengths.
 fn subjects<'a>(
     task: &'a Task,
     common: &Common,
     max_seq_len: u32,
-) -> Result<Vec<(Subject<'a>, Vec<f64>)>, Failure> {
+) -> Result<(Subjects<'a>, Vec<Lengths>), Failure> {
     let loads = |usual: f64| if task.loads.is_empty() { vec![usual] } else { task.loads.clone() };
-    let mut subjects = Vec::new();
-    for name in &task.workloads {
-        let workload = Workload::named(name, common.requests.unwrap_or(2_000)).ok_or_else(|| {
-            let known = Workload::NAMES.join(", ");
-            Failure::Usage(format!("--workload: unknown workload `{name}`; use one of {known}"))
-        })?;
-        let longest = workload.longest();
+    let (mut subjects, mut lengths) = (Vec::new(), Vec::new());
+    for workload in &task.workloads {
+        let (name, longest) = (&workload.name, workload.longest());
         if longest > max_seq_len {
             return Err(Failure::Usage(format!(
                 "--max-seq-len {max_seq_len}: requests of `{name}` have up to {longest} tokens"
             )));
         }
-        subjects.push((Subject::Made(workload), loads(task.usual_load)));
+        subjects.push((Subject::Made(workload.clone()), loads(task.usual_load)));
     }
+    let limits =
+        Limits { requests: common.requests.unwrap_or(u64::MAX), max_tokens: common.max_tokens, max_seq_len };
     for (path, trace) in &task.traces {
-        let mut subject = trace.subject(common.requests.unwrap_or(u64::MAX));
         let name = trace.name();
         let others = task.traces.iter().filter(|(other, trace)| other != path && trace.name() == name);
-        if let Subject::Recorded { name: shown, .. } = &mut subject
-            && others.count() + task.workloads.iter().filter(|workload| **workload == name).count() > 0
-        {
-            *shown = path.display().to_string();
-        }
+        let alike = others.count() + task.workloads.iter().filter(|workload| workload.name == name).count();
+        let shown = if alike > 0 { path.display().to_string() } else { name };
+        let (subject, seen) = traffic::subject(trace, shown, limits);
         subjects.push((subject, loads(1.0)));
+        lengths.push(seen);
     }
-    Ok(subjects)
+    Ok((subjects, lengths))
 }
 
 /// All combinations of the chosen policies, each named by the slots that vary.

@@ -1,15 +1,18 @@
 //! Settings of the simulated host: from flags, else from the head of a recording, else defaults.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use infer_api::trace::{Head, Settings as Recorded};
+use infer_core::TenantTerms;
 use infer_core::config::EngineConfig;
-use infer_core::ids::Micros;
+use infer_core::ids::{Micros, TenantId};
 use infer_sim::cost::Fitted;
 use infer_sim::{Hardware, ModelShape, Profile, Roofline, Settings, Slo};
 
 use super::Failure;
+use crate::tenants;
+use crate::trace::terms;
 
 /// Flags of the host.
 #[derive(Args)]
@@ -41,20 +44,47 @@ pub struct HostArgs {
     /// Maximum number of waiting requests [default: the recorded host's, or 1000]
     #[arg(long)]
     max_waiting_requests: Option<u32>,
+    /// Host time per step in microseconds; the device waits for it unless the host plans ahead
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=60_000_000))]
+    host_us: u64,
+    /// Plan a step while another is on the device [default: as the recorded host, or false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    plan_ahead: Option<bool>,
+    /// How long a sequence that could run may be ignored before its scheduler is removed
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    starvation_bound: f64,
+    /// Tenants file, of which weights and rates count: its first tenant is the one with the lowest number in the
+    /// traffic, its second the one with the next, and so on [default: the recorded host's tenants]
+    #[arg(long, value_name = "FILE")]
+    api_keys: Option<PathBuf>,
     /// Goodput target: time to the first token
     #[arg(long, value_name = "MS", default_value_t = Slo::default().ttft_ms)]
     slo_ttft_ms: f64,
     /// Goodput target: mean time per token after the first
     #[arg(long, value_name = "MS", default_value_t = Slo::default().itl_ms)]
     slo_itl_ms: f64,
-    /// Seed of the traffic
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
 }
 
 impl HostArgs {
-    /// All settings; `head` is that of the replayed recording, if any.
-    pub fn settings(&self, head: Option<&Head>) -> Result<Settings, Failure> {
+    /// Whether a tenants file was given.
+    pub fn names_tenants(&self) -> bool {
+        self.api_keys.is_some()
+    }
+
+    /// All settings; `head` is that of the replayed recording, if any, and `numbers` are those of the tenants in the
+    /// traffic, see `tenant_numbers`.
+    pub fn settings(
+        &self,
+        head: Option<&Head>,
+        seed: u64,
+        numbers: Option<&[u32]>,
+    ) -> Result<Settings, Failure> {
         let profile = profile(&self.device, self.model.as_deref())?;
         if head.is_some_and(|head| head.engine.speculate > 0) {
             eprintln!("the recorded host used draft tokens (--speculate); the simulated one doesn't");
@@ -96,43 +126,40 @@ impl HostArgs {
                 None => self.max_batch_tokens.unwrap_or(base.max_batch_tokens),
             },
             max_waiting_requests: self.max_waiting_requests.unwrap_or(base.max_waiting_requests),
+            plan_ahead: self.plan_ahead.unwrap_or(base.plan_ahead),
             ..base
         };
-        let engine = validated(&wanted, self.seed)?;
+        let seconds = self.starvation_bound;
+        if !(0.001..=3_600.0).contains(&seconds) {
+            let why = format!("--starvation-bound must be from 0.001 to 3600 seconds, not {seconds}");
+            return Err(Failure::Usage(why));
+        }
+        let engine =
+            EngineConfig { starvation_bound: Micros((seconds * 1e6) as u64), ..validated(&wanted, seed)? };
         for (flag, value) in [("--slo-ttft-ms", self.slo_ttft_ms), ("--slo-itl-ms", self.slo_itl_ms)] {
             if !(value > 0.0 && value.is_finite()) {
                 return Err(Failure::Usage(format!("{flag} must be more than 0, not {value}")));
             }
         }
         let slo = Slo { ttft_ms: self.slo_ttft_ms, itl_ms: self.slo_itl_ms };
-        Ok(Settings { engine, profile, host: Micros::ZERO, load: 1.0, slo, seed: self.seed })
+        let tenants = self.tenants(head, numbers)?;
+        Ok(Settings { engine, profile, host: Micros(self.host_us), load: 1.0, slo, seed, tenants })
     }
-}
 
-/// Describes the simulated host.
-pub fn host(settings: &Settings) -> String {
-    let limits = settings.engine.limits;
-    format!(
-        "{}, at most {} running sequences, {} tokens per step, prefill chunks of {} tokens, {} blocks of {} tokens",
-        settings.profile.about(),
-        limits.max_running,
-        limits.max_batch_tokens,
-        limits.prefill_chunk,
-        settings.engine.total_blocks,
-        settings.engine.block_size
-    )
-}
-
-/// Describes what was simulated, in two sentences.
-pub fn about(settings: &Settings) -> String {
-    format!(
-        "The engine and its policies in virtual time: {}, seed {}. Goodput: first token within {} ms, then {} ms per \
-         token.",
-        host(settings),
-        settings.seed,
-        settings.slo.ttft_ms,
-        settings.slo.itl_ms
-    )
+    fn tenants(
+        &self,
+        head: Option<&Head>,
+        numbers: Option<&[u32]>,
+    ) -> Result<Vec<(TenantId, TenantTerms)>, Failure> {
+        let Some(path) = &self.api_keys else {
+            return Ok(head.map_or_else(Vec::new, |head| terms(&head.tenants)));
+        };
+        let grants = tenants::read(path).map_err(|why| Failure::Usage(format!("--api-keys: {why}")))?;
+        let number = |nth: u32| numbers.map_or(Some(nth), |numbers| numbers.get(nth as usize).copied());
+        let numbered =
+            (0..).zip(grants).map_while(|(nth, grant)| Some((TenantId(number(nth)?), grant.terms)));
+        Ok(numbered.collect())
+    }
 }
 
 /// A device by name, or from a profile file.
@@ -181,7 +208,7 @@ pub fn validated(settings: &Recorded, seed: u64) -> Result<EngineConfig, Failure
     if settings.total_blocks < settings.max_seq_len.div_ceil(settings.block_size) {
         return Err(Failure::Usage(format!(
             "a pool of {} blocks can't hold a sequence of {} tokens; choose a larger device, a smaller model, \
-             a smaller --max-seq-len or --blocks",
+             a smaller --max-seq-len, or more --blocks",
             settings.total_blocks, settings.max_seq_len
         )));
     }

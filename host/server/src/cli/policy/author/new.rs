@@ -15,6 +15,19 @@ use crate::cli::policy::Kind;
 const VENDORED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/vendored.rs"));
 /// The workspace settings that the SDK's manifests inherit.
 const WORKSPACE: &str = include_str!(concat!(env!("OUT_DIR"), "/workspace.toml"));
+/// The guide for authors, as it is in this repository.
+const GUIDE: &str = include_str!("../../../../../../plugins/README.md");
+/// What of it is elsewhere in a new crate, or isn't there.
+const MOVED: [(&str, &str); 5] = [
+    (
+        "# Policies\n",
+        "# Policies\n\nThis is `plugins/README.md` of the host's sources; paths that begin with `../` are there.\n",
+    ),
+    ("`../wit`", "`vendor/wit`"),
+    ("](../wit/", "](vendor/wit/"),
+    ("[limits](../host/wasm/README.md#limits)", "limits"),
+    ("[`first-come-c`](first-come-c)", "`../plugins/first-come-c`"),
+];
 /// The dependencies, in the versions that the shipped policies are built with.
 const PACKAGES: &str = include_str!(concat!(env!("OUT_DIR"), "/packages.lock"));
 
@@ -47,15 +60,18 @@ struct Template {
     tests: &'static str,
     /// What the initial policy does.
     begins_as: &'static str,
+    /// The flags of `infer sim compare` for the policy that it would replace.
+    beside: &'static str,
     uses_serde: bool,
 }
 
 macro_rules! template {
-    ($folder:literal, $begins_as:literal, $uses_serde:literal) => {
+    ($folder:literal, $begins_as:literal, $beside:literal, $uses_serde:literal) => {
         Template {
             library: include_str!(concat!("../../../../../../plugins/templates/", $folder, "/src/lib.rs")),
             tests: include_str!(concat!("../../../../../../plugins/templates/", $folder, "/src/tests.rs")),
             begins_as: $begins_as,
+            beside: $beside,
             uses_serde: $uses_serde,
         }
     };
@@ -68,14 +84,25 @@ impl Template {
                 template!(
                     "scheduler",
                     "starts the shortest prompt first, and lets no request wait for too long",
+                    "--scheduler continuous",
                     true
                 )
             }
             Kind::Admission => {
-                template!("admission", "defers long prompts while the KV pool is full", true)
+                template!(
+                    "admission",
+                    "defers long prompts while the KV pool is full",
+                    "--scheduler continuous --admission memory-aware",
+                    true
+                )
             }
             Kind::PrefixCache => {
-                template!("prefix-cache", "evicts the least recently used prefixes", false)
+                template!(
+                    "prefix-cache",
+                    "evicts the least recently used prefixes",
+                    "--scheduler continuous --prefix-cache lru",
+                    false
+                )
             }
         }
     }
@@ -96,6 +123,7 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
         ("Cargo.toml", manifest(name, kind, &template)),
         ("Cargo.lock", lock(name, &template)),
         ("README.md", readme(name, kind, &template)),
+        ("GUIDE.md", guide()),
         (".gitignore", format!("/target\n/{name}.wasm\n")),
         ("src/lib.rs", template.library.to_owned()),
         ("src/tests.rs", template.tests.to_owned()),
@@ -192,6 +220,10 @@ crate-type = ["rlib", "cdylib"]
 resolver = "3"
 members = ["vendor/plugins/sdk", "vendor/plugins/sdk/bindings/*"]
 
+# Tests try many seeds. Without any optimization, the linker of Rust 1.95 crashes on some crates, too.
+[profile.dev]
+opt-level = 1
+
 # From here on: settings that the SDK in vendor/ inherits, such as the SDK's version.
 {WORKSPACE}"#
     )
@@ -212,6 +244,11 @@ fn lock(name: &str, template: &Template) -> String {
     )
 }
 
+/// The guide with links that hold in a new crate.
+fn guide() -> String {
+    MOVED.iter().fold(GUIDE.to_owned(), |guide, (from, to)| guide.replace(from, to))
+}
+
 fn readme(name: &str, kind: &str, template: &Template) -> String {
     format!(
         r#"# {name}
@@ -222,21 +259,30 @@ fn readme(name: &str, kind: &str, template: &Template) -> String {
     infer policy build           # writes {name}.wasm
     infer policy check           # checks it against everything that a host requires
     infer policy bench           # measures what its calls cost
+    infer sim compare {beside} --{kind} ./{name}.wasm    # beside the default, on simulated hardware
 
 On a running host, while requests stream:
 
-    infer policy swap {kind} {name}.wasm
+    infer policy swap {kind} {name}.wasm --mode shadow   # asked beside the live policy, without effect
+    infer policy shadow {kind}                           # how its decisions differ, and what they cost
+    infer policy swap {kind} {name}.wasm --mode canary   # live, until it does worse than its predecessor
     infer policy list
     infer policy rollback {kind}
 
 The policy is in `src/lib.rs`, its tests are in `src/tests.rs`. It sees only what the host shows it: it has no clock, no
-randomness and no files. `vendor/wit` specifies that interface and `vendor/plugins/sdk` is its Rust side; both come from
-the `infer` that created this directory.
+randomness and no files. `vendor/wit` specifies that interface and `vendor/plugins/sdk` is its Rust side, which
+`cargo doc -p infer-policy-sdk --open` shows; both come from the `infer` that created this directory.
+
+The host gives each call 20 ms of processor time and 64 MiB of memory. Its watchdog removes a scheduler that lets
+nothing progress, or leaves a sequence behind for longer than the bound that each view holds (`step.starvation_bound`,
+5 s).
+[GUIDE.md](GUIDE.md) has all of the rules, explains a policy line by line, and says what the shipped ones do.
 
 Building needs a Rust toolchain with two targets: `rustup target add wasm32-unknown-unknown wasm32-wasip2`.
 "#,
         article_kind = with_article(kind).replacen('a', "A", 1),
-        begins_as = template.begins_as
+        begins_as = template.begins_as,
+        beside = template.beside
     )
 }
 
@@ -270,6 +316,19 @@ mod tests {
             for name in inherited {
                 assert!(WORKSPACE.lines().any(|line| line.starts_with(&format!("{name} = "))), "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn guide_links_only_to_files_of_a_new_crate() {
+        for (from, _) in MOVED {
+            assert!(GUIDE.contains(from), "the guide has no `{from}`");
+        }
+        let guide = guide();
+        let targets = guide.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for target in targets.filter(|target| !target.starts_with('#')) {
+            let path = target.strip_prefix("vendor/").unwrap_or(target);
+            assert!(VENDORED.iter().any(|(vendored, _)| *vendored == path), "{target}");
         }
     }
 

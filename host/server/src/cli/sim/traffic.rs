@@ -1,0 +1,187 @@
+//! What the simulated clients send: workloads by name or from files, and traces.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use infer_sim::trace::{MAX_NEW_TOKENS, Reader, Recorded, TraceError, limited};
+use infer_sim::{Subject, Workload};
+
+use super::Failure;
+use super::trace::TraceFile;
+
+/// A workload by name, or from a JSON file; with `requests` requests if given.
+pub fn workload(given: &str, requests: Option<u64>) -> Result<Workload, Failure> {
+    let is_file = Path::new(given).extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
+    if is_file {
+        let wrong = |error: String| Failure::Usage(format!("--workload {given}: {error}"));
+        let text =
+            std::fs::read_to_string(given).map_err(|error| wrong(format!("can't be read: {error}")))?;
+        let workload = Workload::from_json(&text).map_err(|error| wrong(error.to_string()))?;
+        return Ok(Workload { requests: requests.unwrap_or(workload.requests), ..workload });
+    }
+    Workload::named(given, requests.unwrap_or(Workload::REQUESTS)).ok_or_else(|| {
+        let known = Workload::NAMES.join(", ");
+        Failure::Usage(format!("--workload: unknown workload `{given}`; use one of {known}, or a .json file"))
+    })
+}
+
+/// The numbers of the tenants in the traffic, ascending; `None` for 0, 1 and so on, as in traces.
+pub fn tenant_numbers(workloads: &[Workload], has_traces: bool) -> Result<Option<Vec<u32>>, Failure> {
+    let differ = |other: &str, numbers: &str, workload: &Workload, own: &[u32]| {
+        let (name, own) = (&workload.name, listed(own));
+        Failure::Usage(format!(
+            "--api-keys: the tenants of {other} have the numbers {numbers}, those of {name} {own}; compare them \
+             separately"
+        ))
+    };
+    let mut longest: Option<(&str, Vec<u32>)> = None;
+    for workload in workloads {
+        let numbers: BTreeSet<u32> = workload.streams.iter().map(|stream| stream.tenant).collect();
+        if has_traces && !(0..).zip(&numbers).all(|(nth, &number)| nth == number) {
+            return Err(differ("a trace", "0, 1 and so on", workload, &Vec::from_iter(numbers)));
+        }
+        let numbers = Vec::from_iter(numbers);
+        let Some((other, known)) = &longest else {
+            longest = Some((workload.name.as_str(), numbers));
+            continue;
+        };
+        if !known.starts_with(&numbers) && !numbers.starts_with(known) {
+            return Err(differ(other, &listed(known), workload, &numbers));
+        }
+        if numbers.len() > known.len() {
+            longest = Some((workload.name.as_str(), numbers));
+        }
+    }
+    Ok(longest.filter(|_| !has_traces).map(|(_, numbers)| numbers))
+}
+
+fn listed(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Limits on the requests of traces.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// Most requests.
+    pub requests: u64,
+    /// The `max_tokens` of public formats.
+    pub max_tokens: Option<u32>,
+    /// The simulated host's.
+    pub max_seq_len: u32,
+}
+
+/// The requests of a trace that exceed the maximum sequence length, counted while they are replayed.
+pub struct Lengths {
+    name: String,
+    max_seq_len: u32,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    requests: u64,
+    too_long: u64,
+    longest: u64,
+}
+
+impl Lengths {
+    /// What to tell whoever reads the results, if any request was too long.
+    pub fn note(&self) -> Option<String> {
+        let Seen { requests, too_long, longest } = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (name, limit) = (&self.name, self.max_seq_len);
+        (too_long > 0).then(|| {
+            format!(
+                "{name}: {too_long} of {requests} requests exceed --max-seq-len {limit} (the longest has {longest} \
+                 tokens) and are refused; a --max-seq-len of {longest} takes all if the pool can hold them (--blocks)"
+            )
+        })
+    }
+}
+
+/// A trace as a subject under a name, and its lengths as far as it will have been replayed.
+pub fn subject<'a>(trace: &'a TraceFile, name: String, limits: Limits) -> (Subject<'a>, Lengths) {
+    let Limits { requests, max_tokens, max_seq_len } = limits;
+    let max_tokens = max_tokens.unwrap_or(MAX_NEW_TOKENS);
+    let is_public = trace.head().is_none();
+    let seen = Arc::<Mutex<Seen>>::default();
+    let lengths = Lengths { name: name.clone(), max_seq_len, seen: Arc::clone(&seen) };
+    let counted = move |reader: Reader<'a>| -> Reader<'a> {
+        let reader = if is_public { limited(reader, max_tokens, max_seq_len) } else { reader };
+        Box::new(Counted { reader, max_seq_len, now: Seen::default(), seen: Arc::clone(&seen) })
+    };
+    let subject = match trace.subject(requests) {
+        Subject::Recorded { requests, open, .. } => {
+            Subject::Recorded { name, requests, open: Box::new(move || open().map(&counted)) }
+        }
+        made @ Subject::Made(_) => made,
+    };
+    (subject, lengths)
+}
+
+/// Counts what is read. A trace is read once per run, and always as far.
+struct Counted<'a> {
+    reader: Reader<'a>,
+    max_seq_len: u32,
+    now: Seen,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Iterator for Counted<'_> {
+    type Item = Result<Recorded, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.reader.next();
+        if let Some(Ok(recorded)) = &next {
+            let tokens = u64::from(recorded.prompt_tokens) + u64::from(recorded.max_tokens);
+            self.now.requests += 1;
+            self.now.too_long += u64::from(tokens > u64::from(self.max_seq_len));
+            self.now.longest = self.now.longest.max(tokens);
+        }
+        next
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.now.requests > seen.requests {
+            *seen = self.now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_tenants_are_those_of_all_workloads_if_they_agree() {
+        let workload = |numbers: &[u32]| {
+            let mut workload = Workload::named("chat", 9).expect("a known workload");
+            let stream = workload.streams[0].clone();
+            workload.streams =
+                numbers.iter().map(|&tenant| infer_sim::Stream { tenant, ..stream.clone() }).collect();
+            workload
+        };
+        let numbers = |all: &[&[u32]], has_traces| {
+            let workloads: Vec<Workload> = all.iter().map(|numbers| workload(numbers)).collect();
+            match tenant_numbers(&workloads, has_traces) {
+                Ok(numbers) => Ok(numbers),
+                Err(Failure::Usage(why) | Failure::Failed(why)) => Err(why),
+            }
+        };
+        assert_eq!(numbers(&[&[40, 3, 40]], false), Ok(Some(vec![3, 40])));
+        assert_eq!(numbers(&[&[0], &[1, 0], &[0]], false), Ok(Some(vec![0, 1])));
+        assert_eq!(numbers(&[&[1, 0]], true), Ok(None));
+        assert_eq!(numbers(&[], true), Ok(None));
+        for (all, has_traces, says) in [
+            (&[&[1, 3][..], &[2, 1]][..], false, "of chat have the numbers 1, 3, those of chat 1, 2;"),
+            (&[&[1]], true, "of a trace have the numbers 0, 1 and so on, those of chat 1;"),
+            (&[&[0, 2]], true, "those of chat 0, 2;"),
+        ] {
+            let why = numbers(all, has_traces).expect_err(says);
+            assert!(why.contains(says), "{says}: {why}");
+        }
+    }
+}

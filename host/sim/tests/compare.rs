@@ -1,0 +1,122 @@
+//! Sweeps: the order of results, several seeds, and runs that fail without harm to the others.
+
+use infer_core::config::EngineConfig;
+use infer_core::engine::Policies;
+use infer_core::ids::Micros;
+use infer_sim::cost::{Cost, Fit, Fitted};
+use infer_sim::trace::{Recorded, TraceError, in_order};
+use infer_sim::{Cell, Contender, Outcome, Profile, Settings, Slo, Subject, Sweep, Workload};
+
+/// A sweep of two contenders with the built-ins.
+fn sweep<'a>(subjects: Vec<(Subject<'a>, Vec<f64>)>, seeds: &[u64]) -> Sweep<'a> {
+    let settings = Settings {
+        engine: EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() },
+        profile: Profile::named("h100", "8b").expect("a known profile"),
+        host: Micros::ZERO,
+        load: 1.0,
+        seed: 0,
+        slo: Slo::default(),
+        tenants: Vec::new(),
+    };
+    let contender =
+        |name: &str| Contender { name: name.to_owned(), make: Box::new(|| Ok(Policies::builtin())) };
+    let contenders = vec![contender("one"), contender("other")];
+    Sweep { settings, contenders, subjects, seeds: seeds.to_vec(), threads: 2 }
+}
+
+fn diverse() -> Subject<'static> {
+    Subject::Made(Workload::named("diverse", 40).expect("a known workload"))
+}
+
+/// A trace of ten requests that all arrive at once, and possibly ends in an error.
+fn recorded(error: Option<&'static str>) -> Subject<'static> {
+    let open = move || {
+        let rows = (1..=10).map(|id| {
+            Ok(Recorded { id, prompt_tokens: 100, output_tokens: 20, max_tokens: 20, ..Recorded::default() })
+        });
+        let end =
+            error.map(|message| Err(TraceError::At { line: 11, column: 2, message: message.to_owned() }));
+        Ok(in_order(rows.chain(end)))
+    };
+    Subject::Recorded { name: "monday".to_owned(), requests: u64::MAX, open: Box::new(open) }
+}
+
+fn outcomes(cells: &[Cell]) -> Vec<&Outcome> {
+    cells.iter().map(|cell| cell.outcome.as_ref().expect("it ran")).collect()
+}
+
+#[test]
+fn results_are_ordered_and_a_seed_gives_the_same_with_others_and_alone() {
+    let run = |seeds: &[u64], threads| {
+        let sweep = Sweep { threads, ..sweep(vec![(diverse(), vec![0.5, 0.9])], seeds) };
+        sweep.run(|_| {})
+    };
+    let both = run(&[3, 1], 4);
+    let order: Vec<_> =
+        both.iter().map(|cell| (cell.load, &cell.contender[..], cell.settings.seed)).collect();
+    let each = |load: f64| [(load, "one", 3_u64), (load, "one", 1), (load, "other", 3), (load, "other", 1)];
+    assert_eq!(order, [each(0.5), each(0.9)].concat());
+    let alone = run(&[1], 1);
+    for (with_others, alone) in both.chunks(2).zip(&alone) {
+        let [_, same] = with_others else { panic!("two seeds each") };
+        assert_eq!(same.outcome, alone.outcome);
+        assert_ne!(outcomes(with_others)[0].fingerprint, outcomes(with_others)[1].fingerprint);
+    }
+}
+
+#[test]
+fn failed_runs_leave_the_others_alone() {
+    let subjects = vec![(diverse(), vec![0.5]), (recorded(Some("not a number")), vec![1.0])];
+    let mut sweep = sweep(subjects, &[1, 2]);
+    let make = || Err("no such component".to_owned());
+    sweep.contenders.push(Contender { name: "gone".to_owned(), make: Box::new(make) });
+    let cells = sweep.run(|_| {});
+    assert_eq!(cells.len(), 2 * 3 * 2);
+    for cell in &cells {
+        let failure = cell.failure();
+        match (&cell.workload[..], &cell.contender[..]) {
+            (_, "gone") => {
+                let failure = failure.expect("it can't be created");
+                assert!(
+                    failure.starts_with("gone at load") && failure.contains("no such component"),
+                    "{failure}"
+                );
+            }
+            ("monday", _) => {
+                let failure = failure.expect("the trace is broken");
+                assert!(failure.contains("on monday: line 11, column 2: not a number"), "{failure}");
+            }
+            _ => assert!(failure.is_none() && outcomes(std::slice::from_ref(cell))[0].finished == 40),
+        }
+    }
+}
+
+#[test]
+fn progress_ends_at_all_runs_even_if_some_fail() {
+    let subjects = vec![(recorded(None), vec![1.0]), (recorded(Some("cut off")), vec![1.0])];
+    let last = std::sync::Mutex::new((0, 0));
+    sweep(subjects, &[1, 2]).run(|progress| {
+        let mut last = last.lock().expect("no holder panics");
+        *last = progress.runs.max(*last);
+    });
+    assert_eq!(last.into_inner().expect("no holder panics"), (8, 8));
+}
+
+#[test]
+fn seed_of_a_trace_only_changes_measured_costs() {
+    let latencies = |profile: Option<Profile>| {
+        let mut sweep = sweep(vec![(recorded(None), vec![1.0])], &[1, 2]);
+        sweep.contenders.truncate(1);
+        sweep.settings.profile = profile.unwrap_or(sweep.settings.profile);
+        let cells = sweep.run(|_| {});
+        let outcomes = outcomes(&cells);
+        [outcomes[0].latency_ms.mean, outcomes[1].latency_ms.mean]
+    };
+    let [one, other] = latencies(None);
+    assert_eq!(one, other, "a roofline doesn't vary");
+    let cost = Cost { step_us: 1_000.0, row_us: 100.0, ..Cost::default() };
+    let spread = vec![0.5, 0.9, 1.1, 1.5];
+    let measured = Fitted::new("here".to_owned(), (16, 8_000), cost, spread, Fit::default());
+    let [one, other] = latencies(Some(Profile::Fitted(measured)));
+    assert!(one > 0.0 && (one - other).abs() > 0.001 * one, "{one} {other}");
+}
