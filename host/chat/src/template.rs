@@ -4,6 +4,7 @@
 //! Nothing of a conversation is left in it that a template could name.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use infer_model::{ModelError, Source};
 use infer_sandbox::Failure;
@@ -27,6 +28,8 @@ pub struct ChatTemplate {
     tools: Tools,
     reads: Reads,
     reasons: bool,
+    /// The day that templates are told, if not the clock's.
+    day: Option<u32>,
     /// What renders conversations with tools, where that is another one.
     tool_use: Option<Box<ChatTemplate>>,
 }
@@ -124,6 +127,7 @@ impl ChatTemplate {
             tools: Tools::of(template),
             reads: Reads { developer: template.contains("developer"), parts: false },
             reasons: template.contains("</think>"),
+            day: None,
             tool_use: None,
         };
         this.reads.parts = this.goes_through_parts();
@@ -139,6 +143,15 @@ impl ChatTemplate {
             TEXTS.iter().all(|text| prompt.contains(text))
                 && !["'text'", "\"text\""].iter().any(|raw| prompt.contains(raw))
         })
+    }
+
+    /// The same template, to which it is always this day (counted from 1 January 1970) and not the clock's, so that
+    /// its prompts repeat.
+    #[must_use]
+    pub fn on_day(mut self, day: u32) -> Self {
+        self.tool_use = self.tool_use.map(|other| Box::new(other.on_day(day)));
+        self.day = Some(day);
+        self
     }
 
     /// What it does with tools.
@@ -186,7 +199,8 @@ impl ChatTemplate {
         {
             return other.render_with(messages_json, add_generation_prompt, variables);
         }
-        let rendered = match context(messages_json, add_generation_prompt, variables) {
+        let day = self.day.unwrap_or_else(today);
+        let rendered = match context(messages_json, add_generation_prompt, variables, day) {
             Ok(request) => self.render_request(request.bytes()).map_err(Failure::why),
             Err(unsendable) => Err(unsendable),
         };
@@ -234,14 +248,21 @@ fn introduction(template: &str, config: &Json) -> Result<Request, Unsendable> {
     Ok(request)
 }
 
-/// All variables of a render. Those that every template asks for come last, so no other can stand for them.
+/// Days since 1 January 1970, in UTC.
+fn today() -> u32 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since_1970.as_secs() / 86_400) as u32
+}
+
+/// All variables of a render. Those that the host sets come last, so no other can stand for them.
 fn context(
     messages: &Json,
     add_generation_prompt: bool,
     variables: &Map<String, Json>,
+    day: u32,
 ) -> Result<Request, Unsendable> {
     let mut request = Request::default();
-    request.pairs(variables.len() + 2)?;
+    request.pairs(variables.len() + 3)?;
     for (name, value) in variables {
         request.text(name)?;
         request.value(value)?;
@@ -250,6 +271,9 @@ fn context(
     request.value(messages)?;
     request.text("add_generation_prompt")?;
     request.value(&Json::Bool(add_generation_prompt))?;
+    // The renderer makes a function of it, for templates that can't do without.
+    request.text("strftime_now")?;
+    request.value(&Json::from(day))?;
     Ok(request)
 }
 

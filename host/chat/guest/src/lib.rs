@@ -5,6 +5,7 @@
 //! types, generated code and checks of text to an interface that is bytes in and text out.
 #![deny(unsafe_code)]
 
+mod date;
 #[cfg(target_arch = "wasm32")]
 mod exports;
 mod json;

@@ -3,8 +3,7 @@
 //! Instructions and the size of the prompt are bounded here, with errors that leave the renderer as it was. What a
 //! single instruction may cost (a filter over a large value, an operator that doubles one, a deep recursion) is not
 //! bounded here: that is what the sandbox's memory, fuel and stack are for. `strftime_now` is deliberately
-//! undefined: a prompt that depends on the day neither repeats nor shares its prefix, and templates that ask for it
-//! have a fallback.
+//! undefined for templates that have a fallback: a prompt that names the day shares its prefix only with that day's.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +11,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 
+use crate::date::strftime;
 use crate::json::to_json;
 
 /// Longer prompts are refused; no context is as long.
@@ -24,6 +24,8 @@ const FUEL_PER_MESSAGE: u64 = 20_000;
 const LARGEST_FUEL: u64 = i32::MAX as u64;
 
 const NAME: &str = "chat_template";
+/// What Hugging Face's renderer calls the function that tells the date.
+const STRFTIME_NOW: &str = "strftime_now";
 
 /// Variables by their names.
 pub type Context = BTreeMap<String, Value>;
@@ -33,6 +35,8 @@ pub struct Renderer {
     environment: Environment<'static>,
     /// `bos_token` and its like, as the template may write them.
     special: Context,
+    /// Whether it can't do without the date.
+    dated: bool,
 }
 
 impl Renderer {
@@ -48,12 +52,14 @@ impl Renderer {
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", raise_exception);
         environment.add_filter("tojson", to_json);
+        let dated = needs_date(&template);
         environment.add_template_owned(NAME, template).map_err(|error| with_causes(&error))?;
-        Ok(Self { environment, special })
+        Ok(Self { environment, special, dated })
     }
 
-    /// The prompt for `context`, which holds `messages` and whatever else the template may ask for. Room is made
-    /// for `expected_bytes` of it at once.
+    /// The prompt for `context`, which holds `messages` and whatever else the template may ask for. Its
+    /// `strftime_now` is the day, counted from 1 January 1970: templates see a function or nothing. Room is made
+    /// for `expected_bytes` of the prompt at once.
     ///
     /// # Errors
     /// The template refuses the messages, or takes too long over them.
@@ -63,6 +69,11 @@ impl Renderer {
         environment.set_fuel(Some((FUEL + FUEL_PER_MESSAGE * messages as u64).min(LARGEST_FUEL)));
         let mut variables = self.special.clone();
         variables.extend(context);
+        let day = variables.remove(STRFTIME_NOW).and_then(|day| u32::try_from(day).ok());
+        if let Some(day) = day.filter(|_| self.dated) {
+            let now = Value::from_function(move |format: &str| strftime(day, format));
+            variables.insert(STRFTIME_NOW.to_owned(), now);
+        }
         let template = environment.get_template(NAME).map_err(|error| with_causes(&error))?;
         let mut prompt = Bounded(Vec::with_capacity(expected_bytes.min(LARGEST_PROMPT_BYTES)));
         template.render_captured_to(Value::from(variables), &mut prompt).map_err(|error| {
@@ -76,6 +87,17 @@ impl Renderer {
         })?;
         String::from_utf8(prompt.0).map_err(|error| format!("the prompt is no UTF-8: {error}"))
     }
+}
+
+/// Whether a template calls `strftime_now` without asking whether it is there, as most do: `strftime_now is defined`,
+/// or its truth. Any mention outside comments that is no call counts as a question.
+fn needs_date(template: &str) -> bool {
+    let mut parts = template.split("{#");
+    let before = parts.next();
+    let code = before.into_iter().chain(parts.filter_map(|part| Some(part.split_once("#}")?.1)));
+    let mentions = code.flat_map(|code| code.split(STRFTIME_NOW).skip(1));
+    let mut calls = mentions.map(|after| after.trim_start().starts_with('(')).peekable();
+    calls.peek().is_some() && calls.all(|call| call)
 }
 
 fn raise_exception(message: &str) -> Result<Value, minijinja::Error> {
