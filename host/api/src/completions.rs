@@ -242,6 +242,13 @@ pub struct DoneEvent {
     /// The finish reasons of all choices; absent if there is only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finish_reasons: Vec<String>,
+    /// The end of the first choice's text, if it was held back (as the beginning of a stop string, for example) when
+    /// the request was cancelled: no `token` event has it. Absent if there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rest: String,
+    /// The same of all choices; absent if there is only one, or if none has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rests: Vec<String>,
     /// Token counts.
     pub usage: Usage,
     /// Durations of the request's phases.

@@ -24,6 +24,11 @@ pub struct ModelCard {
     pub created: u64,
     /// `infer`.
     pub owned_by: String,
+    /// Name of the checkpoint, whatever names it is served under: `demo`, `ORG/NAME` of the Hugging Face hub, or
+    /// the name of its directory or file, without path and extension.
+    pub root: String,
+    /// The model that an adapter belongs to. Always null: there are no adapters.
+    pub parent: Option<String>,
     /// Longest context in tokens, prompt and output together.
     pub max_model_len: u32,
 }

@@ -42,6 +42,7 @@ pub mod trial;
 
 mod columns;
 mod detmap;
+mod durations;
 mod guard;
 mod kv;
 mod list;
@@ -54,6 +55,7 @@ mod watchdog;
 
 pub use batch::{Batch, BlockCopy, Row};
 pub use config::{EngineConfig, Limits};
+pub use durations::Durations;
 pub use engine::Engine;
 pub use event::{Change, Event, FailureCause, PrefixEvent};
 pub use executor::{DeviceFault, DeviceFaultKind, Executor, StepOutput, TokenLogprobs};

@@ -12,7 +12,9 @@ use infer_core::policy::{
     PolicyInfo, PolicyKind, Pressure, Verdict,
 };
 use infer_core::request::RefusalReason;
-use infer_core::{EngineConfig, Event, FinishReason, Micros, Refusal, SequenceId, SessionId, TenantId};
+use infer_core::{
+    Durations, EngineConfig, Event, FinishReason, Micros, Refusal, SequenceId, SessionId, TenantId,
+};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -86,7 +88,9 @@ impl Policy for Member {
     }
 
     fn stats(&self) -> CallStats {
-        CallStats { calls: u64::from(self.given), p50_us: 1.5, p99_us: 10.0 }
+        let mut durations = Durations::default();
+        (0..self.given).for_each(|_| durations.add(1_500));
+        CallStats { calls: u64::from(self.given), p50_us: 1.5, p99_us: 10.0, durations }
     }
 }
 
@@ -209,7 +213,7 @@ fn a_member_keeps_its_state_when_the_chain_changes() {
     assert_eq!(new.own_part_of("a+b+c", &state).as_ref(), Some(&state));
     new.import_state(&state).unwrap();
     assert_eq!(taken(&log), ["c import [2]", "a import [2]"]);
-    assert_eq!(new.stats().calls, 4);
+    assert_eq!((new.stats().calls, new.stats().durations.count()), (4, 4));
     assert_eq!((new.stats().p50_us, new.stats().p99_us), (4.5, 30.0));
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::config::{Config, ConfigError};
 use crate::data::{Compiler, PendingTemplate};
 use crate::engine::{Clock, EngineHandle};
-use crate::http::{ApiError, BodyRoom, Room, Tls};
+use crate::http::{ApiError, BodyRoom, Room, Tls, Unsent};
 use crate::metrics::{Recorder, Scrapes};
 use crate::otel::Traces;
 use crate::policies::PolicyManager;
@@ -42,6 +42,8 @@ pub struct App {
     pub tls: Option<Arc<Tls>>,
     /// Open connections of the data plane.
     pub connections: Arc<AtomicUsize>,
+    /// Responses of the data plane that are not sent yet.
+    pub unsent: Unsent,
     /// Memory shared by the bodies of the data plane.
     pub body_room: BodyRoom,
     /// The files that are read again on SIGHUP.
@@ -75,6 +77,8 @@ pub struct Served {
     pub tokenizer: Tokenizer,
     /// Compiles constraints on outputs.
     pub compiler: Compiler,
+    /// The checkpoint's own name.
+    pub checkpoint: String,
     /// Names that requests may use; responses show the first.
     pub model_names: Vec<String>,
     /// Type of the weights, such as `bf16` or `q8`.
@@ -134,6 +138,7 @@ impl App {
             tenants,
             tls,
             connections: Arc::default(),
+            unsent: Unsent::default(),
             recorder: Recorder::default(),
             scrapes: Scrapes::default(),
             shutdown,

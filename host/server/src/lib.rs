@@ -19,6 +19,7 @@ pub mod http;
 pub mod kv_events;
 pub mod log;
 pub mod metrics;
+pub mod notify;
 pub mod otel;
 pub mod policies;
 pub mod reload;

@@ -1,26 +1,167 @@
 //! The log on stderr; stdout is for the ready line and for results.
+//!
+//! Writing to stderr blocks while its reader is slow, and forever if nobody reads. A host must not wait for that: its
+//! lines pass through a bounded queue to a thread of its own, and those that don't fit are dropped and counted. Commands
+//! that end by themselves write directly.
+
+use std::cell::RefCell;
+use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::{ConfigError, Environment};
 
 /// The levels of a filter.
 const LEVELS: &[&str] = &["trace", "debug", "info", "warn", "error", "off"];
+/// Most lines in the queue, and most bytes in all of them.
+const QUEUE_LINES: usize = 4_096;
+const QUEUE_BYTES: usize = 4 << 20;
+/// Pause between two looks at whether the queue is written.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How long a panic waits for the lines before its message.
+const BEFORE_PANIC: Duration = Duration::from_millis(200);
 
-/// Starts logging with the filter of `INFER_LOG`, or with `usual`. `INFER_LOG_FORMAT=json` writes one JSON
-/// object a line.
+thread_local! {
+    /// Lines that a queue's thread logs itself, which must not wait for it; `None` on all other threads.
+    static OWN: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+/// Starts logging with the filter of `INFER_LOG`, or with `usual`. `INFER_LOG_FORMAT=json` writes one flat JSON
+/// object a line: `timestamp`, `level`, `target`, `message` and the event's fields.
 pub fn start(usual: &str) -> Result<(), ConfigError> {
+    start_on(usual, io::stderr)
+}
+
+/// Starts logging through a queue. A panic's message follows the lines before it, unless nobody reads them.
+pub fn start_queued(usual: &str, queue: &Arc<Queue>) -> Result<(), ConfigError> {
+    start_on(usual, Arc::clone(queue))?;
+    let (queue, report) = (Arc::clone(queue), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| match queue.flush(BEFORE_PANIC) {
+        true => report(panic),
+        false => tracing::error!("{panic}"),
+    }));
+    Ok(())
+}
+
+fn start_on<W>(usual: &str, writer: W) -> Result<(), ConfigError>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     let environment = Environment::of_process();
     let filter = filter(environment.get("INFER_LOG")?.unwrap_or(usual))?;
     let json = is_json(environment.get("INFER_LOG_FORMAT")?.unwrap_or("text"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     // A second start, for example in a test, keeps the first.
     let _ = if json {
-        builder.json().try_init()
+        builder.json().flatten_event(true).try_init()
     } else {
-        builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init()
+        builder.with_ansi(io::stderr().is_terminal()).try_init()
     };
     Ok(())
+}
+
+/// Lines on their way to a slow writer. Adding one never blocks.
+pub struct Queue {
+    lines: SyncSender<Vec<u8>>,
+    state: Arc<State>,
+}
+
+/// What a queue's thread has yet to write.
+#[derive(Default)]
+struct State {
+    bytes: AtomicUsize,
+    /// Lines that did not fit and have not been reported.
+    dropped: AtomicU64,
+}
+
+impl Queue {
+    /// Starts a thread that writes to `out`.
+    pub fn start(out: impl io::Write + Send + 'static) -> io::Result<Arc<Self>> {
+        let (lines, queued) = sync_channel(QUEUE_LINES);
+        let state = Arc::new(State::default());
+        let of_thread = Arc::clone(&state);
+        let thread = std::thread::Builder::new().name("log".to_owned());
+        thread.spawn(move || write_lines(out, &queued, &of_thread))?;
+        Ok(Arc::new(Self { lines, state }))
+    }
+
+    /// Waits until all lines are written, but no longer than `limit`. Returns whether they are.
+    pub fn flush(&self, limit: Duration) -> bool {
+        let begun = Instant::now();
+        while self.state.bytes.load(Ordering::Acquire) > 0 || self.state.dropped.load(Ordering::Acquire) > 0 {
+            if begun.elapsed() >= limit {
+                return false;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        true
+    }
+
+    fn add(&self, line: &[u8]) {
+        // Counted first, so that `flush` overlooks no line.
+        let bytes = self.state.bytes.fetch_add(line.len(), Ordering::AcqRel) + line.len();
+        if bytes > QUEUE_BYTES || self.lines.try_send(line.to_vec()).is_err() {
+            if self.state.dropped.fetch_add(1, Ordering::AcqRel) == 0 {
+                // The thread may be waiting for a line. If this one doesn't fit, it has others to write.
+                let _ = self.lines.try_send(Vec::new());
+            }
+            self.state.bytes.fetch_sub(line.len(), Ordering::AcqRel);
+        }
+    }
+}
+
+/// The subscriber writes a line at a time.
+impl io::Write for &Queue {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        OWN.with_borrow_mut(|own| match own {
+            Some(own) => own.extend_from_slice(line),
+            None => self.add(line),
+        });
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes lines as they come. Errors are ignored: there is nobody to tell.
+fn write_lines(mut out: impl io::Write, queued: &Receiver<Vec<u8>>, state: &State) {
+    OWN.set(Some(Vec::new()));
+    loop {
+        let line = match queued.try_recv() {
+            Ok(line) => line,
+            Err(TryRecvError::Empty) => {
+                if report_dropped(&mut out, state) {
+                    continue;
+                }
+                let Ok(line) = queued.recv() else { return };
+                line
+            }
+            Err(TryRecvError::Disconnected) => return,
+        };
+        let _ = out.write_all(&line);
+        state.bytes.fetch_sub(line.len(), Ordering::AcqRel);
+    }
+}
+
+/// Returns whether any were dropped since the last report.
+fn report_dropped(out: &mut impl io::Write, state: &State) -> bool {
+    let lines = state.dropped.load(Ordering::Acquire);
+    if lines == 0 {
+        return false;
+    }
+    tracing::warn!(lines, "log lines were dropped because stderr takes them too slowly");
+    let own = OWN.take().unwrap_or_default();
+    OWN.set(Some(Vec::new()));
+    let _ = out.write_all(&own);
+    state.dropped.fetch_sub(lines, Ordering::AcqRel);
+    true
 }
 
 fn filter(text: &str) -> Result<EnvFilter, ConfigError> {
@@ -46,7 +187,54 @@ fn is_json(text: &str) -> Result<bool, ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::sync::Mutex;
+
     use super::*;
+
+    /// Takes nothing until the other end of the channel is dropped.
+    struct Closed(Receiver<()>, Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Closed {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            self.1.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_beyond_the_queue_are_dropped_and_the_others_written_in_order() {
+        let (open, closed) = std::sync::mpsc::channel();
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let queue = Queue::start(Closed(closed, Arc::clone(&taken))).unwrap();
+        assert!(queue.flush(Duration::ZERO), "there is nothing to write");
+        for letter in *b"abcdef" {
+            let line = vec![letter; QUEUE_BYTES / 4];
+            assert_eq!((&*queue).write(&line).unwrap(), line.len());
+        }
+        assert!(!queue.flush(Duration::from_millis(20)), "nothing is written");
+        assert_eq!(queue.state.dropped.load(Ordering::Acquire), 2);
+        drop(open);
+        assert!(queue.flush(Duration::from_secs(60)));
+        let mut lines = taken.lock().unwrap().clone();
+        assert_eq!(lines.len(), QUEUE_BYTES);
+        lines.dedup();
+        assert_eq!(lines, b"abcd");
+    }
+
+    #[test]
+    fn line_that_never_fits_is_reported_without_waiting_for_another() {
+        let queue = Queue::start(io::sink()).unwrap();
+        for _ in 0..2 {
+            (&*queue).write_all(&vec![b'a'; QUEUE_BYTES + 1]).unwrap();
+            assert!(queue.flush(Duration::from_secs(60)), "{:?}", queue.state.dropped);
+        }
+    }
 
     #[test]
     fn invalid_filters_are_refused() {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::config::{Config, PolicyChoice, read_policy_configs};
+use crate::engine::EngineStopped;
 use crate::policies::{Choices, Reconfigured};
 use crate::tenants::Tenants;
 
@@ -108,6 +109,12 @@ pub async fn reload(app: &App) -> Vec<Outcome> {
         }
     }
     outcomes
+}
+
+/// Tells the engine the tenants' terms, but not during a reload, which may have read newer ones.
+pub async fn tell_terms(app: &App) -> Result<(), EngineStopped> {
+    let _turn = app.reload.turn.lock().await;
+    app.served().map_or(Ok(()), |served| served.engine.set_tenants(app.tenants.terms()))
 }
 
 fn reload_tenants(app: &App) -> Result<String, String> {

@@ -21,7 +21,7 @@ use crate::data;
 use crate::data::{Compiler, GivenTemplate, PendingTemplate};
 use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineReport, EngineStopped, EngineThread};
 use crate::faults::{self, FaultRecorder};
-use crate::http::{Listener, ListenerOptions, Patience, Tls};
+use crate::http::{Listener, ListenerOptions, Patience, Tls, Unsent};
 use crate::kv_events::{Endpoints, Publisher};
 use crate::policies::{self, Choices, Origins, PolicyError, PolicyManager};
 use crate::reload;
@@ -32,7 +32,7 @@ use crate::tenants::Tenants;
 
 /// Maximum connections of the admin plane: a few consoles and scripts.
 const ADMIN_CONNECTIONS: usize = 64;
-/// How long connections may take to close after the last stream.
+/// How long connections may take to close after the last response.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// How long the current step may take to finish at shutdown.
 const LAST_STEP: Duration = Duration::from_secs(30);
@@ -231,9 +231,15 @@ fn serve_planes(
         patience,
         tls: app.tls.clone(),
         open: Arc::clone(&app.connections),
+        unsent: app.unsent.clone(),
     };
-    let admin_options =
-        ListenerOptions { max_connections: ADMIN_CONNECTIONS, patience, tls: None, open: Arc::default() };
+    let admin_options = ListenerOptions {
+        max_connections: ADMIN_CONNECTIONS,
+        patience,
+        tls: None,
+        open: Arc::default(),
+        unsent: Unsent::default(),
+    };
     let for_data = Arc::clone(app);
     let for_admin = Arc::clone(app);
     let token = Arc::new(token);
@@ -254,6 +260,8 @@ async fn start_engine(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<
         .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))?;
     engine.handle.set_tenants(app.tenants.terms())?;
     app.set_served(served);
+    // A reload in between found no engine to tell.
+    reload::tell_terms(app).await?;
     if app.is_draining() {
         engine.handle.drain();
     }
@@ -310,6 +318,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Serv
         policies: PolicyManager::new(loader, thread.handle.clone(), origins),
         compiler: Compiler::new(loaded.tokenizer.clone(), vocab_size, Arc::clone(&stop_tokens)),
         tokenizer: loaded.tokenizer,
+        checkpoint: loaded.names[0].clone(),
         model_names: model_names(&config.served_model_names, loaded.names),
         weights: loaded.model.weight_type.to_string(),
         stop_tokens,
@@ -433,11 +442,15 @@ impl RunningServer {
         self.close().await;
     }
 
-    /// Refuses new requests and waits for running streams, at most for the drain timeout.
+    /// Refuses new requests, waits for running ones and until their responses are sent, at most for the drain timeout.
     pub async fn finish_streams(&self) {
         self.app.drain();
         let bound = self.app.config.bounds.drain_timeout;
-        if tokio::time::timeout(bound, self.engine.handle.idle()).await.is_err() {
+        let finished = async {
+            self.engine.handle.idle().await;
+            self.app.unsent.all_sent().await;
+        };
+        if tokio::time::timeout(bound, finished).await.is_err() {
             tracing::warn!("streams did not finish within {} s (--drain-timeout)", bound.as_secs());
         }
     }

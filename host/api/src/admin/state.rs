@@ -151,7 +151,7 @@ pub struct Pressure {
 #[allow(missing_docs, reason = "named by what they count")]
 pub struct Counters {
     pub submitted: u64,
-    /// By reason: `queue_full`, `memory`, `rate`, `too_long`, `backpressure`, `other`, `draining`.
+    /// By reason: `queue_full`, `memory`, `rate`, `too_long`, `backpressure`, `other`, `draining`, `busy`.
     pub refused: BTreeMap<String, u64>,
     /// By reason: `eos`, `stop`, `length`, `cancelled`.
     pub finished: BTreeMap<String, u64>,

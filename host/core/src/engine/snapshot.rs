@@ -8,7 +8,7 @@ use crate::ids::{BlockId, Micros, SequenceId};
 use crate::policy::{AdmissionPolicy, Answer, FaultView, PolicyKind, Pressure};
 use crate::request::SequenceState;
 use crate::sequence::SeqIx;
-use crate::snapshot::{BlockSnapshot, MemoryCounts, QueueCounts, RequestSnapshot, Snapshot};
+use crate::snapshot::{BlockSnapshot, MemoryCounts, QueueCounts, RequestSnapshot, SlotSnapshot, Snapshot};
 
 impl Engine {
     /// Everything consoles and metrics read.
@@ -32,8 +32,17 @@ impl Engine {
             queue,
             pressure,
             counters: self.counters.clone(),
-            policies: [self.scheduler.snapshot(), self.admission.snapshot(), self.prefix.snapshot()],
+            policies: PolicyKind::ALL.map(|kind| self.slot(kind)),
             requests: places.map(|&ix| self.request(ix)).collect(),
+        }
+    }
+
+    /// One policy slot, as `snapshot` shows it.
+    pub fn slot(&self, kind: PolicyKind) -> SlotSnapshot {
+        match kind {
+            PolicyKind::Scheduler => self.scheduler.snapshot(),
+            PolicyKind::Admission => self.admission.snapshot(),
+            PolicyKind::PrefixCache => self.prefix.snapshot(),
         }
     }
 

@@ -184,16 +184,17 @@ impl Policy for Chain {
         }
     }
 
-    /// Calls of all members. The percentiles are sums, as if all were called each time and were slow
-    /// together; a call of the chain rarely takes that long.
+    /// Calls of all members, and how long each took. The percentiles are sums, as if all were called each time
+    /// and were slow together; a call of the chain rarely takes that long.
     fn stats(&self) -> CallStats {
-        self.members.iter().map(|member| member.policy.stats()).fold(CallStats::default(), |sum, stats| {
-            CallStats {
-                calls: sum.calls.saturating_add(stats.calls),
-                p50_us: sum.p50_us + stats.p50_us,
-                p99_us: sum.p99_us + stats.p99_us,
-            }
-        })
+        let mut sum = CallStats::default();
+        for stats in self.members.iter().map(|member| member.policy.stats()) {
+            sum.calls = sum.calls.saturating_add(stats.calls);
+            sum.p50_us += stats.p50_us;
+            sum.p99_us += stats.p99_us;
+            sum.durations.merge(&stats.durations);
+        }
+        sum
     }
 }
 

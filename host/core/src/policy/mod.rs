@@ -15,6 +15,7 @@ pub use chain::Chain;
 pub use prefix_cache::{CacheEventKind, CacheEvents, Ended, Hit, PrefixCachePolicy, Retention};
 pub use scheduler::{Plan, SchedulerPolicy, SequenceColumns, StepView, TenantColumns};
 
+use crate::durations::Durations;
 use crate::ids::Micros;
 
 /// The paged KV pool as policies see it. `free_blocks + cached_blocks` can be allocated now.
@@ -96,6 +97,8 @@ pub struct CallStats {
     pub p50_us: f64,
     /// 99th percentile of the recent ones.
     pub p99_us: f64,
+    /// How long each of them took.
+    pub durations: Durations,
 }
 
 /// What all policies have in common.
@@ -250,6 +253,17 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
+    /// All kinds, in declaration order.
+    pub const ALL: [Self; 7] = [
+        Self::Trap,
+        Self::Deadline,
+        Self::StepBudget,
+        Self::Memory,
+        Self::InvalidDecision,
+        Self::Starvation,
+        Self::Setup,
+    ];
+
     /// The name used in metrics and reports.
     pub fn name(self) -> &'static str {
         match self {

@@ -7,7 +7,8 @@ use infer_api::admin::{AdminEvent, Change, MAX_ROWS, PolicySlot, RowsChange, Sta
 use infer_core::snapshot::RequestSnapshot;
 
 use super::state;
-use crate::app::{App, Served};
+use crate::app::App;
+use crate::engine::EngineReport;
 use crate::http::ApiError;
 
 /// Refusals and preemptions listed in one change; the rest are counted.
@@ -45,7 +46,7 @@ impl Changes {
         let served = app.served()?;
         let report = state::report(served).await?;
         let mut numbers = state::numbers(app, served, &report);
-        let rows = self.rows(served, report.snapshot.requests, report.at);
+        let rows = self.rows(*report);
         let slots = numbers.policies.clone();
         if !std::mem::replace(&mut self.begun, true) {
             self.slots = slots;
@@ -63,25 +64,17 @@ impl Changes {
         })))
     }
 
-    fn rows(
-        &mut self,
-        served: &Served,
-        mut rows: Vec<RequestSnapshot>,
-        at: infer_core::Micros,
-    ) -> RowsChange {
+    fn rows(&mut self, EngineReport { snapshot, metas, at, .. }: EngineReport) -> RowsChange {
         let mut change = RowsChange::default();
+        let mut rows = snapshot.requests;
         rows.truncate(MAX_ROWS);
         let before = places(&self.rows, &rows);
-        let mut listed = Vec::with_capacity(rows.len());
-        for (row, before) in rows.into_iter().zip(&before) {
+        for ((row, before), meta) in rows.iter().zip(&before).zip(&metas) {
             match before {
-                Some(place) if self.rows[*place] == row => {}
-                Some(_) => change.moved.push(state::row_change(&row, at)),
-                // Its metadata is stored a moment after the engine took it; it is sent with the next change.
-                None if served.engine.request_meta(row.id.0).is_none() => continue,
-                None => change.came.push(state::request_row(served, &row, at).listed()),
+                Some(place) if self.rows[*place] == *row => {}
+                Some(_) => change.moved.push(state::row_change(row, at)),
+                None => change.came.push(state::request_row(row, meta, at).listed()),
             }
-            listed.push(row);
         }
         let mut stayed = vec![false; self.rows.len()];
         before.iter().flatten().for_each(|&place| stayed[place] = true);
@@ -92,11 +85,11 @@ impl Changes {
         change.gone = sent(false).collect();
         change.gone.sort_unstable();
         let known = sent(true).chain(change.came.iter().map(|row| row.id));
-        let order = listed.iter().map(|row| row.id.0);
+        let order = rows.iter().map(|row| row.id.0);
         if !known.eq(order.clone()) {
             change.order = Some(order.collect());
         }
-        self.rows = listed;
+        self.rows = rows;
         change
     }
 }

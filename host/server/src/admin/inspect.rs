@@ -8,10 +8,11 @@ use infer_api::admin::{
     BlockCounts, BlockInfo, BlockMap, CacheReport, PrefixInfo, RequestDetail, SessionInfo, TableBlock,
 };
 use infer_core::inspect::{BlockCells, BlockColumn, BlockDetail, BlockState, CacheTree, TreeBlock};
-use infer_core::{BlockId, Micros, SequenceId, SessionId, TenantId};
+use infer_core::{BlockId, Micros, SessionId, TenantId};
 
 use super::state;
 use crate::app::{App, Served};
+use crate::engine::{RequestReport, Wanted};
 use crate::http::{Answer, ApiError, Query, json};
 
 /// Range of a map's cells.
@@ -147,10 +148,8 @@ pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
         let shown: String = id.chars().take(128).collect();
         ApiError::not_found(format!("no live request `{shown}`; see `requests` of /admin/state"))
     };
-    let by_name = || served.engine.find_requests(id).first().copied();
-    let wanted = id.parse().ok().map(SequenceId).or_else(by_name).ok_or_else(unknown)?;
-    let found = served.engine.inspect(move |engine, now| (engine.sequence_detail(wanted), now)).await?;
-    let (Some((row, detail)), now) = found else { return Err(unknown()) };
+    let found = served.engine.detail(Wanted::of(id)).await?.ok_or_else(unknown)?;
+    let RequestReport { row, detail, meta, at } = *found;
     let place = |&(block, references, indexed): &(BlockId, u32, bool)| TableBlock {
         block: block.0,
         references,
@@ -165,7 +164,7 @@ pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
         pending_tokens: detail.pending_tokens,
         deadline_ms: (detail.deadline != Micros::NEVER).then(|| due(detail.deadline)),
         overtaken: detail.overtaken,
-        row: state::request_row(served, &row, now),
+        row: state::request_row(&row, &meta, at),
     };
     Ok(json(StatusCode::OK, &detail))
 }
@@ -183,7 +182,10 @@ pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
         kept_prompts_limit: app.config.prompt_cache_entries,
         ..CacheReport::default()
     };
-    sessions(served, &tree, now, top, &mut report);
+    let live = state::report(served).await?.metas;
+    let named = live.iter().map(|meta| &meta.session).filter(|name| !name.is_empty());
+    let names: HashMap<_, _> = named.map(|name| (served.key_of("session", name), name.clone())).collect();
+    (report.sessions, report.sessions_total) = sessions(&tree, now, top, &names);
     let (roots, total) = prefixes(&tree, now, top);
     report.prefixes_total = total;
     report.prefixes = roots;
@@ -258,7 +260,13 @@ fn prefixes(tree: &CacheTree, now: Micros, top: usize) -> (Vec<PrefixInfo>, u32)
     (heads.into_iter().map(info).collect(), total)
 }
 
-fn sessions(served: &Served, tree: &CacheTree, now: Micros, top: usize, report: &mut CacheReport) {
+/// Returns the top sessions and the number of all. `names` are those of live requests.
+fn sessions(
+    tree: &CacheTree,
+    now: Micros,
+    top: usize,
+    names: &HashMap<u64, String>,
+) -> (Vec<SessionInfo>, u32) {
     let mut all: HashMap<(TenantId, SessionId), SessionInfo> = HashMap::new();
     for block in tree.blocks.iter().filter(|block| block.session != SessionId(0)) {
         let session = all.entry((block.tenant, block.session)).or_insert_with(|| SessionInfo {
@@ -270,19 +278,17 @@ fn sessions(served: &Served, tree: &CacheTree, now: Micros, top: usize, report: 
         session.used += u32::from(block.references > 0);
         session.age_ms = session.age_ms.min(ms_since(now, block.last_used));
     }
-    report.sessions_total = all.len() as u32;
+    let total = all.len() as u32;
     let mut all: Vec<_> = all.into_iter().collect();
     all.sort_by_key(|((tenant, id), session)| {
         (std::cmp::Reverse(session.blocks), session.age_ms, *tenant, *id)
     });
     all.truncate(top);
-    let names = served.engine.session_names().into_iter();
-    let names: HashMap<u64, String> = names.map(|name| (served.key_of("session", &name), name)).collect();
     let named = |((_, id), session): ((TenantId, SessionId), SessionInfo)| SessionInfo {
         session: names.get(&id.0).cloned().unwrap_or_else(|| hex(id.0)),
         ..session
     };
-    report.sessions = all.into_iter().map(named).collect();
+    (all.into_iter().map(named).collect(), total)
 }
 
 /// Returns tokens as text if the host shows text; of a long text the end.

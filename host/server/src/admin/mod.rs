@@ -12,4 +12,4 @@ mod trace;
 
 pub use policies::CANARY_WINDOW_S;
 pub use route::route;
-pub use state::{rates, report, state, state_within};
+pub use state::{numbers, rates, report, report_within, state};

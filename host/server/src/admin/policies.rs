@@ -236,6 +236,7 @@ fn refused(error: PolicyError) -> ApiError {
         PolicyError::NoPrevious(_)
         | PolicyError::PreviousQuarantined { .. }
         | PolicyError::NotThere { .. }
+        | PolicyError::Overtaken { .. }
         | PolicyError::OtherOnTrial(_)
         | PolicyError::NothingToPromote(_)
         | PolicyError::NoShadow(_) => ApiError::new(StatusCode::CONFLICT, error.check(), error.to_string()),

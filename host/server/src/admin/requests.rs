@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use infer_api::admin::Blocks;
-use infer_core::SequenceId;
 use serde_json::json as value;
 
 use crate::app::App;
+use crate::engine::Wanted;
 use crate::http::{Answer, ApiError, Query, json};
 
 /// `GET /admin/blocks`.
@@ -40,20 +40,14 @@ pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
 /// could lose one when a sequence of that number has just ended. `?by=request_id` finds those.
 pub async fn cancel(app: &App, id: &str, query: &Query) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let number = match query.get("by") {
-        None => id.parse().ok().map(SequenceId),
-        Some("request_id") => None,
+    let wanted = match query.get("by") {
+        None => Wanted::of(id),
+        Some("request_id") => Wanted::Name(id.to_owned()),
         Some(other) => {
             return Err(ApiError::invalid("by", format!("`{other}` is not `request_id`")));
         }
     };
-    let wanted = number.map_or_else(|| served.engine.find_requests(id), |number| vec![number]);
-    let mut cancelled = Vec::new();
-    for sequence in wanted {
-        if served.engine.cancel(sequence).await? {
-            cancelled.push(sequence.0);
-        }
-    }
+    let cancelled: Vec<u64> = served.engine.cancel(wanted).await?.into_iter().map(|id| id.0).collect();
     let Some(first) = cancelled.first() else {
         let shown: String = id.chars().take(128).collect();
         return Err(ApiError::not_found(format!(

@@ -12,6 +12,7 @@ use super::token::Token;
 use super::{inspect, policies, requests, stream, trace};
 use crate::app::App;
 use crate::http::{Answer, ApiError, Query, RequestId, discard, json};
+use crate::metrics;
 
 /// A path of the admin plane, which accepts one or two methods.
 struct Route {
@@ -55,6 +56,7 @@ enum Endpoint {
     Drain,
     StartTrace,
     StopTrace,
+    Metrics,
 }
 
 /// The first route whose path matches counts.
@@ -84,6 +86,8 @@ const ROUTES: &[Route] = &[
     Route::new("POST", "admin/drain", &[], Endpoint::Drain),
     Route::new("POST", "admin/trace/start", &["decisions", "max_mib"], Endpoint::StartTrace),
     Route::new("POST", "admin/trace/stop", &[], Endpoint::StopTrace),
+    // The same path as on the data plane.
+    Route::new("GET", "metrics", &[], Endpoint::Metrics),
 ];
 
 impl Route {
@@ -204,6 +208,7 @@ impl Call<'_> {
             Endpoint::Drain => requests::drain(&app),
             Endpoint::StartTrace => trace::start(app, &query).await,
             Endpoint::StopTrace => trace::stop(&app),
+            Endpoint::Metrics => Ok(metrics::render(&app, headers).await),
         }
     }
 }
@@ -234,6 +239,7 @@ mod tests {
             ("/admin/policies/scheduler/shadow", Some(("admin/policies/{kind}/shadow", "scheduler"))),
             ("/admin/policies/scheduler/other", None),
             ("/admin/blocks/7/8", None),
+            ("/admin/metrics", None),
             ("/admin", None),
             ("/", None),
         ] {

@@ -14,7 +14,7 @@ use infer_core::{FinishReason, Micros, PrefixEvent};
 use infer_model::KvCacheKind;
 
 use crate::app::{App, Served};
-use crate::engine::{self, EngineReport};
+use crate::engine::{self, EngineReport, RequestMeta};
 use crate::http::ApiError;
 use crate::metrics::percentile;
 
@@ -26,7 +26,8 @@ pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
     report_within(served, PATIENCE).await
 }
 
-async fn report_within(served: &Served, patience: Duration) -> Result<Box<EngineReport>, ApiError> {
+/// Returns the engine's report after the current step, or 503 after `patience`.
+pub async fn report_within(served: &Served, patience: Duration) -> Result<Box<EngineReport>, ApiError> {
     tokio::time::timeout(patience, served.engine.report())
         .await
         .map_err(|_| ApiError::unavailable("busy", "the engine is in a long step; try again later"))?
@@ -35,21 +36,16 @@ async fn report_within(served: &Served, patience: Duration) -> Result<Box<Engine
 
 /// Returns the whole state.
 pub async fn state(app: &App) -> Result<State, ApiError> {
-    state_within(app, PATIENCE).await
-}
-
-/// Returns the whole state, or 503 after `patience`.
-pub async fn state_within(app: &App, patience: Duration) -> Result<State, ApiError> {
     let served = app.served()?;
-    let report = report_within(served, patience).await?;
-    let rows = report.snapshot.requests.iter().take(MAX_ROWS);
-    let requests = rows.map(|row| request_row(served, row, report.at).listed()).collect();
+    let report = report(served).await?;
+    let rows = report.snapshot.requests.iter().zip(&report.metas).take(MAX_ROWS);
+    let requests = rows.map(|(row, meta)| request_row(row, meta, report.at).listed()).collect();
     Ok(State { requests, ..numbers(app, served, &report) })
 }
 
 /// Returns the state without its requests.
 pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
-    let EngineReport { snapshot, step_us, at } = report;
+    let EngineReport { snapshot, step_us, at, .. } = report;
     let at = *at;
     State {
         host: HostInfo {
@@ -149,19 +145,18 @@ pub fn shadow(served: &Served, slot: &SlotSnapshot) -> Option<ShadowInfo> {
 }
 
 /// Returns a request with all its fields.
-pub fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> RequestRow {
-    let meta = served.engine.request_meta(row.id.0);
-    let meta = meta.as_deref().cloned().unwrap_or_default();
+pub fn request_row(row: &RequestSnapshot, meta: &RequestMeta, at: Micros) -> RequestRow {
     let age_ms = at.since(row.arrived).0 / 1_000;
     let moving = row_change(row, at);
+    let RequestMeta { request_id, tenant, session, user, metadata } = meta.clone();
     RequestRow {
         id: row.id.0,
-        request_id: meta.request_id,
+        request_id,
         tenant: row.tenant.0,
-        tenant_name: meta.tenant,
-        session: meta.session,
-        user: meta.user,
-        metadata: meta.metadata,
+        tenant_name: tenant,
+        session,
+        user,
+        metadata,
         priority: row.priority,
         state: moving.state,
         prompt_tokens: row.prompt_tokens,
@@ -258,6 +253,7 @@ fn pressure(app: &App, served: &Served, snapshot: &Snapshot) -> Pressure {
 fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {
     // The engine never sees requests that were refused before it; the sums include them.
     let (queue_full, draining) = (served.engine.refused_at_the_door(), app.turned_away());
+    let busy = served.engine.refused_while_busy();
     let refused = RefusalReason::ALL
         .into_iter()
         .map(|reason| {
@@ -268,13 +264,14 @@ fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {
             };
             (reason.name().to_owned(), c.refused[snapshot::Counters::refusal_index(reason)] + here)
         })
+        .chain([("busy".to_owned(), busy)])
         .collect();
     let finished = FinishReason::ALL
         .into_iter()
         .map(|reason| (reason.name().to_owned(), c.finished[snapshot::Counters::finish_index(reason)]))
         .collect();
     Counters {
-        submitted: c.submitted + queue_full + draining,
+        submitted: c.submitted + queue_full + draining + busy,
         refused,
         finished,
         failed: c.failed,

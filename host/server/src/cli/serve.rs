@@ -1,6 +1,7 @@
 //! `infer serve`: starts a host, prints its address, and drains it on a signal.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -10,6 +11,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::Failure;
 use super::flags::Flags;
 use crate::config::{Config, ConfigError, Environment};
+use crate::log::{self, Queue};
+use crate::notify;
 use crate::serve::{self, RunningServer};
 
 /// Text below the flags.
@@ -22,8 +25,10 @@ INFER_LOG_FORMAT=json writes it as JSON. SIGHUP reads the API keys, the TLS cert
 
 Try:  curl -N localhost:8000/v1/completions -d '{\"model\":\"demo\",\"prompt\":\"What is a prefix cache?\"}'";
 
-/// How long streams may take to report that the engine has stopped.
+/// How long streams may take to report that the engine has stopped, and then everything to close.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How long stderr may take for the last lines of the log.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 const STOPPED: &str = "the engine has stopped; see the log for the reason";
 
@@ -36,7 +41,20 @@ pub struct ServeArgs {
 
 /// Serves until a signal or an internal failure.
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
-    crate::log::start("info")?;
+    let log = Queue::start(std::io::stderr()).map_err(Failure::failed)?;
+    let outcome = serve_until_signal(args, &log);
+    if !log.flush(LAST_LINES)
+        && let Err(failure) = &outcome
+    {
+        // Nobody reads stderr, so the failure's message would wait forever.
+        let usage = matches!(failure, Failure::Usage(_));
+        std::process::exit(if usage { 2 } else { 1 });
+    }
+    outcome
+}
+
+fn serve_until_signal(args: ServeArgs, log: &Arc<Queue>) -> Result<(), Failure> {
+    log::start_queued("info", log)?;
     let config = args.flags.config()?;
     warn_of_variables(&config)?;
     raise_open_files();
@@ -53,6 +71,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         let line = format!("listening on {} (admin http://{})", server.data_url(), server.admin_addr);
         // The parent process may have closed stdout; that is no reason to stop serving.
         let _ = writeln!(std::io::stdout().lock(), "{line}").and_then(|()| std::io::stdout().flush());
+        notify::tell(notify::READY);
         loop {
             tokio::select! {
                 () = signals.next() => break,
@@ -62,12 +81,13 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
                 },
                 () = server.engine_stopped() => {
                     // Streams get an error event, and requests that were read get a response.
-                    let _ = tokio::time::timeout(LAST_WORDS, server.shutdown()).await;
+                    let _ = tokio::time::timeout(LAST_WORDS, server.finish_streams()).await;
+                    let _ = tokio::time::timeout(LAST_WORDS, server.close()).await;
                     return Err(Failure::Failed(STOPPED.to_owned()));
                 }
             }
         }
-        shut_down(server, &mut signals).await
+        shut_down(server, &mut signals, log).await
     });
     // Don't wait for a model that is still being downloaded or loaded.
     runtime.shutdown_background();
@@ -75,8 +95,9 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
 }
 
 /// Lets running streams finish, unless there is a second signal; a third doesn't wait for anything.
-async fn shut_down(server: RunningServer, signals: &mut Signals) -> Result<(), Failure> {
+async fn shut_down(server: RunningServer, signals: &mut Signals, log: &Queue) -> Result<(), Failure> {
     tracing::info!("shutting down after running streams have finished; a second signal cuts them");
+    notify::tell(notify::STOPPING);
     let outcome = tokio::select! {
         () = server.finish_streams() => Ok(()),
         () = signals.next() => Err(Failure::Failed("running streams were cut by a second signal".to_owned())),
@@ -84,7 +105,10 @@ async fn shut_down(server: RunningServer, signals: &mut Signals) -> Result<(), F
     let engine = server.engine().clone();
     tokio::select! {
         () = server.close() => {}
-        () = signals.next() => std::process::exit(1),
+        () = signals.next() => {
+            log.flush(LAST_LINES);
+            std::process::exit(1)
+        }
     }
     match engine.has_failed() {
         true => Err(Failure::Failed(STOPPED.to_owned())),

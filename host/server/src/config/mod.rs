@@ -110,6 +110,8 @@ pub struct Config {
     pub api_keys: Option<PathBuf>,
     /// Web pages that may use the data plane; `None` for none.
     pub allowed_origins: Option<AllowedOrigins>,
+    /// Where `/metrics` is served.
+    pub metrics: MetricsPlane,
     /// File of the policies' configurations, read again on SIGHUP.
     pub policy_config: Option<PathBuf>,
     /// Certificate and key of the data plane.
@@ -153,6 +155,15 @@ pub enum GenerationConfig {
     Auto,
     /// Nothing.
     None,
+}
+
+/// Which planes serve `/metrics`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsPlane {
+    /// Both; the data plane asks for no key.
+    Public,
+    /// The admin plane alone.
+    Admin,
 }
 
 /// How streams are framed.
@@ -287,6 +298,9 @@ impl Config {
             otlp: read(all, "otlp", None, otlp)?,
             api_keys: read(all, "api-keys", None, path)?,
             allowed_origins: read(all, "allowed-origins", None, |t| AllowedOrigins::parse(t).map(Some))?,
+            metrics: read(all, "metrics", MetricsPlane::Public, |t| {
+                parse::choice(t, &[("public", MetricsPlane::Public), ("admin", MetricsPlane::Admin)])
+            })?,
             max_body_bytes: read(all, "max-body-bytes", 8 << 20, |t| {
                 let bytes = parse::bytes(t)?;
                 if (1_024..=1 << 30).contains(&bytes) {

@@ -214,6 +214,13 @@ pub const SETTINGS: &[Setting] = &[
         "Web pages that may use the data plane (CORS): origins separated by commas, such as https://example.org, or `*` \
          for any",
     ).worded(),
+    setting(
+        "metrics",
+        "public|admin",
+        "public",
+        "Where /metrics is served: `public` (on both planes; the data plane asks for no key), or `admin` (only on the \
+         admin plane)",
+    ),
     setting("max-body-bytes", "BYTES", "8MiB", "Maximum size of a request body"),
     setting(
         "max-body-memory",

@@ -60,6 +60,7 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("max-body-memory", "1MiB")], &["--max-body-memory", "--max-body-bytes"]),
         (&[("policy-config", "/nonexistent.json")], &["--policy-config", "/nonexistent.json"]),
         (&[("allowed-origins", "example.org")], &["--allowed-origins", "example.org", "SCHEME://HOST"]),
+        (&[("metrics", "private")], &["--metrics", "`public`", "`admin`"]),
         (&[("sse-dialect", "x")], &["--sse-dialect", "`named`"]),
         (&[("tls-cert", "c.pem")], &["--tls-cert", "--tls-key"]),
         (&[("idle-timeout", "0")], &["--idle-timeout", "1 ms"]),

@@ -295,6 +295,12 @@ mod tests {
             "stream_options": {"include_usage": true, "continuous_usage_stats": true, "include_obfuscation": false}}))
         .unwrap();
         with(json!({"top_p": 5e-324, "temperature": 1e-300})).unwrap();
+        // Those of vLLM's fields that clients of several servers send.
+        with(json!({"include_stop_str_in_output": false, "spaces_between_special_tokens": true, "length_penalty": 1.0,
+            "prompt_logprobs": null, "truncate_prompt_tokens": null, "bad_words": [], "return_token_ids": false,
+            "use_beam_search": false, "early_stopping": false, "skip_special_tokens": true, "guided_json": null,
+            "guided_regex": null, "guided_choice": null, "guided_grammar": null}))
+        .unwrap();
     }
 
     #[test]
@@ -305,7 +311,7 @@ mod tests {
             "logit_bias": [], "min_p": {}, "min_tokens": 0.5, "ignore_eos": "no", "stop_token_ids": "5",
             "stream_options": true, "user": 5, "priority": "high", "cache_salt": 1, "session_id": {},
             "ttft_deadline_ms": "soon", "metadata": {"a": 1}, "response_format": "json", "structured_outputs": 1,
-            "suffix": 1, "best_of": "x", "add_special_tokens": "no",
+            "suffix": 1, "best_of": "x", "add_special_tokens": "no", "use_beam_search": 1, "bad_words": "x",
         });
         let wrong_values = json!({
             "max_tokens": 0, "temperature": -1, "top_p": 0, "top_k": -2, "repetition_penalty": 0,
@@ -314,7 +320,8 @@ mod tests {
             "stop_token_ids": [-1], "stream_options": {"foo": true}, "priority": 1e12, "ttft_deadline_ms": 0,
             "user": "x".repeat(513), "metadata": {"a": "x".repeat(513)}, "foo": null, "best_of": 2,
             "suffix": "x", "model": "other", "cache_salt": "x".repeat(513), "response_format": {"type": "xml"},
-            "structured_outputs": {"regex": "a", "choice": ["b"]},
+            "structured_outputs": {"regex": "a", "choice": ["b"]}, "use_beam_search": true, "bad_words": ["x"],
+            "length_penalty": 2, "guided_json": {},
         });
         for (cases, status) in [(wrong_types, 400), (wrong_values, 422)] {
             for (name, value) in cases.as_object().unwrap() {

@@ -41,6 +41,8 @@ fn card(app: &App, served: &Served, name: &str) -> ModelCard {
         object: "model".to_owned(),
         created: app.clock.started_unix_s(),
         owned_by: "infer".to_owned(),
+        root: served.checkpoint.clone(),
+        parent: None,
         max_model_len: served.max_seq_len,
     }
 }

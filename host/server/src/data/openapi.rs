@@ -33,6 +33,8 @@ const NAMING: &[(&str, bool)] = &[
 pub fn answer(app: &App) -> Answer {
     static DOCUMENT: OnceLock<Value> = OnceLock::new();
     let mut document = DOCUMENT.get_or_init(document).clone();
+    let paths = document["paths"].as_object_mut().expect("it has paths");
+    paths.retain(|path, _| ROUTES.iter().any(|route| route.path == path && route.is_served(&app.config)));
     if let Ok(served) = app.served() {
         for (schema, required) in NAMING {
             let mut names: Vec<Value> = served.model_names.iter().map(|name| json!(name)).collect();
@@ -182,7 +184,7 @@ fn errors(route: &Route) -> Vec<(&'static str, &'static str)> {
             ("400", "Malformed JSON, a field of the wrong type, or an empty prompt"),
             ("408", "The body arrived too slowly"),
             ("413", "The body is too large"),
-            ("415", "The content type is not JSON"),
+            ("415", "The content type is not JSON, or the body is compressed"),
             ("422", "A value out of range, an unknown field, or an unknown model"),
         ]);
     }

@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
 use super::sequence::job::Asked;
 use super::{chat, completions, models, openapi};
 use crate::app::{App, Health};
+use crate::config::{Config, MetricsPlane};
 use crate::http::{
-    AllowedOrigins, Answer, ApiError, BodyLimits, ReadBody, RequestId, discard, json, read_body, text,
+    AllowedOrigins, Answer, ApiError, BodyLimits, ReadBody, RequestId, discard, json, read_body,
 };
 use crate::metrics;
 use crate::tenants::Tenant;
@@ -82,6 +83,11 @@ impl Route {
         })
     }
 
+    /// Whether a host with this configuration has it.
+    pub fn is_served(&self, config: &Config) -> bool {
+        self.endpoint != Endpoint::Metrics || config.metrics == MetricsPlane::Public
+    }
+
     /// The fixed part of the path, and whether a parameter follows it.
     fn fixed(&self) -> (&'static str, bool) {
         match self.path.split_once('{') {
@@ -136,6 +142,10 @@ pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) 
     // The table's paths, not the client's: labels of metrics must stay few.
     app.recorder.answered(Route::of(path).map_or("other", |route| route.path), answer.status().as_u16());
     answer.headers_mut().insert("x-request-id", request_id.header());
+    if app.is_draining() {
+        // Clients and proxies that keep connections then open the next one to another host.
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     if let Some(origins) = &app.config.allowed_origins {
         origins.mark(&head.headers, &mut answer);
     }
@@ -152,7 +162,8 @@ enum Entry {
 
 fn enter(app: &App, head: &Parts) -> Result<Entry, ApiError> {
     let path = head.uri.path();
-    let route = Route::of(path).ok_or_else(|| no_such_path(path))?;
+    let route = Route::of(path).filter(|route| route.is_served(&app.config));
+    let route = route.ok_or_else(|| no_such_path(path))?;
     if let Some(origins) = app.config.allowed_origins.as_ref().filter(|_| AllowedOrigins::is_preflight(head))
     {
         return origins.preflight(route.method, &head.headers).map(Entry::Preflight);
@@ -172,9 +183,10 @@ fn enter(app: &App, head: &Parts) -> Result<Entry, ApiError> {
 
 fn no_such_path(path: &str) -> ApiError {
     let shown: String = path.chars().take(128).collect();
-    let advice = match path.starts_with("/admin/") {
-        true => "the admin plane has a port of its own (--admin)",
-        false => "/openapi.json lists the paths",
+    let advice = match path {
+        "/metrics" => "this host has it on the admin plane (--metrics)",
+        _ if path.starts_with("/admin/") => "the admin plane has a port of its own (--admin)",
+        _ => "/openapi.json lists the paths",
     };
     ApiError::not_found(format!("no such path: {shown}; {advice}"))
 }
@@ -203,20 +215,21 @@ async fn dispatch(
     };
     match route.endpoint {
         Endpoint::Completions => {
+            asked().refuse_if_draining()?;
             let body = read(app, head, body).await?;
             completions::complete(asked(), &head.headers, body).await
         }
-        Endpoint::Chat => chat::chat(asked(), read(app, head, body).await?).await,
+        Endpoint::Chat => {
+            asked().refuse_if_draining()?;
+            chat::chat(asked(), read(app, head, body).await?).await
+        }
         Endpoint::Models => models::list(app),
         Endpoint::Model => models::one(app, route.parameter(head.uri.path())),
         Endpoint::Tokenize => models::tokenize(app, read(app, head, body).await?).await,
         Endpoint::Detokenize => models::detokenize(app, read(app, head, body).await?).await,
         Endpoint::Health => health(app),
         Endpoint::Ready => ready(app),
-        Endpoint::Metrics => {
-            let (content_type, metrics) = metrics::render(app, &head.headers).await;
-            Ok(text(content_type, metrics))
-        }
+        Endpoint::Metrics => Ok(metrics::render(app, &head.headers).await),
         Endpoint::Version => Ok(models::version(app)),
         Endpoint::OpenApi => Ok(openapi::answer(app)),
     }
@@ -231,6 +244,7 @@ async fn read(app: &App, head: &Parts, body: &mut Option<Incoming>) -> Result<Re
     };
     let body = read_body(&head.headers, body.take().expect("the body is read once"), limits).await?;
     check_content_type(&head.headers)?;
+    check_content_encoding(&head.headers)?;
     Ok(body)
 }
 
@@ -242,8 +256,21 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
         return Ok(());
     }
     let shown: String = kind.chars().take(64).collect();
-    let message = format!("content-type `{shown}` is not supported; send application/json");
-    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
+    Err(unsupported(format!("content-type `{shown}` is not supported; send application/json")))
+}
+
+/// Accepts uncompressed bodies only: the limits of bodies are checked as their bytes arrive.
+fn check_content_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let values = headers.get_all(CONTENT_ENCODING).iter();
+    let mut codings = values.map(|value| value.to_str().unwrap_or("?").trim());
+    let plain = |coding: &str| coding.is_empty() || coding.eq_ignore_ascii_case("identity");
+    let Some(coding) = codings.find(|coding| !plain(coding)) else { return Ok(()) };
+    let shown: String = coding.chars().take(64).collect();
+    Err(unsupported(format!("content-encoding `{shown}` is not supported; send the body uncompressed")))
+}
+
+fn unsupported(message: String) -> ApiError {
+    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
 }
 
 fn health(app: &App) -> Result<Answer, ApiError> {

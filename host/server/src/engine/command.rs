@@ -1,16 +1,17 @@
 //! Commands to the engine thread. It applies them between steps, in the order of arrival.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use infer_core::Engine;
-use infer_core::engine::SwapReport;
+use infer_core::inspect::SequenceDetail;
 use infer_core::kv_events::{KvBlock, KvEvent};
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
-use infer_core::snapshot::Snapshot;
-use infer_core::{FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
+use infer_core::snapshot::{RequestSnapshot, Snapshot};
+use infer_core::{Durations, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use super::stream::StreamEvent;
+use super::change::{NotChanged, Provided, SlotChange, Swapped};
+use super::stream::{Marks, RequestMeta, StreamEvent};
 
 /// A command.
 pub enum Command {
@@ -18,12 +19,14 @@ pub enum Command {
     Submit(Box<Submission>),
     /// End a request.
     Finish(SequenceId, FinishReason),
-    /// Cancel a request for an operator; replies whether it was alive.
-    Cancel(SequenceId, oneshot::Sender<bool>),
+    /// Cancel what an operator means; replies with those that were alive.
+    Cancel(Wanted, oneshot::Sender<Vec<SequenceId>>),
     /// Fail requests that are overdue, each with a message for its client.
     Expire(Vec<(SequenceId, String)>),
     /// Report the state.
     Report(oneshot::Sender<Box<EngineReport>>),
+    /// Report one sequence, of several the oldest; replies with `None` if there is none.
+    Detail(Wanted, oneshot::Sender<Option<Box<RequestReport>>>),
     /// Run a closure on the engine; it sends its own reply.
     Inspect(Look),
     /// Fail everything that waits; replies with the count.
@@ -34,22 +37,14 @@ pub enum Command {
     WatchKv(KvListener),
     /// Report the whole content index.
     KvSnapshot(oneshot::Sender<Vec<KvBlock>>),
-    /// Refuse new requests from now on.
-    Drain,
     /// Report what a new prefix-cache policy must be told, and keep what happens until it is swapped in.
     Prime(oneshot::Sender<CacheEvents>),
     /// Drop what `Prime` keeps: the policy does not come.
     EndPriming,
-    /// Bring a policy into its slot.
-    Swap(AnyPolicy, SwapMode, oneshot::Sender<Result<Swapped, OtherOnTrial>>),
-    /// Promote the shadow to live, or accept the canary early.
-    Promote(PolicyKind, oneshot::Sender<Option<Swapped>>),
+    /// Change a slot, provided that something still holds.
+    Change(SlotChange, Provided, oneshot::Sender<Result<Swapped, NotChanged>>),
     /// Stop a shadow; replies with it.
     StopShadow(PolicyKind, oneshot::Sender<Option<AnyPolicy>>),
-    /// Bring the previous policy back.
-    Rollback(PolicyKind, oneshot::Sender<Option<Swapped>>),
-    /// Bring back a policy that was live before the previous one.
-    RollbackTo(AnyPolicy, oneshot::Sender<Swapped>),
     /// Do nothing, but wake the thread: the gate or the scan flag changed.
     Wake,
     /// End the thread, and with it all open streams.
@@ -73,24 +68,20 @@ pub type KvListener = Box<dyn Fn(Vec<KvEvent>) + Send>;
 /// Reads the engine between two steps. Must be short: the next step waits for it.
 pub type Look = Box<dyn FnOnce(&Engine, Micros) + Send>;
 
-/// How a policy comes into a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SwapMode {
-    /// Live at once.
-    Now,
-    /// Compared with the live policy, without effect.
-    Shadow,
-    /// Live, and judged over this much busy time.
-    Canary(Micros),
+/// The live sequences that an operator means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The one with the engine's id.
+    Id(SequenceId),
+    /// All choices of the request with this `x-request-id`.
+    Name(String),
 }
 
-/// The error of a canary that can't start because one runs in another slot.
-#[derive(Debug)]
-pub struct OtherOnTrial {
-    /// The slot of the running canary.
-    pub kind: PolicyKind,
-    /// The policy that did not start. Drop it off the engine thread.
-    pub policy: AnyPolicy,
+impl Wanted {
+    /// Returns what a text means: a number is always the engine's id, anything else a name.
+    pub fn of(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Name(text.to_owned()), |id| Self::Id(SequenceId(id)))
+    }
 }
 
 /// Requests on their way to the engine, which takes all or none.
@@ -99,6 +90,8 @@ pub struct Submission {
     pub requests: Vec<Request>,
     /// One for each request.
     pub seats: Vec<Seat>,
+    /// What operators see of all of them.
+    pub meta: Arc<RequestMeta>,
     /// When they were sent, possibly during a step.
     pub sent: Micros,
     /// Receives the ids in the order of the requests.
@@ -111,15 +104,8 @@ pub struct Seat {
     pub ticket: OwnedSemaphorePermit,
     /// Where its tokens go.
     pub events: mpsc::Sender<StreamEvent>,
-}
-
-/// A completed swap.
-#[derive(Debug)]
-pub struct Swapped {
-    /// The engine's report. Drop its retired policy off the engine thread.
-    pub report: SwapReport,
-    /// How long it held up the engine thread.
-    pub pause: Duration,
+    /// What it shares with its client.
+    pub marks: Arc<Marks>,
 }
 
 /// The state of the engine and its thread at one instant.
@@ -127,8 +113,25 @@ pub struct Swapped {
 pub struct EngineReport {
     /// The engine.
     pub snapshot: Snapshot,
+    /// What operators see of each of the snapshot's requests, in their order.
+    pub metas: Vec<Arc<RequestMeta>>,
     /// Device times of the last steps, in microseconds, in no particular order.
     pub step_us: Vec<u32>,
+    /// Device times of all steps.
+    pub steps: Durations,
+    /// The time of the report.
+    pub at: Micros,
+}
+
+/// One sequence at one instant.
+#[derive(Clone, Debug)]
+pub struct RequestReport {
+    /// As in a snapshot.
+    pub row: RequestSnapshot,
+    /// The rest.
+    pub detail: SequenceDetail,
+    /// What operators see of its request.
+    pub meta: Arc<RequestMeta>,
     /// The time of the report.
     pub at: Micros,
 }

@@ -1,11 +1,10 @@
 //! The handle through which everything else reaches the engine thread: submits, reports, swaps.
 //!
 //! Sending a command never blocks: the channel holds more than all live requests can have pending. The handle also
-//! keeps what the engine does not need: the queue's slots, and what operators see of a request.
+//! keeps the slots of the queue, which the engine does not need.
 
-use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use infer_core::kv_events::KvBlock;
@@ -14,12 +13,13 @@ use infer_core::request::RefusalReason;
 use infer_core::{Engine, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use super::change::{NotChanged, Provided, SlotChange, Swapped};
 use super::clock::Clock;
-use super::command::{Command, EngineReport, KvListener, OtherOnTrial, Seat, Submission, SwapMode, Swapped};
+use super::command::{Command, EngineReport, KvListener, RequestReport, Seat, Submission, Wanted};
 use super::gate::StepGate;
 use super::mailbox::MailSender;
 use super::observer::Observer;
-use super::stream::{LiveRequest, NewRequest, RequestMeta, SubmitError};
+use super::stream::{LiveRequest, Marks, NewRequest, RequestMeta, SubmitError};
 use crate::trace::{Happening, Tap};
 
 /// Time between two attempts to send to a full mailbox.
@@ -46,7 +46,10 @@ pub(super) struct Shared {
     pub(super) retry_after_ms: AtomicU32,
     pub(super) stream_events: usize,
     pub(super) refused_here: AtomicU64,
-    pub(super) requests: Mutex<HashMap<u64, Arc<RequestMeta>>>,
+    /// Requests that found the mailbox full.
+    pub(super) refused_busy: AtomicU64,
+    /// New requests are refused. No command, because it must not be lost where the mailbox is full.
+    pub(super) draining: AtomicBool,
     pub(super) live: watch::Sender<usize>,
     pub(super) alive: watch::Sender<bool>,
     /// The thread is about to end: it drops all requests.
@@ -119,6 +122,11 @@ impl EngineHandle {
         self.shared.refused_here.load(Ordering::Relaxed)
     }
 
+    /// Returns how many requests were refused here during a long step, because the mailbox was full.
+    pub fn refused_while_busy(&self) -> u64 {
+        self.shared.refused_busy.load(Ordering::Relaxed)
+    }
+
     /// Submits a request.
     pub async fn submit(&self, new: NewRequest) -> Result<LiveRequest, SubmitError> {
         let mut taken = self.submit_all(vec![new.request], new.meta).await?;
@@ -129,8 +137,9 @@ impl EngineHandle {
     pub async fn submit_all(
         &self,
         requests: Vec<Request>,
-        meta: RequestMeta,
+        meta: impl Into<Arc<RequestMeta>>,
     ) -> Result<Vec<LiveRequest>, SubmitError> {
+        let meta = meta.into();
         let Shared { tickets, stream_events, clock, .. } = &*self.shared;
         let Ok(mut tickets) = Arc::clone(tickets).try_acquire_many_owned(requests.len() as u32) else {
             self.shared.refused_here.fetch_add(requests.len() as u64, Ordering::Relaxed);
@@ -148,48 +157,44 @@ impl EngineHandle {
         let (seats, readers): (Vec<_>, Vec<_>) = (0..requests.len())
             .map(|_| {
                 let (events, reader) = mpsc::channel(stream_events + 1);
-                (Seat { ticket: tickets.split(1).expect("one was acquired for each"), events }, reader)
+                let marks = Arc::<Marks>::default();
+                let ticket = tickets.split(1).expect("one was acquired for each");
+                (Seat { ticket, events, marks: Arc::clone(&marks) }, (reader, marks))
             })
             .unzip();
         let (reply, taken) = oneshot::channel();
-        let submission = Submission { requests, seats, sent, reply };
-        self.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
+        let submission = Submission { requests, seats, meta, sent, reply };
+        if self.send(Command::Submit(Box::new(submission))).is_err() {
+            if !self.is_alive() {
+                return Err(SubmitError::Stopped);
+            }
+            self.shared.refused_busy.fetch_add(readers.len() as u64, Ordering::Relaxed);
+            return Err(SubmitError::Busy);
+        }
         orphan.engine = Some(self);
         let taken = taken.await;
         orphan.engine = None;
         let ids = taken.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
         coming.came();
-        let meta = Arc::new(meta);
-        lock(&self.shared.requests).extend(ids.iter().map(|id| (id.0, Arc::clone(&meta))));
-        let live = ids.into_iter().zip(readers);
-        Ok(live
-            .map(|(id, reader)| LiveRequest::new(id, sent, Arc::clone(&meta), reader, self.clone()))
-            .collect())
-    }
-
-    /// Returns what operators see of a live request.
-    pub fn request_meta(&self, id: u64) -> Option<Arc<RequestMeta>> {
-        lock(&self.shared.requests).get(&id).cloned()
-    }
-
-    /// Returns the names of the sessions of all live requests.
-    pub fn session_names(&self) -> BTreeSet<String> {
-        let all = lock(&self.shared.requests);
-        all.values().filter(|meta| !meta.session.is_empty()).map(|meta| meta.session.clone()).collect()
-    }
-
-    /// Returns the live sequences with this `x-request-id`: all choices of a request, oldest first.
-    pub fn find_requests(&self, request_id: &str) -> Vec<SequenceId> {
-        let all = lock(&self.shared.requests);
-        let own = all.iter().filter(|(_, meta)| meta.request_id == request_id);
-        let mut ids: Vec<_> = own.map(|(&id, _)| SequenceId(id)).collect();
-        ids.sort_unstable();
-        ids
+        let live = ids.into_iter().zip(readers).map(|(id, (events, marks))| LiveRequest {
+            id,
+            submitted: sent,
+            events,
+            marks,
+            engine: self.clone(),
+            ended: false,
+        });
+        Ok(live.collect())
     }
 
     /// Returns the state of the engine and its thread after the current step.
     pub async fn report(&self) -> Result<Box<EngineReport>, EngineStopped> {
         self.ask(Command::Report).await
+    }
+
+    /// Returns one sequence in full; of several choices the oldest. `None` if there is none.
+    pub async fn detail(&self, wanted: Wanted) -> Result<Option<Box<RequestReport>>, EngineStopped> {
+        self.ask(|reply| Command::Detail(wanted, reply)).await
     }
 
     /// Runs `look` on the engine after the current step and returns its result.
@@ -205,9 +210,9 @@ impl EngineHandle {
         .await
     }
 
-    /// Cancels a request for an operator. Returns false if it was not alive.
-    pub async fn cancel(&self, id: SequenceId) -> Result<bool, EngineStopped> {
-        self.ask(|reply| Command::Cancel(id, reply)).await
+    /// Cancels what an operator means, all before the next step. Returns those that were alive, oldest first.
+    pub async fn cancel(&self, wanted: Wanted) -> Result<Vec<SequenceId>, EngineStopped> {
+        self.ask(|reply| Command::Cancel(wanted, reply)).await
     }
 
     /// Fails overdue requests, all before the next step. Later reports reflect it.
@@ -231,33 +236,18 @@ impl EngineHandle {
         let _ = self.send(Command::EndPriming);
     }
 
-    /// Brings a policy into its slot.
-    pub async fn swap(
+    /// Changes a slot, provided that something still holds right before the change.
+    pub async fn change(
         &self,
-        policy: AnyPolicy,
-        mode: SwapMode,
-    ) -> Result<Result<Swapped, OtherOnTrial>, EngineStopped> {
-        self.ask(|reply| Command::Swap(policy, mode, reply)).await
-    }
-
-    /// Promotes a slot's shadow to live, or accepts its canary early. `None` if it has neither.
-    pub async fn promote(&self, kind: PolicyKind) -> Result<Option<Swapped>, EngineStopped> {
-        self.ask(|reply| Command::Promote(kind, reply)).await
+        change: SlotChange,
+        provided: Provided,
+    ) -> Result<Result<Swapped, NotChanged>, EngineStopped> {
+        self.ask(|reply| Command::Change(change, provided, reply)).await
     }
 
     /// Stops a slot's shadow and returns it, if it has one.
     pub async fn stop_shadow(&self, kind: PolicyKind) -> Result<Option<AnyPolicy>, EngineStopped> {
         self.ask(|reply| Command::StopShadow(kind, reply)).await
-    }
-
-    /// Brings the previous policy of a slot back. `None` if it has none.
-    pub async fn rollback(&self, kind: PolicyKind) -> Result<Option<Swapped>, EngineStopped> {
-        self.ask(|reply| Command::Rollback(kind, reply)).await
-    }
-
-    /// Brings back a policy that was live before the previous one.
-    pub async fn rollback_to(&self, policy: AnyPolicy) -> Result<Swapped, EngineStopped> {
-        self.ask(|reply| Command::RollbackTo(policy, reply)).await
     }
 
     /// Replaces the tenants' terms. Tenants that are not named get the default terms.
@@ -277,7 +267,7 @@ impl EngineHandle {
 
     /// Makes the engine refuse new requests.
     pub fn drain(&self) {
-        let _ = self.send(Command::Drain);
+        self.shared.draining.store(true, Ordering::Release);
     }
 
     /// Starts no step until `release_steps`; commands are still applied. For tests.
@@ -294,14 +284,13 @@ impl EngineHandle {
 
     pub(super) fn finish(&self, id: SequenceId, reason: FinishReason) {
         // The channel holds more than all live requests can send. If it is full nevertheless, the engine finds
-        // requests without a reader by a scan.
+        // requests that are stopped or have no reader by a scan.
         if self.shared.mail.send(Command::Finish(id, reason)).is_err() {
             self.shared.mail.request_scan(Command::Wake);
         }
     }
 
-    pub(super) fn forget(&self, id: SequenceId) {
-        lock(&self.shared.requests).remove(&id.0);
+    pub(super) fn forget(&self) {
         self.shared.live.send_modify(|live| *live -= 1);
     }
 
@@ -376,8 +365,4 @@ impl Drop for Orphan<'_> {
             engine.shared.mail.request_scan(Command::Wake);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

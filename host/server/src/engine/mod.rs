@@ -4,6 +4,7 @@
 //! steps; tokens leave on one bounded channel per request. The engine never waits for a client: a reader that lags
 //! too far behind loses its request.
 
+mod change;
 mod clock;
 mod command;
 mod gate;
@@ -15,8 +16,9 @@ mod stream;
 mod thread;
 mod wire;
 
+pub use change::{NotChanged, Provided, Seen, SlotChange, SwapMode, Swapped};
 pub use clock::Clock;
-pub use command::{EngineReport, KvListener, OtherOnTrial, Submission, SwapMode, Swapped};
+pub use command::{EngineReport, KvListener, RequestReport, Submission, Wanted};
 pub use gate::StepGate;
 pub use handle::{EngineHandle, EngineStopped};
 pub use observer::Observer;

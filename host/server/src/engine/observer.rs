@@ -1,14 +1,15 @@
-//! Publishes what happens in the engine to consoles and the log: faults, policy changes, preemptions.
+//! Publishes what happens in the engine to consoles, the log and the metrics: faults, policy changes, preemptions.
 //!
 //! Cheap enough for the engine thread: a broadcast that never blocks, and a short lock for the history.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use infer_api::admin::{AdminEvent, FaultInfo, HistoryEntry};
-use infer_core::policy::{Fault, PolicyInfo, PolicyKind};
+use infer_core::policy::{Fault, FaultKind, PolicyInfo, PolicyKind};
 use infer_core::trial::{CanaryReport, CanaryState, ShadowReport, ShadowState};
-use infer_core::{Micros, SequenceId};
+use infer_core::{Change, Micros, SequenceId};
 use tokio::sync::broadcast;
 
 use super::clock::Clock;
@@ -27,8 +28,18 @@ pub struct Observer {
     clock: Clock,
     events: broadcast::Sender<AdminEvent>,
     history: Mutex<[VecDeque<HistoryEntry>; 3]>,
+    counts: [Counts; 3],
     quarantine: Quarantine,
     faults: OnceLock<FaultRecorder>,
+}
+
+/// What happened in a slot since the start.
+#[derive(Debug, Default)]
+struct Counts {
+    /// In `FaultKind::ALL` order. Faults of shadows are not counted.
+    faults: [AtomicU64; FaultKind::ALL.len()],
+    /// In `Change::ALL` order.
+    changes: [AtomicU64; Change::ALL.len()],
 }
 
 /// A change of a slot's policy, shadow or canary.
@@ -55,6 +66,7 @@ impl Observer {
             clock,
             events: broadcast::Sender::new(EVENTS),
             history: Mutex::default(),
+            counts: Default::default(),
             quarantine: Quarantine::default(),
             faults: OnceLock::new(),
         }
@@ -82,6 +94,10 @@ impl Observer {
 
     /// Reports a policy's fault.
     pub fn fault(&self, fault: &Fault) {
+        if !fault.shadow {
+            let faults = &self.counts[slot_index(fault.slot)].faults;
+            faults[fault.fault.kind as usize].fetch_add(1, Ordering::Relaxed);
+        }
         let path = self.faults.get().and_then(|recorder| recorder.note(fault));
         let info = wire::fault_info(fault, path.map(|path| path.display().to_string()));
         tracing::warn!(
@@ -134,6 +150,21 @@ impl Observer {
     /// Reports that a running request was preempted.
     pub fn preempted(&self, id: SequenceId) {
         self.publish(AdminEvent::Preemption { id: id.0 });
+    }
+
+    /// Counts a change of a slot's live policy.
+    pub fn count_change(&self, kind: PolicyKind, change: Change) {
+        self.counts[slot_index(kind)].changes[change as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how often a slot's live policies have failed in this way.
+    pub fn faults(&self, kind: PolicyKind, fault: FaultKind) -> u64 {
+        self.counts[slot_index(kind)].faults[fault as usize].load(Ordering::Relaxed)
+    }
+
+    /// Returns how often a slot's live policy has changed in this way.
+    pub fn changes(&self, kind: PolicyKind, change: Change) -> u64 {
+        self.counts[slot_index(kind)].changes[change as usize].load(Ordering::Relaxed)
     }
 
     /// Logs a change of a slot's policy, shadow or canary, and adds it to the history.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use infer_core::{FailureCause, FinishReason, Micros, Refusal, SequenceId, TokenLogprobs, Usage};
@@ -79,44 +80,46 @@ pub struct NewRequest {
 pub enum SubmitError {
     /// It was refused.
     Refused(Refusal),
+    /// The engine thread is in a long step, and its mailbox is full.
+    Busy,
     /// The engine thread has ended.
     Stopped,
 }
 
+/// What a request's client and the engine thread tell each other besides commands and events.
+#[derive(Debug, Default)]
+pub struct Marks {
+    /// The engine has started it.
+    pub started: AtomicBool,
+    /// Its output is complete. The engine thread looks at it if it was asked to scan.
+    pub stopped: AtomicBool,
+}
+
 /// A request that the engine has taken. Dropping it cancels the request.
 pub struct LiveRequest {
-    id: SequenceId,
-    submitted: Micros,
-    meta: Arc<RequestMeta>,
-    events: mpsc::Receiver<StreamEvent>,
-    engine: EngineHandle,
-    ended: bool,
+    pub(super) id: SequenceId,
+    pub(super) submitted: Micros,
+    pub(super) events: mpsc::Receiver<StreamEvent>,
+    pub(super) marks: Arc<Marks>,
+    pub(super) engine: EngineHandle,
+    /// Its last event was read.
+    pub(super) ended: bool,
 }
 
 impl LiveRequest {
-    pub(super) fn new(
-        id: SequenceId,
-        submitted: Micros,
-        meta: Arc<RequestMeta>,
-        events: mpsc::Receiver<StreamEvent>,
-        engine: EngineHandle,
-    ) -> Self {
-        Self { id, submitted, meta, events, engine, ended: false }
-    }
-
     /// Returns the engine's id.
     pub fn id(&self) -> SequenceId {
         self.id
     }
 
-    /// Returns what operators see of it.
-    pub fn meta(&self) -> &RequestMeta {
-        &self.meta
-    }
-
     /// Returns when it was submitted, possibly during a step.
     pub fn submitted(&self) -> Micros {
         self.submitted
+    }
+
+    /// Whether the engine has started it. No event says so.
+    pub fn has_started(&self) -> bool {
+        self.marks.started.load(Ordering::Acquire)
     }
 
     /// Returns the next event. `None` if the engine dropped the request: the reader lagged too far behind, or the
@@ -146,6 +149,8 @@ impl LiveRequest {
 
     /// Ends the request because a stop string was found. Its `End` follows.
     pub fn stop(&self) {
+        // First: the message may not fit, and then the engine scans for it.
+        self.marks.stopped.store(true, Ordering::Release);
         self.engine.finish(self.id, FinishReason::Stop);
     }
 
@@ -162,6 +167,6 @@ impl Drop for LiveRequest {
         if !self.ended {
             self.engine.finish(self.id, FinishReason::Cancelled);
         }
-        self.engine.forget(self.id);
+        self.engine.forget();
     }
 }

@@ -216,6 +216,10 @@ impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> Self {
         match error {
             SubmitError::Refused(refusal) => Self::refused(&refusal),
+            SubmitError::Busy => Self::unavailable(
+                "busy",
+                "the engine is in a long step and takes no more requests until it ends; try again later",
+            ),
             SubmitError::Stopped => {
                 Self::unavailable("engine_stopped", "the engine has stopped; restart the host")
             }

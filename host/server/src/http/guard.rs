@@ -23,7 +23,7 @@ use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use tokio::time::{Instant, Sleep};
 
-use super::{ApiError, Body, wire};
+use super::{ApiError, Body, Unsent, wire};
 
 /// Most bytes that are read ahead of hyper, and how many of them in one read.
 const AHEAD_BYTES: usize = 16 << 10;
@@ -41,7 +41,7 @@ pub struct Patience {
 }
 
 /// State shared by a connection and the service that handles its requests.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Phase {
     /// A request is being handled.
     serving: AtomicBool,
@@ -49,17 +49,50 @@ pub struct Phase {
     requests: AtomicU64,
     /// Wakes the connection after each response, to restart its timers.
     connection: AtomicWaker,
+    unsent: Unsent,
+    /// The current response counts as unsent.
+    counted: AtomicBool,
 }
 
 /// Marks a request as being handled until it is dropped.
 pub struct Serving(Arc<Phase>);
 
 impl Phase {
+    /// The phase of a connection without requests. Its responses count in `unsent`.
+    pub fn new(unsent: Unsent) -> Self {
+        Self {
+            serving: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+            connection: AtomicWaker::new(),
+            unsent,
+            counted: AtomicBool::new(false),
+        }
+    }
+
     /// Call this when a head has arrived.
     pub fn begin(self: &Arc<Self>) -> Serving {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.serving.store(true, Ordering::Release);
+        // The response before a pipelined request may not be flushed yet; both count once.
+        if !self.counted.load(Ordering::Acquire) && self.unsent.begin() {
+            self.counted.store(true, Ordering::Release);
+        }
         Serving(Arc::clone(self))
+    }
+
+    /// All that hyper has written is sent.
+    fn flushed(&self) {
+        if !self.serving.load(Ordering::Acquire) && self.counted.swap(false, Ordering::AcqRel) {
+            self.unsent.end();
+        }
+    }
+}
+
+impl Drop for Phase {
+    fn drop(&mut self) {
+        if *self.counted.get_mut() {
+            self.unsent.end();
+        }
     }
 }
 
@@ -283,6 +316,10 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
             Poll::Ready(Ok(())) => Pin::new(&mut self.inner).poll_flush(cx),
             other => other,
         };
+        if matches!(polled, Poll::Ready(Ok(()))) {
+            // hyper calls this only when its own buffer is empty.
+            self.phase.flushed();
+        }
         self.watch_write(cx, polled)
     }
 

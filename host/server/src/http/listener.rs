@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::guard::{Guarded, Patience, Phase, ServedBody};
 use super::tls::Tls;
-use super::{Answer, ApiError, wire};
+use super::{Answer, ApiError, Unsent, wire};
 
 /// Most bytes that hyper buffers per connection and direction.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -46,6 +46,8 @@ pub struct ListenerOptions {
     pub tls: Option<Arc<Tls>>,
     /// Counts open connections, for the metrics.
     pub open: Arc<AtomicUsize>,
+    /// Counts responses until they are sent, for the shutdown.
+    pub unsent: Unsent,
 }
 
 /// A bound socket that isn't served yet.
@@ -131,10 +133,10 @@ where
 {
     let _ = stream.set_nodelay(true);
     let Some(tls) = &options.tls else {
-        return serve_connection(stream, options.patience, shutdown, handler).await;
+        return serve_connection(stream, options, shutdown, handler).await;
     };
     match tokio::time::timeout(options.patience.head, tls.accept(stream)).await {
-        Ok(Ok(stream)) => serve_connection(stream, options.patience, shutdown, handler).await,
+        Ok(Ok(stream)) => serve_connection(stream, options, shutdown, handler).await,
         Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
         Err(_) => tracing::debug!("a TLS handshake took too long"),
     }
@@ -142,7 +144,7 @@ where
 
 async fn serve_connection<S, H, F>(
     stream: S,
-    patience: Patience,
+    options: &ListenerOptions,
     mut shutdown: watch::Receiver<bool>,
     handler: H,
 ) where
@@ -150,7 +152,7 @@ async fn serve_connection<S, H, F>(
     H: Fn(Request<Incoming>) -> F + Unpin,
     F: Future<Output = Answer> + Send + 'static,
 {
-    let phase = Arc::new(Phase::default());
+    let phase = Arc::new(Phase::new(options.unsent.clone()));
     let for_service = Arc::clone(&phase);
     let service = service_fn(move |request| {
         let serving = for_service.begin();
@@ -164,7 +166,7 @@ async fn serve_connection<S, H, F>(
         .max_headers(MAX_HEADERS)
         .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(BUFFER_BYTES)
-        .serve_connection(Guarded::new(TokioIo::new(stream), patience, phase), service);
+        .serve_connection(Guarded::new(TokioIo::new(stream), options.patience, phase), service);
     let mut stopping = pin!(shutdown.wait_for(|stop| *stop));
     let mut told = false;
     let result = poll_fn(|cx| {

@@ -9,6 +9,7 @@ mod listener;
 mod query;
 mod request_id;
 mod tls;
+mod unsent;
 
 use std::convert::Infallible;
 
@@ -27,6 +28,7 @@ pub use listener::{Listener, ListenerOptions};
 pub use query::Query;
 pub use request_id::RequestId;
 pub use tls::Tls;
+pub use unsent::Unsent;
 
 /// Body of every response.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;

@@ -1,6 +1,8 @@
 //! Metrics for `/metrics` and the console. Nothing here runs on the engine thread: counters come from its
 //! reports, latencies from the streams.
 
+mod calls;
+mod families;
 mod process;
 mod recorder;
 mod render;

@@ -102,6 +102,11 @@ impl Recorder {
         self.windows.ttft.add(after.0 as f64 / 1e3);
     }
 
+    /// Counts an admitted request that ended with an error. Codes are a fixed set, so the family is bounded.
+    pub fn failed(&self, code: &'static str) {
+        self.errors.get_or_create(&vec![("code", code.to_owned())]).inc();
+    }
+
     /// Records a request that ended.
     pub fn ended(&self, outcome: &Outcome) {
         if let Some(ms) = outcome.timings.ttft_ms {
@@ -119,8 +124,7 @@ impl Recorder {
             self.decode.observe(ms / 1e3);
         }
         match &outcome.error {
-            // Codes are a fixed set, so the family is bounded.
-            Some(error) => _ = self.errors.get_or_create(&vec![("code", error.reason().to_owned())]).inc(),
+            Some(error) => self.failed(error.reason()),
             None => {
                 self.e2e.observe(outcome.e2e_ms / 1e3);
                 self.windows.e2e.add(outcome.e2e_ms);

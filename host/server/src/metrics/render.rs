@@ -8,17 +8,22 @@ use std::time::{Duration, Instant};
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
-use infer_api::admin::{CacheLengths, State};
-use infer_core::FinishReason;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
+use infer_api::admin::{CacheLengths, PolicySlot, State};
+use infer_core::policy::{FaultKind, PolicyKind};
+use infer_core::trial::ShadowState;
+use infer_core::{Change, Durations, FinishReason};
+use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::Mutex;
 
+use super::calls::Calls;
+use super::families::{Families, Kind, Labels};
 use super::process::ProcessUsage;
 use crate::admin;
 use crate::app::{App, Health};
+use crate::engine::Observer;
+use crate::http::{self, Answer, ApiError};
 use crate::startup::load::shares_blocks;
 use crate::tenants::UsageSnapshot;
 
@@ -29,16 +34,16 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// follow each other; and metrics are needed most when the device is stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-type Labels = Vec<(&'static str, String)>;
-
-/// All metrics: content type and text. While the model loads, or after the engine has stopped, only the
-/// host's own metrics are there; during a long step the engine's are those of the last scrape, with
-/// `infer_state_age_seconds`.
-pub async fn render(app: &App, headers: &HeaderMap) -> (&'static str, String) {
+/// All metrics. While the model loads, or after the engine has stopped, only the host's own are there; during a
+/// long step the engine's are those of the last scrape, with `infer_state_age_seconds`.
+pub async fn render(app: &App, headers: &HeaderMap) -> Answer {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
     let open_metrics = accepts.into_iter().any(|v| v.contains("application/openmetrics-text"));
     let text = app.scrapes.text(app).await;
-    if open_metrics { (OPEN_METRICS, text.to_string()) } else { (PROMETHEUS, older(&text)) }
+    match open_metrics {
+        true => http::text(OPEN_METRICS, text.to_string()),
+        false => http::text(PROMETHEUS, older(&text)),
+    }
 }
 
 /// Scrapes need no key, and each makes the engine report between two steps. So only one runs at a time, and
@@ -55,7 +60,33 @@ struct Last {
     number: u64,
     text: Arc<str>,
     /// The engine's last report.
-    state: Option<(Instant, State)>,
+    report: Option<Report>,
+    calls: Calls,
+}
+
+/// A report of the engine, as far as metrics show it.
+#[derive(Debug)]
+struct Report {
+    asked: Instant,
+    state: State,
+    /// Device times of all steps.
+    steps: Durations,
+    /// Durations of the live policies' calls.
+    calls: Vec<(Labels, Durations)>,
+}
+
+impl Report {
+    async fn ask(app: &App, calls: &mut Calls) -> Result<Self, ApiError> {
+        let asked = Instant::now();
+        let served = app.served()?;
+        let report = admin::report_within(served, PATIENCE).await?;
+        Ok(Self {
+            asked,
+            state: admin::numbers(app, served, &report),
+            steps: report.steps,
+            calls: calls.add(&report.snapshot.policies),
+        })
+    }
 }
 
 impl Scrapes {
@@ -65,13 +96,12 @@ impl Scrapes {
         let mut last = self.last.lock().await;
         if last.number <= before {
             let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
-            let asked = Instant::now();
-            match admin::state_within(app, PATIENCE).await {
-                Ok(state) => last.state = Some((asked, state)),
+            match Report::ask(app, &mut last.calls).await {
+                Ok(report) => last.report = Some(report),
                 Err(_) if app.served().is_ok_and(|served| served.engine.is_alive()) => {}
-                Err(_) => last.state = None,
+                Err(_) => last.report = None,
             }
-            last.text = open_metrics_text(app, last.state.as_ref()).into();
+            last.text = open_metrics_text(app, last.report.as_ref()).into();
             last.number = number;
         }
         Arc::clone(&last.text)
@@ -102,20 +132,28 @@ fn older(text: &str) -> String {
     out
 }
 
-fn open_metrics_text(app: &App, state: Option<&(Instant, State)>) -> String {
+fn open_metrics_text(app: &App, report: Option<&Report>) -> String {
     let mut families = Families::default();
     let health = app.served().map(|served| served.health(app.config.bounds.step_timeout));
     let ready = !app.is_draining() && matches!(health, Ok(Health::Working));
     families.gauge("infer_ready", "1 while new requests are accepted", u8::from(ready).into());
     process(&mut families, app);
     tenants(&mut families, app);
-    if let (Some((asked, state)), Ok(served)) = (state, app.served()) {
+    if let (Some(report), Ok(served)) = (report, app.served()) {
+        let Report { asked, state, steps, calls } = report;
         families.gauge(
             "infer_state_age_seconds",
             "Age of the engine's metrics, which can't be updated during a step",
             asked.elapsed().as_secs_f64(),
         );
         own(&mut families, state);
+        families.histograms("infer_step_seconds", "Device time of a step", vec![(Vec::new(), *steps)]);
+        policies(&mut families, state, served.engine.observer());
+        families.histograms(
+            "infer_policy_call_seconds",
+            "Time of a call of the live policy; in a list each member's calls are its own",
+            calls.clone(),
+        );
         let config = CacheConfig {
             block_size: served.block_size,
             total_blocks: served.total_blocks,
@@ -184,6 +222,9 @@ fn process(f: &mut Families, app: &App) {
     let open = app.connections.load(Ordering::Relaxed);
     f.gauge("infer_http_connections", "Open connections of the data plane", open as f64);
     f.gauge("process_start_time_seconds", "Unix time of the start", app.clock.started_unix_s() as f64);
+    // Without a limit it is the largest number, as Prometheus' own clients have it.
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    f.gauge("process_max_fds", "Limit of open file descriptors", limit as f64);
     let Some(usage) = ProcessUsage::now() else { return };
     f.gauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes as f64);
     f.gauge("process_open_fds", "Open file descriptors", usage.open_files as f64);
@@ -261,7 +302,6 @@ fn own(f: &mut Families, s: &State) {
         by("event", &s.cache_events),
     );
     prefixes(f, s);
-    policies(f, s);
 }
 
 /// Prefix cache totals by outcome; hit rates and mean lengths follow from them.
@@ -286,11 +326,31 @@ fn prefixes(f: &mut Families, s: &State) {
     }
 }
 
-fn policies(f: &mut Families, s: &State) {
-    let each = |value: &dyn Fn(&infer_api::admin::PolicySlot) -> f64| -> Vec<(Labels, f64)> {
+fn policies(f: &mut Families, s: &State, observer: &Observer) {
+    let each = |value: &dyn Fn(&PolicySlot) -> f64| -> Vec<(Labels, f64)> {
         s.policies.iter().map(|p| (vec![("kind", p.kind.clone())], value(p))).collect()
     };
-    f.family("infer_policy_faults", "Policy faults of a slot", Kind::Counter, each(&|p| p.faults as f64));
+    let faults = PolicyKind::ALL.into_iter().flat_map(|kind| {
+        FaultKind::ALL
+            .map(|fault| (of_slot(kind, "reason", fault.name()), observer.faults(kind, fault) as f64))
+    });
+    f.family("infer_policy_faults", "Faults of a slot's live policies", Kind::Counter, faults.collect());
+    let changes = PolicyKind::ALL.into_iter().flat_map(|kind| {
+        Change::ALL.map(|how| (of_slot(kind, "change", how.name()), observer.changes(kind, how) as f64))
+    });
+    f.family("infer_policy_changes", "Changes of a slot's live policy", Kind::Counter, changes.collect());
+    let trials = s.policies.iter().flat_map(|p| {
+        let watching = p.shadow.as_ref().is_some_and(|shadow| shadow.state == ShadowState::Watching.name());
+        [("canary", p.state == "canary"), ("shadow", watching)].map(|(mode, runs)| {
+            (vec![("kind", p.kind.clone()), ("mode", mode.to_owned())], f64::from(u8::from(runs)))
+        })
+    });
+    f.family("infer_policy_trial", "1 while a policy is on trial", Kind::Gauge, trials.collect());
+    f.gauge(
+        "infer_policy_quarantined",
+        "Quarantined components, each with a configuration",
+        observer.quarantine().count() as f64,
+    );
     f.family(
         "infer_policy_fallbacks",
         "Decisions made by the built-in policy instead",
@@ -322,6 +382,10 @@ fn policies(f: &mut Families, s: &State) {
     f.family("infer_policy_info", "Live policy", Kind::Gauge, info.collect());
 }
 
+fn of_slot(kind: PolicyKind, label: &'static str, value: &str) -> Labels {
+    vec![("kind", kind.name().to_owned()), (label, value.to_owned())]
+}
+
 /// Usage by tenant; `Tenants::usage` bounds the number of rows.
 fn tenants(f: &mut Families, app: &App) {
     let all = app.tenants.usage();
@@ -329,7 +393,7 @@ fn tenants(f: &mut Families, app: &App) {
         let rows = all.iter().map(|(tenant, usage)| (vec![("tenant", tenant.clone())], value(usage) as f64));
         f.family(name, help, Kind::Counter, rows.collect());
     };
-    family("infer_tenant_requests", "Admitted requests of a tenant that have ended", |u| u.requests);
+    family("infer_tenant_requests", "Requests of a tenant that ended and were not refused", |u| u.requests);
     family("infer_tenant_requests_refused", "Refused requests of a tenant", |u| u.refused);
     family("infer_tenant_requests_failed", "Admitted requests that ended with an error", |u| u.failed);
     family("infer_tenant_prompt_tokens", "Prompt tokens of a tenant's requests", |u| u.prompt_tokens);
@@ -400,70 +464,5 @@ fn finish_name(reason: FinishReason) -> &'static str {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
         FinishReason::Cancelled => "cancelled",
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Gauge,
-    Counter,
-    RealCounter,
-}
-
-/// Metric families with their values, collected before encoding.
-#[derive(Debug, Default)]
-struct Families(Vec<Family>);
-
-#[derive(Debug)]
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    kind: Kind,
-    rows: Vec<(Labels, f64)>,
-}
-
-impl Families {
-    fn gauge(&mut self, name: &'static str, help: &'static str, value: f64) {
-        self.family(name, help, Kind::Gauge, vec![(Vec::new(), value)]);
-    }
-
-    fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
-        self.family(name, help, Kind::Counter, vec![(Vec::new(), value as f64)]);
-    }
-
-    fn real_counter(&mut self, name: &'static str, help: &'static str, value: f64) {
-        self.family(name, help, Kind::RealCounter, vec![(Vec::new(), value)]);
-    }
-
-    fn family(&mut self, name: &'static str, help: &'static str, kind: Kind, rows: Vec<(Labels, f64)>) {
-        self.0.push(Family { name, help, kind, rows });
-    }
-}
-
-impl Collector for Families {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        for family in &self.0 {
-            let metric_type = match family.kind {
-                Kind::Gauge => MetricType::Gauge,
-                Kind::Counter | Kind::RealCounter => MetricType::Counter,
-            };
-            let mut metric = encoder.encode_descriptor(family.name, family.help, None, metric_type)?;
-            for (labels, value) in &family.rows {
-                if labels.is_empty() {
-                    write(&mut metric, family.kind, *value)?;
-                } else {
-                    write(&mut metric.encode_family(labels)?, family.kind, *value)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn write(row: &mut MetricEncoder<'_>, kind: Kind, value: f64) -> Result<(), std::fmt::Error> {
-    match kind {
-        Kind::Gauge => row.encode_gauge(&value),
-        Kind::RealCounter => row.encode_counter::<NoLabelSet, _, u64>(&value, None),
-        Kind::Counter => row.encode_counter::<NoLabelSet, _, u64>(&(value as u64), None),
     }
 }

@@ -71,6 +71,14 @@ pub enum PolicyError {
         /// Why it was quarantined.
         reason: String,
     },
+    /// A fault, or a verdict on a canary, came before the change.
+    #[error("the {kind} slot has just changed and runs `{found}`; see its history, then retry")]
+    Overtaken {
+        /// The slot.
+        kind: PolicyKind,
+        /// The name of the policy that the slot runs.
+        found: String,
+    },
     /// The slot does not run the policy that the caller saw.
     #[error("the {kind} slot now runs `{found}`, not `{expected}`; refresh and retry")]
     NotThere {
@@ -96,7 +104,7 @@ impl PolicyError {
             Self::Prime(_) => "prime",
             Self::NoConfig => "configure",
             Self::NoPrevious(_) | Self::PreviousQuarantined { .. } => "no_previous",
-            Self::NotThere { .. } => "not_there",
+            Self::NotThere { .. } | Self::Overtaken { .. } => "not_there",
             Self::List(_) => "list",
             Self::Quarantined { .. } => "quarantined",
             Self::OtherOnTrial(_) => "on_trial",

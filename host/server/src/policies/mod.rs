@@ -15,12 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use infer_api::admin::{AdminEvent, AvailablePolicy, CanaryInfo, QuarantineEntry, SwapAnswer};
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyInfo, PolicyKind};
 use infer_core::snapshot::{SlotSnapshot, Snapshot};
-use infer_core::trial::ShadowState;
 use infer_wasm::PolicyLoader;
 use serde_json::Value;
 
 use crate::config::PolicyChoice;
-use crate::engine::{EngineHandle, EngineStopped, OtherOnTrial, SwapMode, Swapped, canary_info};
+use crate::engine::{
+    EngineHandle, EngineStopped, NotChanged, Provided, Seen, SlotChange, SwapMode, Swapped, canary_info,
+};
 
 pub use describe::shipped;
 pub use error::{PolicyError, Reconfigured};
@@ -117,7 +118,10 @@ impl PolicyManager {
                 drop_elsewhere(new.policy);
                 return Ok(unchanged(&slot, step));
             }
-            Ok(()) => self.bring_in(new, |policy| self.engine.swap(policy, mode)).await,
+            Ok(()) => {
+                let there = of.is_some().then(|| Seen::live(&slot));
+                self.bring_in(new, |policy| SlotChange::Swap(policy, mode), there).await
+            }
             Err(error) => {
                 drop_elsewhere(new.policy);
                 Err(error)
@@ -146,17 +150,18 @@ impl PolicyManager {
         choice: PolicyChoice,
     ) -> Result<Reconfigured, PolicyError> {
         let (new, _turn) = self.loaded(move |loader| load_choice(loader, kind, &choice)).await?;
-        let SlotSnapshot { policy: live, fallback, .. } = self.slot(kind).await?;
-        if !fallback && !self.is_configured(kind, &live) {
+        let slot = self.slot(kind).await?;
+        if !slot.fallback && !self.is_configured(kind, &slot.policy) {
             drop_elsewhere(new.policy);
-            return Ok(Reconfigured::Stays { name: live.name.clone() });
+            return Ok(Reconfigured::Stays { name: slot.policy.name.clone() });
         }
         if let Err(error) = self.admit(&new.origin) {
             drop_elsewhere(new.policy);
             return Err(error);
         }
         let info = Arc::clone(&new.origin.info);
-        let swapped = self.bring_in(new, |policy| self.engine.swap(policy, SwapMode::Now)).await?;
+        let change = |policy| SlotChange::Swap(policy, SwapMode::Now);
+        let swapped = self.bring_in(new, change, Some(Seen::live(&slot))).await?;
         let answer = self.finish(swapped, "now", &info);
         self.note_configured(kind, info);
         Ok(Reconfigured::Done(answer))
@@ -188,32 +193,26 @@ impl PolicyManager {
         Ok((new, self.one_at_a_time.lock().await))
     }
 
-    /// Hands a policy to the engine; primes a prefix cache first.
-    async fn bring_in<F>(
+    /// Hands a policy to the engine, which takes it if it is in no quarantine and the slot still has the policy that
+    /// was `there`. Primes a prefix cache first.
+    async fn bring_in(
         &self,
         New { mut policy, origin }: New,
-        enter: impl FnOnce(AnyPolicy) -> F,
-    ) -> Result<Swapped, PolicyError>
-    where
-        F: Future<Output = Result<Result<Swapped, OtherOnTrial>, EngineStopped>>,
-    {
+        change: impl FnOnce(AnyPolicy) -> SlotChange,
+        there: Option<Seen>,
+    ) -> Result<Swapped, PolicyError> {
         let kind = policy.kind();
+        let provided = Provided { there, sound: parts(&origin).cloned().collect() };
         let mut priming = Priming(None);
         if kind == PolicyKind::PrefixCache {
             (policy, priming) = self.primed(policy).await?;
         }
         // Before it is live: a fault in its first step is reported with what it was made of.
         self.origins.remember(kind, origin);
-        match enter(policy).await? {
-            Ok(swapped) => {
-                priming.done();
-                Ok(swapped)
-            }
-            Err(OtherOnTrial { kind, policy }) => {
-                drop_elsewhere(policy);
-                Err(PolicyError::OtherOnTrial(kind))
-            }
-        }
+        let swapped = self.engine.change(change(policy), provided).await?;
+        let swapped = swapped.map_err(|why| not_changed(kind, why))?;
+        priming.done();
+        Ok(swapped)
     }
 
     /// Tells a prefix cache which blocks are cached. The engine keeps what happens until it has the policy.
@@ -245,6 +244,11 @@ impl PolicyManager {
         }
     }
 
+    /// Returns a policy that was loaded earlier and, of a list, its members.
+    fn parts_of(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Vec<Arc<PolicyInfo>> {
+        self.origins.find(kind, policy).iter().flat_map(parts).cloned().collect()
+    }
+
     /// Returns the quarantine entry of a policy, or of a list's member.
     fn quarantined(&self, origin: &Origin) -> Option<QuarantineEntry> {
         let quarantine = self.engine.observer().quarantine();
@@ -266,19 +270,24 @@ impl PolicyManager {
         }
     }
 
-    /// Makes the shadow the live policy, or accepts the canary early. With `of`, fails unless that policy is the
+    /// Makes the shadow the live policy, or accepts the canary early, unless it is quarantined by now. With `of`, fails unless that policy is the
     /// shadow or canary.
     pub async fn promote(&self, kind: PolicyKind, of: Option<&str>) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
-        let slot = self.slot(kind).await?;
-        let tried = match slot.shadow {
-            Some(shadow) if !slot.trial && shadow.state == ShadowState::Watching => Some(shadow.policy),
-            _ => slot.trial.then_some(slot.policy),
-        };
-        let tried = tried.ok_or(PolicyError::NothingToPromote(kind))?;
-        expect(kind, &tried, of)?;
-        let swapped = self.engine.promote(kind).await?.ok_or(PolicyError::NothingToPromote(kind))?;
-        Ok(self.finish(swapped, "promote", &tried))
+        let tried = Seen::tried(&self.slot(kind).await?).ok_or(PolicyError::NothingToPromote(kind))?;
+        let info = Arc::clone(tried.policy());
+        expect(kind, &info, of)?;
+        let provided = Provided { there: Some(tried), sound: self.parts_of(kind, &info) };
+        let swapped = self.engine.change(SlotChange::Promote(kind), provided).await?;
+        let swapped = swapped.map_err(|why| match why {
+            // Its trial is over, and no other has begun.
+            NotChanged::Overtaken(slot) if Seen::tried(&slot).is_none() => {
+                PolicyError::NothingToPromote(kind)
+            }
+            NotChanged::Nothing => PolicyError::NothingToPromote(kind),
+            why => not_changed(kind, why),
+        })?;
+        Ok(self.finish(swapped, "promote", &info))
     }
 
     /// Stops a slot's shadow.
@@ -375,6 +384,19 @@ fn expect(kind: PolicyKind, found: &PolicyInfo, of: Option<&str>) -> Result<(), 
             Err(PolicyError::NotThere { kind, expected: of.to_owned(), found: found.name.clone() })
         }
         _ => Ok(()),
+    }
+}
+
+/// Why the engine did not change a slot.
+fn not_changed(kind: PolicyKind, why: NotChanged) -> PolicyError {
+    match why {
+        NotChanged::OtherOnTrial(other) => PolicyError::OtherOnTrial(other),
+        NotChanged::Overtaken(slot) => PolicyError::Overtaken { kind, found: slot.policy.name.clone() },
+        NotChanged::Quarantined(entry) => {
+            let QuarantineEntry { name, kind, reason, .. } = *entry;
+            PolicyError::Quarantined { name, kind, reason }
+        }
+        NotChanged::Nothing => PolicyError::NoPrevious(kind),
     }
 }
 

@@ -8,8 +8,8 @@ use infer_core::policy::{PolicyInfo, PolicyKind};
 use infer_core::snapshot::SlotSnapshot;
 
 use super::load::load_again;
-use super::{Origin, PolicyError, PolicyManager, blocking, expect};
-use crate::engine::Swapped;
+use super::{Origin, PolicyError, PolicyManager, blocking, expect, not_changed};
+use crate::engine::{Provided, Seen, SlotChange, Swapped};
 
 /// Policies that rollbacks can reach behind the engine's previous one, per slot.
 pub(super) const EARLIER: usize = 8;
@@ -25,28 +25,42 @@ impl PolicyManager {
         let _turn = self.one_at_a_time.lock().await;
         let slot = self.slot(kind).await?;
         expect(kind, &slot.policy, of)?;
-        if let Some(previous) = self.previous(&slot)
-            && let Some(swapped) = self.engine.rollback(kind).await?
-        {
-            return Ok(self.finish(swapped, "rollback", &previous));
-        }
-        let (swapped, back) = self.rollback_to_earlier(slot).await?;
+        let rolled_back = match self.previous(&slot) {
+            Some(previous) => self.rollback_to_previous(&slot, previous).await,
+            None => self.rollback_to_earlier(slot).await,
+        };
+        let (swapped, back) = rolled_back.map_err(|error| match error {
+            PolicyError::Quarantined { name, reason, .. } => {
+                PolicyError::PreviousQuarantined { kind, name, reason }
+            }
+            other => other,
+        })?;
         Ok(self.finish(swapped, "rollback", &back))
+    }
+
+    async fn rollback_to_previous(
+        &self,
+        slot: &SlotSnapshot,
+        previous: Arc<PolicyInfo>,
+    ) -> Result<(Swapped, Arc<PolicyInfo>), PolicyError> {
+        let kind = slot.kind;
+        let provided = Provided { there: Some(Seen::live(slot)), sound: self.parts_of(kind, &previous) };
+        let swapped = self.engine.change(SlotChange::Rollback(kind), provided).await?;
+        Ok((swapped.map_err(|why| not_changed(kind, why))?, previous))
     }
 
     async fn rollback_to_earlier(
         &self,
         slot: SlotSnapshot,
     ) -> Result<(Swapped, Arc<PolicyInfo>), PolicyError> {
-        let kind = slot.kind;
+        let (kind, there) = (slot.kind, Seen::live(&slot));
         let last = self.last_earlier(&slot);
         let (at, earlier) = last.ok_or_else(|| self.no_way_back(kind, slot.previous))?;
         let then = Arc::clone(&earlier.info);
         let loader = self.loader.clone();
         let new = blocking(move || load_again(&loader, kind, earlier)).await?;
         let info = Arc::clone(&new.origin.info);
-        let enter = |policy| async { self.engine.rollback_to(policy).await.map(Ok) };
-        let swapped = self.bring_in(new, enter).await?;
+        let swapped = self.bring_in(new, SlotChange::RollbackTo, Some(there)).await?;
         // Drops it, since it is live, and those after it, which were rolled back from.
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].truncate(at);
         let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);

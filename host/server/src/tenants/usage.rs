@@ -16,13 +16,13 @@ pub struct Usage {
 /// The counters' values at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageSnapshot {
-    /// Admitted requests that have ended, for any reason.
+    /// Requests that were not refused and have ended, for any reason.
     pub requests: u64,
     /// Requests refused.
     pub refused: u64,
     /// Admitted requests that ended with an error.
     pub failed: u64,
-    /// Prompt tokens of admitted requests.
+    /// Prompt tokens of requests that the engine took.
     pub prompt_tokens: u64,
     /// Prompt tokens found in the prefix cache.
     pub cached_tokens: u64,
@@ -36,7 +36,7 @@ impl Usage {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an admitted request that ended. `cached_tokens` of its prompt were in the prefix cache.
+    /// Counts a request that was not refused and has ended. `cached_tokens` of its prompt were in the prefix cache.
     pub fn ended(&self, prompt_tokens: u32, cached_tokens: u32, generated_tokens: u32, failed: bool) {
         let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
         add(&self.requests, 1);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read as _;
 use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,10 +19,10 @@ fn log(home: &Home) -> String {
     fs::read_to_string(home.path("log.txt")).unwrap()
 }
 
-/// The fields of each line with this message.
+/// Each line with this message.
 fn lines(log: &str, message: &str) -> Vec<Value> {
     let all = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    all.map(|mut line| line["fields"].take()).filter(|fields| fields["message"] == message).collect()
+    all.filter(|line| line["message"] == message).collect()
 }
 
 fn read(mut stream: TcpStream) -> String {
@@ -97,12 +98,64 @@ fn log_is_json_from_the_start_to_the_end() {
     let messages: Vec<String> = log
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}")))
-        .map(|line| line["fields"]["message"].as_str().unwrap().to_owned())
+        .map(|line| line["message"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!((messages[0].as_str(), messages.last().map(String::as_str)), ("starting", Some("stopped")));
     let listening = lines(&log, "listening").pop().expect("the ready line");
     assert!(listening["data"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{listening}");
     assert_eq!(listening["admin"], json!(admin));
+    assert_eq!((&listening["level"], &listening["target"]), (&json!("INFO"), &json!("infer_server::serve")));
+}
+
+#[test]
+fn service_manager_is_told_of_the_start_and_of_the_end() {
+    let home = Home::new();
+    let path = home.path("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let told = || {
+        let mut state = [0; 64];
+        let length = manager.recv(&mut state).unwrap();
+        String::from_utf8_lossy(&state[..length]).into_owned()
+    };
+    let host = Host::start(home.serve(&format!("export NOTIFY_SOCKET='{}'", path.display()), &[]));
+    assert_eq!(told(), "READY=1");
+    host.ends();
+    assert_eq!(told(), "STOPPING=1");
+}
+
+/// Whether somebody reads it in the end or not.
+#[test]
+fn log_that_nobody_reads_holds_up_nothing_and_its_gap_is_reported() {
+    for read_at_last in [false, true] {
+        let home = Home::new();
+        // Opened for both directions, it takes what fits in the kernel's buffer, and then nothing.
+        let unread = "mkfifo log.fifo; exec 2<>log.fifo; export INFER_LOG=debug";
+        let host = Host::start(home.serve(unread, &[]));
+        // More than the host keeps for a slow reader. Each refusal is logged with its path.
+        let line = format!("GET /{}", "x".repeat(16 << 10));
+        for _ in 0..350 {
+            let stream = host.send(&line, "", "");
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            assert!(read(stream).starts_with("HTTP/1.1 404 "));
+        }
+        host.serves();
+        let log = home.path("log.fifo");
+        let reader = read_at_last.then(|| {
+            let mut log = fs::File::open(log).unwrap();
+            std::thread::spawn(move || {
+                let mut text = Vec::new();
+                log.read_to_end(&mut text).unwrap();
+                String::from_utf8(text).unwrap()
+            })
+        });
+        host.ends();
+        if let Some(reader) = reader {
+            let text = reader.join().unwrap();
+            let reported = text.contains("WARN infer_server::log: log lines were dropped because");
+            assert!(reported, "{} bytes were written", text.len());
+        }
+    }
 }
 
 #[test]

@@ -98,6 +98,31 @@ async fn fields_without_effect_are_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fields_of_vllm_are_accepted_at_their_defaults_alone() {
+    let host = Host::start(config()).await;
+    let plain = reply(&host, json!({})).await;
+    let defaults = json!({
+        "add_special_tokens": false, "best_of": 1, "chat_template": null, "chat_template_kwargs": null,
+        "documents": null, "echo": false, "mm_processor_kwargs": null, "use_beam_search": false,
+        "length_penalty": 1.0, "bad_words": [], "prompt_logprobs": null, "guided_json": null,
+    });
+    assert_eq!(reply(&host, defaults).await, plain);
+    for (name, value) in [
+        ("add_special_tokens", json!(true)),
+        ("best_of", json!(2)),
+        ("documents", json!([{"text": "x"}])),
+        ("prompt_logprobs", json!(0)),
+    ] {
+        let answer = chat(&host, json!({name: value})).await;
+        let (status, body) = (answer.status(), answer.json::<Value>().await.unwrap());
+        let error = &body["error"];
+        assert_eq!((status.as_u16(), &error["param"]), (422, &json!(name)), "{body}");
+        assert_eq!(error["code"], "not_supported", "{body}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn given_template_replaces_the_checkpoints_own() {
     for own in [None, Some("{{ raise_exception('not me') }}"), Some("{% if %}")] {
         let checkpoint = checkpoint(own);

@@ -186,6 +186,50 @@ async fn every_rejection_has_its_status_and_names_the_field() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compressed_body_is_a_415_that_asks_for_a_plain_one() {
+    let host = Host::start(config()).await;
+    let body = request(json!({"stream": false})).to_string();
+    for (coding, status) in [("gzip", 415), ("zstd, br", 415), ("identity", 200), ("Identity", 200)] {
+        let post = host.client.post(host.url("/v1/completions")).header("content-encoding", coding);
+        let answer = post.body(body.clone()).send().await.unwrap();
+        assert_eq!(answer.status(), status, "{coding}");
+        if status == 415 {
+            let error = &answer.json::<Value>().await.unwrap()["error"];
+            assert_eq!(error["code"], "unsupported_media_type", "{error}");
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains(&format!("content-encoding `{coding}`")), "{message}");
+            assert!(message.contains("uncompressed"), "{message}");
+        }
+    }
+    host.server.shutdown().await;
+}
+
+/// LiteLLM and coding agents shorten a conversation if they find these words.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_beyond_the_context_is_refused_in_openais_words() {
+    let host = Host::start(config()).await;
+    let models: Value = host.client.get(host.url("/v1/models")).send().await.unwrap().json().await.unwrap();
+    let limit = models["data"][0]["max_model_len"].as_u64().unwrap();
+    let words = format!("this model's maximum context length is {limit} tokens; ");
+    let long = "word ".repeat(limit as usize);
+    let chat = json!({"model": "demo", "messages": [{"role": "user", "content": long}]});
+    for (path, body, param, part) in [
+        ("/v1/completions", request(json!({"prompt": vec![1; limit as usize]})), "prompt", "shorten it"),
+        ("/v1/completions", request(json!({"max_tokens": limit})), "max_tokens", "ask for at most "),
+        ("/v1/chat/completions", chat, "messages", "shorten it"),
+    ] {
+        let answer = host.post(path, &body).await;
+        assert_eq!(answer.status(), 422, "{path}, {param}");
+        let error = &answer.json::<Value>().await.unwrap()["error"];
+        assert_eq!((&error["param"], &error["code"]), (&json!(param), &json!("context_length_exceeded")));
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with(&format!("{param}: {words}")) && message.contains(part), "{message}");
+        assert!(!message.contains('"'), "{message}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_ids_are_echoed_or_generated() {
     let host = Host::start(config()).await;
     let answer = host.client.get(host.url("/health")).header("x-request-id", "mine-1").send().await.unwrap();
@@ -382,6 +426,8 @@ async fn models_health_version_and_metrics_are_served() {
     };
     let models: Value = serde_json::from_str(&get("/v1/models").await).unwrap();
     assert_eq!(models["data"][0]["id"], "demo");
+    assert_eq!(models["data"][0]["root"], "demo");
+    assert_eq!(models["data"][0].get("parent"), Some(&Value::Null));
     assert!(models["data"][0]["max_model_len"].as_u64().unwrap() >= 512);
     get("/health").await;
     get("/health/ready").await;
@@ -408,6 +454,13 @@ async fn models_health_version_and_metrics_are_served() {
         "infer_kv_blocks_available",
         "infer_max_admissible_tokens",
         "infer_device_faults_total 0",
+        "infer_step_seconds_bucket{le=\"+Inf\"} ",
+        "infer_policy_call_seconds_count{kind=\"scheduler\",name=\"continuous\"} ",
+        "infer_policy_faults_total{kind=\"scheduler\",reason=\"trap\"} 0",
+        "infer_policy_changes_total{kind=\"admission\",change=\"swap\"} 0",
+        "infer_policy_trial{kind=\"prefix-cache\",mode=\"canary\"} 0",
+        "infer_policy_quarantined 0",
+        "process_max_fds ",
         "vllm:num_requests_running{model_name=\"demo\"} 0",
         "vllm:num_requests_waiting{model_name=\"demo\"} 0",
         "vllm:kv_cache_usage_perc{",

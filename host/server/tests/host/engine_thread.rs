@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use infer_core::engine::Policies;
+use infer_core::request::RefusalReason;
 use infer_core::{
     Batch, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Executor, FinishReason, Micros, Request,
     SamplingParams, SessionId, StepOutput, TenantId,
 };
 use infer_server::engine::{
-    ChannelBounds, Clock, End, EngineThread, LiveRequest, NewRequest, RequestMeta, StreamEvent, SubmitError,
-    spawn,
+    ChannelBounds, Clock, End, EngineHandle, EngineThread, LiveRequest, NewRequest, RequestMeta, StreamEvent,
+    SubmitError, Wanted, spawn,
 };
+use tokio::task::JoinHandle;
 
 /// Samples token 7 for every row, or CRAWLS after CRAWLS; misbehaves if a prompt asks for it. May work asynchronously,
 /// as a device does.
@@ -140,6 +142,20 @@ fn crawl() -> NewRequest {
     let NewRequest { mut request, meta } = request(&[CRAWLS]);
     request.max_new_tokens = 1_000;
     NewRequest { request, meta }
+}
+
+/// Keeps the engine thread from everything else until the sender is dropped.
+async fn occupy(handle: &EngineHandle) -> (std::sync::mpsc::Sender<()>, JoinHandle<()>) {
+    let (entered, inside) = tokio::sync::oneshot::channel();
+    let (let_go, held) = std::sync::mpsc::channel::<()>();
+    let handle = handle.clone();
+    let look = move |_: &Engine, _| {
+        entered.send(()).unwrap();
+        let _ = held.recv();
+    };
+    let looking = tokio::spawn(async move { handle.inspect(look).await.unwrap() });
+    inside.await.unwrap();
+    (let_go, looking)
 }
 
 #[tokio::test]
@@ -337,27 +353,82 @@ async fn submission_dropped_before_its_reply_leaves_nothing_behind() {
 #[tokio::test]
 async fn request_counts_as_live_before_the_engine_has_taken_it() {
     let engine = start();
-    let (entered, inside) = tokio::sync::oneshot::channel();
-    let (let_go, held) = std::sync::mpsc::channel::<()>();
-    let handle = engine.handle.clone();
-    let look = move |_: &Engine, _| {
-        entered.send(()).unwrap();
-        let _ = held.recv();
-    };
-    let looking = tokio::spawn(async move { handle.inspect(look).await });
-    inside.await.unwrap();
     // The engine is blocked, so it can't have taken anything.
+    let (let_go, looking) = occupy(&engine.handle).await;
     let handle = engine.handle.clone();
     let mut submitted = std::pin::pin!(handle.submit(request(&[1, 2])));
     assert!(futures_util::poll!(submitted.as_mut()).is_pending());
     assert_eq!(engine.handle.live(), 1);
     drop(let_go);
-    looking.await.unwrap().unwrap();
+    looking.await.unwrap();
     to_the_end(submitted.await.unwrap()).await;
     assert_eq!(engine.handle.live(), 0);
     engine.handle.drain();
     assert!(matches!(engine.handle.submit(request(&[1])).await, Err(SubmitError::Refused(_))));
     assert_eq!(engine.handle.live(), 0, "a refused request is not live");
+    engine.stop();
+}
+
+/// Also while its client has not read the reply to its submission.
+#[tokio::test]
+async fn request_has_its_name_from_the_moment_it_is_taken() {
+    let engine = start();
+    let handle = engine.handle.clone();
+    handle.hold_steps();
+    let (let_go, looking) = occupy(&handle).await;
+    let named = || Wanted::Name("three".to_owned());
+    let meta = RequestMeta { request_id: "three".to_owned(), ..RequestMeta::default() };
+    let choices = (0..3).map(|_| request(&[1, 2]).request).collect();
+    let mut submitted = std::pin::pin!(handle.submit_all(choices, meta));
+    let mut report = std::pin::pin!(handle.report());
+    let mut found = std::pin::pin!(handle.detail(named()));
+    let mut cancelled = std::pin::pin!(handle.cancel(named()));
+    let mut again = std::pin::pin!(handle.cancel(named()));
+    // Each sends its command, in this order.
+    assert!(futures_util::poll!(submitted.as_mut()).is_pending());
+    assert!(futures_util::poll!(report.as_mut()).is_pending());
+    assert!(futures_util::poll!(found.as_mut()).is_pending());
+    assert!(futures_util::poll!(cancelled.as_mut()).is_pending());
+    assert!(futures_util::poll!(again.as_mut()).is_pending());
+    drop(let_go);
+    looking.await.unwrap();
+    let report = report.await.unwrap();
+    let mut ids: Vec<_> = report.snapshot.requests.iter().map(|row| row.id).collect();
+    ids.sort_unstable();
+    let names: Vec<_> = report.metas.iter().map(|meta| meta.request_id.as_str()).collect();
+    assert_eq!((ids.len(), names), (3, vec!["three"; 3]));
+    let found = found.await.unwrap().expect("it is live");
+    assert_eq!((found.row.id, found.meta.request_id.as_str()), (ids[0], "three"));
+    assert_eq!(cancelled.await.unwrap(), ids, "all choices in one go");
+    assert!(again.await.unwrap().is_empty(), "they have ended");
+    for live in submitted.await.unwrap() {
+        let (_, end) = to_the_end(live).await;
+        assert!(matches!(end, Some(End::Finished { reason: FinishReason::Cancelled, .. })), "{end:?}");
+    }
+    assert!(handle.detail(Wanted::Id(ids[0])).await.unwrap().is_none());
+    engine.stop();
+}
+
+#[tokio::test]
+async fn full_mailbox_loses_neither_a_stop_nor_a_drain_and_is_not_taken_for_the_engines_end() {
+    let engine = start();
+    let handle = engine.handle.clone();
+    let mut running = handle.submit(crawl()).await.unwrap();
+    assert!(matches!(running.next().await, Some(StreamEvent::Token { .. })));
+    let (let_go, looking) = occupy(&handle).await;
+    while handle.expire(Vec::new()).is_ok() {}
+    assert!(matches!(handle.submit(request(&[1])).await, Err(SubmitError::Busy)));
+    assert_eq!((handle.live(), handle.refused_while_busy()), (1, 1));
+    running.stop();
+    handle.drain();
+    drop(let_go);
+    looking.await.unwrap();
+    let (_, end) = to_the_end(running).await;
+    assert!(matches!(end, Some(End::Finished { reason: FinishReason::Stop, .. })), "{end:?}");
+    let Err(SubmitError::Refused(refusal)) = handle.submit(request(&[1])).await else {
+        panic!("it drains");
+    };
+    assert_eq!(refusal.reason, RefusalReason::Draining);
     engine.stop();
 }
 

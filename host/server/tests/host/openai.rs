@@ -495,11 +495,8 @@ async fn cancelled_scoring_reports_cancelled() {
         .send();
     let waiting = tokio::spawn(request);
     host.until("it waits", |state| state["queue"]["waiting"] == 1).await;
-    // The engine has it a moment before its id is known.
-    let cancel = async || host.admin(reqwest::Method::DELETE, "/admin/requests/score").send().await.unwrap();
-    while cancel().await.status() == 404 {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    let cancelled = host.admin(reqwest::Method::DELETE, "/admin/requests/score").send().await.unwrap();
+    assert_eq!(cancelled.status(), 200, "what the state shows can be cancelled by its name");
     let body: Value = waiting.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(body["choices"][0]["finish_reason"], "cancelled", "{body}");
     host.server.engine().release_steps();
@@ -509,7 +506,9 @@ async fn cancelled_scoring_reports_cancelled() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn model_is_served_under_its_configured_names() {
     let served_model_names = vec!["a=b & c+d".to_owned(), "org/large".to_owned()];
-    let host = Host::start(Config { served_model_names, ..config() }).await;
+    let folder = common::model_with_tools("hermes");
+    let model = folder.path().to_str().unwrap().to_owned();
+    let host = Host::start(Config { model, served_model_names, ..config() }).await;
     let get = async |path: &str| {
         let answer = host.client.get(host.url(path)).send().await.unwrap();
         (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
@@ -518,6 +517,11 @@ async fn model_is_served_under_its_configured_names() {
     let ids: Vec<&str> =
         models["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["a=b & c+d", "org/large"]);
+    // What vLLM's load generator takes for the name of the tokenizer.
+    let own = folder.path().file_name().unwrap().to_str().unwrap();
+    for card in models["data"].as_array().unwrap() {
+        assert_eq!((&card["root"], card.get("parent")), (&json!(own), Some(&Value::Null)), "{card}");
+    }
     for path in ["a=b%20&%20c+d", "a%3Db%20%26%20c%2Bd"] {
         assert_eq!(get(&format!("/v1/models/{path}")).await.1["id"], ids[0], "{path}");
     }

@@ -9,6 +9,8 @@ use infer_server::engine::{NewRequest, RequestMeta, StreamEvent};
 use infer_server::serve;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// Fields of a request that runs until it is cancelled.
 fn endless() -> Value {
@@ -98,6 +100,31 @@ async fn drain_finishes_streams_and_rejects_new_requests() {
     }
     assert!(text.contains("event: done") && text.contains("\"finish_reason\":\"length\""), "{text}");
     rest.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn draining_host_closes_the_connections_that_clients_keep() {
+    let host = Host::start(config()).await;
+    let get = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut kept = TcpStream::connect(host.server.data_addr).await.unwrap();
+    kept.write_all(get).await.unwrap();
+    let mut before = Vec::new();
+    while !before.ends_with(b"}") {
+        assert!(kept.read_buf(&mut before).await.unwrap() > 0, "it is closed");
+    }
+    let before = String::from_utf8(before).unwrap();
+    assert!(before.starts_with("HTTP/1.1 200 ") && !before.contains("connection:"), "{before}");
+
+    host.server.drain();
+    let refused = host.complete(json!({})).await;
+    assert_eq!(refused.status(), 503);
+    assert_eq!(refused.headers()["connection"], "close");
+    // Reading ends when the host closes the connection.
+    kept.write_all(get).await.unwrap();
+    let mut last = String::new();
+    kept.read_to_string(&mut last).await.unwrap();
+    assert!(last.starts_with("HTTP/1.1 200 ") && last.contains("connection: close"), "{last}");
+    host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,8 +3,8 @@
 #[cfg(feature = "otel")]
 use crate::common::request;
 use crate::common::{self, Host, config};
-#[cfg(feature = "otel")]
-use infer_server::config::Config;
+use infer_server::config::{Config, MetricsPlane};
+use reqwest::Method;
 use serde_json::{Value, json};
 #[cfg(feature = "otel")]
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,7 +16,7 @@ fn names(text: &str) -> std::collections::BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn metrics_of_dashboard_and_routers_exist_in_both_formats() {
+async fn metrics_of_dashboard_alerts_and_routers_exist_in_both_formats() {
     let host = Host::start(config()).await;
     drop(host.events(json!({})).await);
     let get = |accept: &'static str| host.client.get(host.url("/metrics")).header("accept", accept).send();
@@ -35,16 +35,15 @@ async fn metrics_of_dashboard_and_routers_exist_in_both_formats() {
     let dashboard: Value = serde_json::from_str(dashboard).unwrap();
     let targets =
         dashboard["panels"].as_array().unwrap().iter().filter_map(|panel| panel["targets"].as_array());
-    let mut named = 0;
-    for expr in targets.flatten().map(|target| target["expr"].as_str().unwrap()) {
-        for word in expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':') {
-            if ["infer_", "process_", "vllm:"].iter().any(|start| word.starts_with(start)) {
-                assert!(there.contains(word), "the dashboard uses {word}, which doesn't exist");
-                named += 1;
-            }
-        }
+    let shown = targets.flatten().map(|target| target["expr"].as_str().unwrap());
+    let alerts = include_str!("../../deploy/alerts.yaml");
+    for (text, least) in [(shown.collect::<Vec<_>>().join("\n").as_str(), 40), (alerts, 7)] {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+        let named = |word: &&str| ["infer_", "process_", "vllm:"].iter().any(|start| word.starts_with(start));
+        let named: Vec<_> = words.filter(named).collect();
+        let missing: Vec<_> = named.iter().filter(|name| !there.contains(**name)).collect();
+        assert!(missing.is_empty() && named.len() > least, "{missing:?} of {named:?}");
     }
-    assert!(named > 40, "{named}");
     for alias in [
         "vllm:num_requests_running",
         "vllm:num_requests_waiting",
@@ -66,6 +65,80 @@ async fn metrics_of_dashboard_and_routers_exist_in_both_formats() {
             plain.lines().any(|line| line.starts_with(alias) && line.contains("model_name=\"demo\""));
         assert!(labelled || alias == "vllm:cache_config_info", "{alias} lacks the model's name");
     }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_are_on_the_planes_that_the_setting_names() {
+    for metrics in [MetricsPlane::Public, MetricsPlane::Admin] {
+        let host = Host::start(Config { metrics, ..config() }).await;
+        let public = metrics == MetricsPlane::Public;
+        let get = async |path: &str| {
+            let answer = host.client.get(host.url(path)).send().await.unwrap();
+            (answer.status().as_u16(), answer.text().await.unwrap())
+        };
+        let (status, text) = get("/metrics").await;
+        assert_eq!(
+            (status, text.contains("(--metrics)")),
+            (if public { 200 } else { 404 }, !public),
+            "{text}"
+        );
+        let document: Value = serde_json::from_str(&get("/openapi.json").await.1).unwrap();
+        assert_eq!(document["paths"]["/metrics"].is_object(), public);
+        assert!(document["paths"]["/v1/models/{model}"].is_object(), "{}", document["paths"]);
+
+        let answer = host.admin(Method::GET, "/metrics").send().await.unwrap();
+        assert_eq!(answer.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+        assert!(answer.text().await.unwrap().contains("\ninfer_ready 1"));
+        let without_token = host.client.get(format!("http://{}/metrics", host.server.admin_addr));
+        assert_eq!(without_token.send().await.unwrap().status(), 401);
+        host.server.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_calls_and_changes_of_policies_are_counted() {
+    let host = Host::start(config()).await;
+    drop(host.events(json!({})).await);
+    let values = async |names: &[&str]| -> Vec<f64> {
+        let text = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+        let value = |name: &&str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(*name)?.strip_prefix(' '));
+            value.unwrap_or_else(|| panic!("{name} is missing in:\n{text}")).parse::<f64>().unwrap()
+        };
+        names.iter().map(value).collect()
+    };
+    let steps = [
+        "infer_steps_total",
+        "infer_step_seconds_count",
+        "infer_step_seconds_bucket{le=\"+Inf\"}",
+        "infer_step_seconds_sum",
+    ];
+    let [begun, count, last, sum] = values(&steps).await[..] else { panic!("four values") };
+    assert!(begun > 0.0 && (count, last) == (begun, begun) && sum > 0.0, "{begun} {count} {last} {sum}");
+    let calls = [
+        "infer_policy_call_seconds_count{kind=\"scheduler\",name=\"continuous\"}",
+        "infer_policy_call_seconds_sum{kind=\"scheduler\",name=\"continuous\"}",
+    ];
+    let before = values(&calls).await;
+    assert!(before[0] > 0.0 && before[1] > 0.0, "{before:?}");
+
+    let scheduler = |query: &str| host.admin(Method::PUT, &format!("/admin/policies/scheduler{query}"));
+    for (query, name) in [("", "static-batch"), ("?mode=shadow", "srpt")] {
+        let answer = scheduler(query).json(&json!({"name": name})).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{:?}", answer.text().await);
+    }
+    let counted = [
+        "infer_policy_changes_total{kind=\"scheduler\",change=\"swap\"}",
+        "infer_policy_changes_total{kind=\"scheduler\",change=\"rollback\"}",
+        "infer_policy_trial{kind=\"scheduler\",mode=\"shadow\"}",
+        "infer_policy_call_seconds_count{kind=\"scheduler\",name=\"static-batch\"}",
+    ];
+    assert_eq!(values(&counted).await[..3], [1.0, 0.0, 1.0]);
+    let back = host.admin(Method::POST, "/admin/policies/scheduler/rollback").send().await.unwrap();
+    assert_eq!(back.status(), 200);
+    assert_eq!(values(&counted[..2]).await, [1.0, 1.0]);
+    assert!(values(&calls).await >= before, "the policy that came back was loaded all along");
     host.server.shutdown().await;
 }
 

@@ -1,9 +1,20 @@
 //! Tenants over HTTP: keys, limits, separation and usage.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::common::{Host, config, events, request};
+use crate::common::{Host, config, events, first_chunk, request};
+use futures_util::StreamExt as _;
+use infer_api::admin::AdminEvent;
+use infer_core::policy::{
+    AdmissionPolicy, AdmissionRequest, AnyPolicy, Load, Policy, PolicyFault, PolicyInfo, Pressure, Verdict,
+};
+use infer_core::request::RefusalReason;
+use infer_core::{Engine, Refusal, SequenceId};
 use infer_server::config::Config;
+use infer_server::engine::{Provided, SlotChange, SwapMode};
 use infer_server::tenants::{KeyDigest, fresh};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -178,6 +189,138 @@ async fn choices_and_prompts_are_charged_all_or_nothing() {
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
+    host.server.shutdown().await;
+}
+
+/// Admits the first sequence of a request of two, and holds the second until it refuses it.
+#[derive(Default)]
+struct AdmitsOne {
+    info: Arc<PolicyInfo>,
+    first: Option<SequenceId>,
+    /// Of one sequence.
+    prompt_tokens: u32,
+    refuses: Arc<AtomicBool>,
+    /// Refuses the second as soon as the first runs.
+    soon: bool,
+}
+
+impl Policy for AdmitsOne {
+    fn info(&self) -> Arc<PolicyInfo> {
+        Arc::clone(&self.info)
+    }
+}
+
+impl AdmissionPolicy for AdmitsOne {
+    fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault> {
+        if request.prompt_tokens == 2 * self.prompt_tokens {
+            // Both together: they shall be asked about one by one.
+            return Ok(Verdict::Wait);
+        }
+        let first = *self.first.get_or_insert(request.id);
+        let (reason, message) = (RefusalReason::Other, "there is no room".to_owned());
+        Ok(match self.refuses.load(Ordering::Relaxed) || (self.soon && load.running > 0) {
+            _ if request.id == first => Verdict::Admit,
+            true => Verdict::Refuse(Refusal { reason, message, retry_after_ms: 1_000 }),
+            false => Verdict::Wait,
+        })
+    }
+
+    fn measure(&mut self, _: &Load) -> Result<Pressure, PolicyFault> {
+        Ok(Pressure::default())
+    }
+}
+
+async fn has_metrics(host: &Host, lines: &[&str]) {
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    for line in lines {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_that_is_refused_after_a_choice_has_run_is_charged() {
+    let host = Host::start(config()).await;
+    let policy = AdmitsOne { prompt_tokens: 4, ..AdmitsOne::default() };
+    let refuses = Arc::clone(&policy.refuses);
+    let change = SlotChange::Swap(AnyPolicy::Admission(Box::new(policy)), SwapMode::Now);
+    host.server.engine().change(change, Provided::default()).await.unwrap().unwrap();
+    let fields = json!({"prompt": [1, 2, 3, 4], "n": 2, "max_tokens": 1_500, "ignore_eos": true});
+    let mut stream = first_chunk(host.complete(fields).await).await;
+    refuses.store(true, Ordering::Relaxed);
+    let mut rest = Vec::new();
+    while let Some(chunk) = stream.next().await {
+        rest.extend_from_slice(chunk.unwrap().as_ref());
+    }
+    let text = String::from_utf8(rest).unwrap();
+    assert!(text.contains("event: error\n") && text.contains("\"code\":\"refused\""), "{text}");
+    let counted = [
+        "infer_tenant_requests_total{tenant=\"default\"} 1",
+        "infer_tenant_requests_failed_total{tenant=\"default\"} 1",
+        "infer_tenant_requests_refused_total{tenant=\"default\"} 0",
+        "infer_tenant_prompt_tokens_total{tenant=\"default\"} 4",
+    ];
+    has_metrics(&host, &counted).await;
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_that_is_refused_while_a_choice_is_prefilled_is_charged_and_reported() {
+    // A thousand steps for the prompt, so that the refusal comes before the first token.
+    let host = Host::start(Config { prefill_chunk: 1, ..config() }).await;
+    let policy = AdmitsOne { prompt_tokens: 1_000, soon: true, ..AdmitsOne::default() };
+    let change = SlotChange::Swap(AnyPolicy::Admission(Box::new(policy)), SwapMode::Now);
+    host.server.engine().change(change, Provided::default()).await.unwrap().unwrap();
+    let mut published = host.server.engine().observer().subscribe();
+    let text = host.complete(json!({"prompt": vec![1; 1_000], "n": 2})).await.text().await.unwrap();
+    assert!(text.contains("\"code\":\"refused\"") && !text.contains("event: token\n"), "{text}");
+    let refusal = std::iter::from_fn(|| published.try_recv().ok())
+        .find_map(|event| if let AdminEvent::Refusal { reason, .. } = event { Some(reason) } else { None });
+    assert_eq!(refusal.as_deref(), Some("refused"));
+    let counted = [
+        "infer_tenant_requests_total{tenant=\"default\"} 1",
+        "infer_tenant_requests_failed_total{tenant=\"default\"} 1",
+        "infer_tenant_requests_refused_total{tenant=\"default\"} 0",
+        "infer_tenant_prompt_tokens_total{tenant=\"default\"} 1000",
+        "infer_request_errors_total{code=\"refused\"} 1",
+    ];
+    has_metrics(&host, &counted).await;
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_whose_client_leaves_before_the_engine_has_taken_it_is_counted() {
+    let host = Host::start(config()).await;
+    let engine = host.server.engine().clone();
+    let (entered, inside) = tokio::sync::oneshot::channel();
+    let (let_go, held) = std::sync::mpsc::channel::<()>();
+    let look = move |_: &Engine, _| {
+        entered.send(()).unwrap();
+        let _ = held.recv();
+    };
+    let occupied = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.inspect(look).await.unwrap() }
+    });
+    inside.await.unwrap();
+    let body = request(json!({"prompt": [1, 2, 3, 4]}));
+    let sent = tokio::spawn(host.client.post(host.url("/v1/completions")).json(&body).send());
+    while engine.live() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    sent.abort();
+    while engine.live() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(let_go);
+    occupied.await.unwrap();
+    host.until("nothing is left", |state| state["requests"] == json!([])).await;
+    let counted = [
+        "infer_tenant_requests_total{tenant=\"default\"} 1",
+        "infer_tenant_requests_failed_total{tenant=\"default\"} 0",
+        "infer_tenant_requests_refused_total{tenant=\"default\"} 0",
+        "infer_tenant_prompt_tokens_total{tenant=\"default\"} 0",
+    ];
+    has_metrics(&host, &counted).await;
     host.server.shutdown().await;
 }
 

@@ -206,6 +206,61 @@ async fn stalled_chat_stream_ends_with_an_error_and_frees_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn draining_host_refuses_requests_before_their_bodies_arrive() {
+    let host = Host::start(config()).await;
+    host.server.drain();
+    for path in ["/v1/completions", "/v1/chat/completions"] {
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{");
+        let mut stream = TcpStream::connect(host.server.data_addr).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"}}") {
+            assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "{path}: it is closed");
+        }
+        let (status, body) = error_of(&String::from_utf8(answer).unwrap());
+        assert_eq!((status, &body["error"]["code"]), (503, &json!("draining")), "{path}");
+    }
+    assert_eq!(host.admin_get("/admin/state").await["counters"]["refused"]["draining"], 2);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutdown_waits_until_a_slow_reader_has_the_whole_response() {
+    const CHOICES: usize = 16;
+    let host = Host::start(config()).await;
+    let chat = json!({
+        "model": "demo", "messages": [{"role": "user", "content": "What is a prefix cache?"}], "n": CHOICES,
+        "max_tokens": 400, "ignore_eos": true, "logprobs": true, "top_logprobs": 20,
+    })
+    .to_string();
+    let mut stream = TcpStream::connect(host.server.data_addr).await.unwrap();
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", chat.len());
+    stream.write_all((head + &chat).as_bytes()).await.unwrap();
+    host.until("all have ended", |state| state["counters"]["finished"]["length"] == CHOICES).await;
+    while host.server.engine().live() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The engine has nothing to do, and the response is still to be written or sent.
+    let mut finished = Box::pin(host.server.finish_streams());
+    let early = tokio::time::timeout(Duration::from_millis(200), finished.as_mut()).await;
+    assert!(early.is_err(), "nothing was read");
+    let reading = tokio::spawn(async move {
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).await.unwrap();
+        response
+    });
+    finished.await;
+    host.server.close().await;
+    let response = reading.await.unwrap();
+    // No sockets' buffers hold that much.
+    assert!(response.len() > 5 << 20, "{} bytes", response.len());
+    let at = response.windows(4).position(|part| part == b"\r\n\r\n").expect("a head");
+    let body: Value = serde_json::from_slice(&response[at + 4..]).unwrap();
+    assert_eq!(body["choices"].as_array().unwrap().len(), CHOICES);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chat_stream_without_a_reader_is_cancelled_and_frees_everything() {
     // Only the write timeout may end it, not the bound on buffered events.
     let bounds =

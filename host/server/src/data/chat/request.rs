@@ -11,6 +11,7 @@ use crate::data::request::fields::{
     self, boolean, check_model, integer, label, list, not_supported, object, refuse_rest, string,
 };
 use crate::data::request::json::Fields;
+use crate::data::request::router_fields;
 use crate::http::ApiError;
 
 /// Fields that completions lack or define differently.
@@ -142,8 +143,9 @@ fn hints(fields: &mut Fields, variables: &mut Map<String, Value>) -> Result<(), 
 }
 
 /// Checks the fields that don't affect the response: what they ask for concerns OpenAI's storage, billing
-/// and caches.
+/// and caches, or is the default of something that this host lacks.
 fn without_effect(fields: &mut Fields) -> Result<(), ApiError> {
+    router_fields::take_of_chats(&mut fields.rest)?;
     if let Some(modalities) = list(fields, "modalities", "modalities")?
         && modalities != [Value::from("text")]
     {

@@ -29,6 +29,8 @@ pub struct Speaker {
     calls: Option<Calls>,
     parallel: bool,
     begun: u32,
+    /// The last call has not ended.
+    open: bool,
     /// The only allowed call has ended.
     satisfied: bool,
     reasoning_tokens: u32,
@@ -43,6 +45,7 @@ impl Speaker {
             calls: (!names.is_empty()).then(|| Calls::new(*style, names.clone())),
             parallel: *parallel,
             begun: 0,
+            open: false,
             satisfied: false,
             reasoning_tokens: 0,
         }
@@ -95,8 +98,14 @@ impl Speaker {
                 break;
             }
             match part {
-                Part::Call { .. } => self.begun += 1,
-                Part::Done => self.satisfied = !self.parallel,
+                Part::Call { .. } => {
+                    self.begun += 1;
+                    self.open = true;
+                }
+                Part::Done => {
+                    self.open = false;
+                    self.satisfied = !self.parallel;
+                }
                 _ => {}
             }
             allowed.push(part);
@@ -119,16 +128,20 @@ impl Speaker {
         if self.satisfied { Go::Stop } else { Go::On }
     }
 
-    /// OpenAI's name of the finish reason.
+    /// OpenAI's name of the finish reason. An output that ends within a call does not ask for it: the call's arguments
+    /// may be cut off.
     pub fn reason(&self, outcome: &Outcome) -> Option<String> {
         let reason = outcome.reason?;
-        let called = self.begun > 0 && matches!(reason, FinishReason::Eos | FinishReason::Stop);
+        let whole = self.begun > 0 && !self.open;
+        let called = whole && matches!(reason, FinishReason::Eos | FinishReason::Stop);
         Some(if called { "tool_calls" } else { openai_reason(reason) }.to_owned())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use infer_api::usage::{Timings, Usage};
+
     use super::*;
 
     fn speaker(parallel: bool) -> Speaker {
@@ -150,6 +163,39 @@ mod tests {
             let name = "time".to_owned();
             let expected = [Part::Call { name }, Part::Arguments("{}".to_owned()), Part::Done];
             assert_eq!(parts, expected, "{first}");
+        }
+    }
+
+    #[test]
+    fn output_that_ends_within_a_call_does_not_ask_for_it() {
+        use FinishReason::{Eos, Length, Stop};
+        let whole = "<tool_call>{\"name\": \"time\", \"arguments\": {\"a\": 1}}";
+        let cut = "<tool_call>{\"name\": \"time\", \"arguments\": {\"a\":";
+        let two = format!("{whole}</tool_call>{cut}");
+        for (text, reason, expected) in [
+            (whole, Eos, "tool_calls"),
+            (whole, Stop, "tool_calls"),
+            (whole, Length, "length"),
+            (cut, Eos, "stop"),
+            (cut, Stop, "stop"),
+            (cut, Length, "length"),
+            ("<tool_call>{\"name\": \"time\"", Eos, "stop"),
+            (two.as_str(), Eos, "stop"),
+            ("none", Eos, "stop"),
+        ] {
+            let mut speaker = speaker(true);
+            speaker.push(text.to_owned());
+            speaker.finish();
+            let outcome = Outcome {
+                reason: Some(reason),
+                usage: Usage::default(),
+                timings: Timings::default(),
+                e2e_ms: 0.0,
+                error: None,
+                refused: false,
+                rest: String::new(),
+            };
+            assert_eq!(speaker.reason(&outcome).as_deref(), Some(expected), "{text}");
         }
     }
 

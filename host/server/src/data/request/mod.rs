@@ -3,4 +3,4 @@
 pub mod common;
 pub mod fields;
 pub mod json;
-mod router_fields;
+pub mod router_fields;

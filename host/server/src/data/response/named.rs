@@ -20,12 +20,15 @@ pub struct NamedFrames {
     several: bool,
     echoes: Echoes,
     tokenizer: Tokenizer,
+    /// By choice: text that was held back until its end.
+    rests: Vec<String>,
 }
 
 impl NamedFrames {
     /// Frames of a request with this many choices.
     pub fn new(choices: usize, echoes: Echoes, tokenizer: &Tokenizer) -> Self {
-        Self { out: Vec::new(), several: choices > 1, echoes, tokenizer: tokenizer.clone() }
+        let (several, rests) = (choices > 1, vec![String::new(); choices]);
+        Self { out: Vec::new(), several, echoes, tokenizer: tokenizer.clone(), rests }
     }
 
     fn index(&self, choice: usize) -> Option<u32> {
@@ -51,7 +54,10 @@ impl Sink for NamedFrames {
         Go::On
     }
 
-    fn end(&mut self, _choice: usize, _outcome: &Outcome) {}
+    fn end(&mut self, choice: usize, outcome: &Outcome) {
+        // No token event: there is one for each token.
+        self.rests[choice].clone_from(&outcome.rest);
+    }
 }
 
 impl Frames for NamedFrames {
@@ -73,9 +79,13 @@ impl Frames for NamedFrames {
 
     fn done(&mut self, totals: &Totals) {
         let reasons: Vec<String> = totals.reasons.iter().map(|reason| reason.name().to_owned()).collect();
+        let rests = std::mem::take(&mut self.rests);
+        let any_rest = rests.iter().any(|rest| !rest.is_empty());
         let event = DoneEvent {
             finish_reason: reasons[0].clone(),
             finish_reasons: if self.several { reasons } else { Vec::new() },
+            rest: rests[0].clone(),
+            rests: if self.several && any_rest { rests } else { Vec::new() },
             usage: totals.usage,
             timings: totals.timings,
         };
@@ -90,10 +100,43 @@ impl Frames for NamedFrames {
 
 #[cfg(test)]
 mod tests {
+    use infer_api::usage::{Timings, Usage};
+    use infer_core::FinishReason;
     use infer_model::Source;
+    use serde_json::{Value, json};
 
     use super::super::echo::Prompted;
     use super::*;
+
+    #[test]
+    fn text_that_was_held_back_comes_with_the_end() {
+        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        for (rests, expected) in [
+            (vec![""], json!([null, null])),
+            (vec!["a"], json!(["a", null])),
+            (vec!["", ""], json!([null, null])),
+            (vec!["", "b"], json!([null, ["", "b"]])),
+        ] {
+            let mut frames = NamedFrames::new(rests.len(), Echoes::new(Vec::new(), 1, false), &tokenizer);
+            for (choice, rest) in rests.iter().enumerate() {
+                let outcome = Outcome {
+                    reason: Some(FinishReason::Cancelled),
+                    usage: Usage::default(),
+                    timings: Timings::default(),
+                    e2e_ms: 0.0,
+                    error: None,
+                    refused: false,
+                    rest: (*rest).to_owned(),
+                };
+                frames.end(choice, &outcome);
+            }
+            frames.done(&Totals::before(rests.len(), 1));
+            let written = String::from_utf8(std::mem::take(frames.buffer())).unwrap();
+            let data = written.strip_prefix("event: done\ndata: ").expect("one event");
+            let done: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(json!([done["rest"], done["rests"]]), expected, "{rests:?}");
+        }
+    }
 
     #[test]
     fn echo_is_serialized_by_the_preface_and_only_once() {

@@ -17,18 +17,18 @@ use crate::http::{ApiError, RequestId};
 use crate::otel;
 use crate::tenants::Tenant;
 
-/// An admitted request that hasn't ended.
+/// A request that was submitted to the engine and hasn't ended.
 pub struct Account {
     pub app: Arc<App>,
     pub request_id: RequestId,
     pub peer: SocketAddr,
     pub path: &'static str,
     pub tenant: Arc<Tenant>,
-    pub meta: RequestMeta,
-    /// When it was submitted to the engine.
+    pub meta: Arc<RequestMeta>,
+    /// When it was submitted.
     pub submitted: Micros,
-    /// The engine's id of its first sequence.
-    pub id: SequenceId,
+    /// The engine's id of its first sequence, once the engine has taken it.
+    pub id: Option<SequenceId>,
     /// The constraint on the first sequence's output.
     pub shape: Option<Arc<Mask>>,
 }
@@ -40,8 +40,8 @@ pub enum Close<'a> {
     Well,
     /// A sequence failed, and with it the request.
     Failed(&'a ApiError),
-    /// It was refused after it had waited.
-    Refused(&'a ApiError),
+    /// A sequence was refused after it had waited. If another one had started by then, the request has failed.
+    Refused { error: &'a ApiError, has_run: bool },
     /// Its client disconnected.
     Left,
 }
@@ -51,15 +51,20 @@ impl Account {
     pub fn close(&self, how: Close<'_>, totals: &Totals) {
         let usage = &totals.usage;
         let error = match how {
-            Close::Failed(error) | Close::Refused(error) => Some(error.message()),
+            Close::Failed(error) | Close::Refused { error, .. } => Some(error.message()),
             Close::Well | Close::Left => None,
         };
-        if let (Close::Refused(error), Ok(served)) = (how, self.app.served()) {
-            self.tenant.usage.refused();
+        if let (Close::Refused { error, .. }, Ok(served)) = (how, self.app.served()) {
             publish_refusal(served, &self.request_id, error);
+        }
+        if let Close::Refused { has_run: false, .. } = how {
+            self.tenant.usage.refused();
         } else {
             let cached = usage.prompt_tokens_details.cached_tokens;
             self.tenant.usage.ended(usage.prompt_tokens, cached, usage.completion_tokens, error.is_some());
+        }
+        if let Close::Refused { error, has_run: true } = how {
+            self.app.recorder.failed(error.reason());
         }
         let e2e_ms = self.app.clock.now().since(self.submitted).0 as f64 / 1_000.0;
         let reasons = |name: fn(_) -> &'static str| match how {
@@ -69,8 +74,8 @@ impl Account {
                 names.dedup();
                 names.join(",")
             }
-            Close::Failed(_) => "error".to_owned(),
-            Close::Refused(_) => "refused".to_owned(),
+            Close::Failed(_) | Close::Refused { has_run: true, .. } => "error".to_owned(),
+            Close::Refused { has_run: false, .. } => "refused".to_owned(),
             Close::Left => "left".to_owned(),
         };
         self.app.traces.ended(&otel::Ended {
@@ -92,7 +97,7 @@ impl Account {
         let Totals { usage, timings, reasons } = totals;
         tracing::info!(
             request_id = self.request_id.as_str(),
-            id = self.id.0,
+            id = self.id.map(|id| id.0),
             peer = %self.peer,
             path = self.path,
             choices = reasons.len(),
@@ -111,6 +116,33 @@ impl Account {
             mask_wait_us = self.shape.as_ref().map(|mask| mask.mean_wait_us()),
             "request ended"
         );
+    }
+}
+
+/// A request that the engine has not taken yet. If it is dropped, its client has left, and nothing was used.
+pub struct Entering {
+    /// Taken when the engine has decided.
+    account: Option<Account>,
+    choices: usize,
+}
+
+impl Entering {
+    /// Begins a submission of so many sequences.
+    pub fn new(account: Account, choices: usize) -> Self {
+        Self { account: Some(account), choices }
+    }
+
+    /// The engine has taken or refused the request.
+    pub fn done(mut self) -> Account {
+        self.account.take().expect("it is taken once")
+    }
+}
+
+impl Drop for Entering {
+    fn drop(&mut self) {
+        if let Some(account) = self.account.take() {
+            account.close(Close::Left, &Totals::before(self.choices, 0));
+        }
     }
 }
 

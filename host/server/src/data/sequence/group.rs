@@ -41,6 +41,14 @@ pub struct Totals {
     pub timings: Timings,
 }
 
+impl Totals {
+    /// The totals before any of the choices has started.
+    pub fn before(choices: usize, prompt_tokens: u32) -> Self {
+        let usage = Usage { prompt_tokens, total_tokens: prompt_tokens, ..Usage::default() };
+        Self { reasons: vec![FinishReason::Cancelled; choices], usage, timings: Timings::default() }
+    }
+}
+
 impl Group {
     /// Groups at least one run, with `n` runs per prompt.
     pub fn new(runs: Vec<Run>, n: usize, account: Account) -> Self {
@@ -102,12 +110,19 @@ impl Group {
             self.alive -= 1;
             self.outcomes[at] = Some((**outcome).clone());
             match &outcome.error {
-                Some(error) if outcome.refused => self.close(Close::Refused(error)),
+                Some(error) if outcome.refused => {
+                    self.close(Close::Refused { error, has_run: self.has_run() });
+                }
                 Some(error) => self.close(Close::Failed(error)),
                 None if self.is_done() => self.close(Close::Well),
                 None => {}
             }
         }
+    }
+
+    /// Whether any sequence has started, so that the request is charged for even if another one was refused.
+    fn has_run(&self) -> bool {
+        self.runs.iter().flatten().any(Run::has_run) || self.outcomes.iter().flatten().any(Outcome::has_run)
     }
 
     fn close(&mut self, how: Close<'_>) {

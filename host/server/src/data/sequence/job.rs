@@ -8,7 +8,7 @@ use std::sync::Arc;
 use infer_core::{Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
 use infer_model::Detokenizer;
 
-use super::account::{Account, publish_refusal};
+use super::account::{Account, Entering, publish_refusal};
 use super::group::Group;
 use super::run::{Beginning, Run};
 use super::text::{Ending, Text};
@@ -45,6 +45,16 @@ pub struct Asked<'a> {
     /// The path, as the route table writes it.
     pub path: &'static str,
     pub tenant: &'a Arc<Tenant>,
+}
+
+impl Asked<'_> {
+    /// Refuses the request while the host is draining, and counts it.
+    pub fn refuse_if_draining(&self) -> Result<(), ApiError> {
+        self.app.refuse_if_draining().inspect_err(|_| {
+            self.app.count_turned_away();
+            self.tenant.usage.refused();
+        })
+    }
 }
 
 /// A request whose fields have been checked, but not yet against the model and the host.
@@ -84,10 +94,7 @@ impl Job {
     pub async fn start(self, asked: Asked<'_>) -> Result<Group, ApiError> {
         let Asked { app, request_id, peer, path, tenant } = asked;
         let served = app.served()?;
-        app.refuse_if_draining().inspect_err(|_| {
-            app.count_turned_away();
-            tenant.usage.refused();
-        })?;
+        asked.refuse_if_draining()?;
         let (n, sequences) = (self.common.n as usize, self.common.n as usize * self.prompts.len());
         let most = MAX_SEQUENCES.min(app.config.max_waiting_requests as usize);
         check_sequences(sequences, most)?;
@@ -108,24 +115,28 @@ impl Job {
                 self.request(asked, served, &self.prompts[at / n], lengths[at / n], &ends, sampling)
             })
             .collect();
-        let meta = self.meta(request_id, tenant);
-        let live = served.engine.submit_all(requests, meta.clone()).await.map_err(|error| {
-            let error = ApiError::from(error);
-            publish_refusal(served, request_id, &error);
-            tenant.usage.refused();
-            error
-        })?;
+        let meta = Arc::new(self.meta(request_id, tenant));
         let account = Account {
             app: Arc::clone(app),
             request_id: request_id.clone(),
             peer,
             path,
             tenant: Arc::clone(tenant),
-            meta,
-            submitted: live[0].submitted(),
-            id: live[0].id(),
+            meta: Arc::clone(&meta),
+            submitted: app.clock.now(),
+            id: None,
             shape: masks[0].clone(),
         };
+        let entering = Entering::new(account, sequences);
+        let live = served.engine.submit_all(requests, meta).await;
+        let account = entering.done();
+        let live = live.map_err(|error| {
+            let error = ApiError::from(error);
+            publish_refusal(served, request_id, &error);
+            tenant.usage.refused();
+            error
+        })?;
+        let account = Account { submitted: live[0].submitted(), id: Some(live[0].id()), ..account };
         let runs = live.into_iter().zip(masks).enumerate().map(|(at, (live, shape))| {
             let ending = Ending {
                 stops: self.common.stop.clone(),
@@ -207,7 +218,10 @@ impl Job {
         let (limit, prompt) = (u64::from(served.max_seq_len), prompt.len() as u64);
         let least = self.common.min_tokens;
         if prompt >= limit {
-            let message = format!("{prompt} prompt tokens; the context has {limit} tokens, output included");
+            let message = format!(
+                "{}; the prompt has {prompt}, which leaves no room for output; shorten it",
+                maximum_context(limit)
+            );
             return Err(ApiError::invalid(self.source, message).code("context_length_exceeded"));
         }
         let room = (limit - prompt) as u32;
@@ -215,7 +229,9 @@ impl Job {
             Longest::Asked(wanted) if wanted > room => {
                 let total = prompt + u64::from(wanted);
                 let message = format!(
-                    "{prompt} prompt tokens and max_tokens = {wanted} make {total}; the context has {limit} tokens"
+                    "{}; {prompt} prompt tokens and max_tokens = {wanted} make {total}; shorten the prompt or ask \
+                     for at most {room}",
+                    maximum_context(limit)
                 );
                 return Err(ApiError::invalid("max_tokens", message).code("context_length_exceeded"));
             }
@@ -285,6 +301,12 @@ impl Job {
             metadata: self.common.metadata.clone(),
         }
     }
+}
+
+/// OpenAI's words, which clients look for in an error to tell that they must shorten a conversation. Some search
+/// Python's spelling of the body, where a double quote in the message would put a backslash before the apostrophe.
+fn maximum_context(limit: u64) -> String {
+    format!("this model's maximum context length is {limit} tokens")
 }
 
 /// The first choice uses the request's own seed, so it is the same for any `n`.

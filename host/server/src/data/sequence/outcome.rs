@@ -102,6 +102,11 @@ impl Outcome {
             rest: String::new(),
         }
     }
+
+    /// Whether it was started.
+    pub fn has_run(&self) -> bool {
+        self.timings.queue_ms.is_some() || self.usage.completion_tokens > 0
+    }
 }
 
 /// OpenAI's name of a finish reason.

@@ -85,6 +85,11 @@ impl Run {
         if self.mute { 0 } else { self.text.tokens() }
     }
 
+    /// Whether the engine has started it.
+    pub fn has_run(&self) -> bool {
+        self.live.has_started()
+    }
+
     /// Waits for the next event.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         let event = std::task::ready!(self.live.poll_next(cx));

@@ -1,8 +1,8 @@
 //! The protocol. Atomics and the channel come from the parent module.
 //!
-//! The only message that must not be lost is a disconnect, and the engine can detect that by itself: if the channel
-//! is full, the sender sets a flag and the engine scans for closed streams. Senders therefore close the stream first
-//! and send second.
+//! The only messages that must not be lost say that a stream ends, and the engine can detect that by itself: if the
+//! channel is full, the sender sets a flag and the engine scans for closed and stopped streams. Senders therefore close
+//! or mark the stream first and send second.
 
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl<T> MailSender<T> {
         self.messages.try_send(message).map_err(|(Full(message) | Disconnected(message))| message)
     }
 
-    /// Makes the thread scan for closed streams. `wake` is a message without effect that wakes the thread; if even
+    /// Makes the thread scan for ended streams. `wake` is a message without effect that wakes the thread; if even
     /// that does not fit, the mailbox holds enough to keep it awake.
     pub(in super::super) fn request_scan(&self, wake: T) {
         self.scan.store(true, Ordering::Release);

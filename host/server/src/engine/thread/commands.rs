@@ -1,12 +1,16 @@
 //! Applies commands, between two steps.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use infer_core::{Engine, FinishReason, Micros};
+use infer_core::{Engine, FinishReason, Micros, SequenceId};
 
 use super::events::drop_elsewhere;
 use super::{Driver, Live};
-use crate::engine::command::{Command, EngineReport, OtherOnTrial, Seat, Submission, SwapMode, Swapped};
+use crate::engine::change::{NotChanged, Provided, SlotChange, Swapped};
+use crate::engine::command::{Command, EngineReport, RequestReport, Seat, Submission, Wanted};
+use crate::engine::stream::RequestMeta;
 use crate::trace::Happening;
 
 impl Driver {
@@ -17,8 +21,10 @@ impl Driver {
             Command::Finish(id, reason) => {
                 self.engine.finish(id, reason, now);
             }
-            Command::Cancel(id, reply) => {
-                let _ = reply.send(self.engine.finish(id, FinishReason::Cancelled, now));
+            Command::Cancel(wanted, reply) => {
+                let mut ended = self.find(&wanted);
+                ended.retain(|&id| self.engine.finish(id, FinishReason::Cancelled, now));
+                let _ = reply.send(ended);
             }
             Command::Expire(overdue) => {
                 for (id, message) in overdue {
@@ -27,12 +33,18 @@ impl Driver {
             }
             Command::Report(reply) if reply.is_closed() => {}
             Command::Report(reply) => {
+                let snapshot = self.engine.snapshot(now);
                 let report = EngineReport {
-                    snapshot: self.engine.snapshot(now),
+                    metas: snapshot.requests.iter().map(|row| self.meta(row.id)).collect(),
+                    snapshot,
                     step_us: self.times.recent().to_vec(),
+                    steps: self.times.all(),
                     at: now,
                 };
                 let _ = reply.send(Box::new(report));
+            }
+            Command::Detail(wanted, reply) => {
+                let _ = reply.send(self.detail(&wanted, now));
             }
             Command::Inspect(look) => look(&self.engine, now),
             Command::ClearQueue(message, reply) => {
@@ -47,35 +59,16 @@ impl Driver {
                 self.tell_kv();
                 let _ = reply.send(self.engine.kv_snapshot());
             }
-            Command::Drain => self.engine.drain(),
             Command::EndPriming => self.engine.end_priming(),
             Command::Prime(reply) => {
                 self.take_all_back();
                 let _ = reply.send(self.engine.begin_priming());
             }
-            Command::Swap(policy, mode, reply) => {
-                let swapped = self.timed(|engine| match mode {
-                    SwapMode::Now => Ok(engine.swap(policy, now)),
-                    SwapMode::Shadow => Ok(engine.shadow(policy, now)),
-                    SwapMode::Canary(window) => engine.canary(policy, window, now),
-                });
-                let (report, pause) = swapped;
-                let answer = report.map(|report| Swapped { report, pause });
-                retire(reply.send(answer.map_err(|(policy, kind)| OtherOnTrial { kind, policy })));
-            }
-            Command::Promote(kind, reply) => {
-                let (report, pause) = self.timed(|engine| engine.promote(kind, now));
-                retire(reply.send(report.map(|report| Swapped { report, pause })));
-            }
-            Command::Rollback(kind, reply) => {
-                let (report, pause) = self.timed(|engine| engine.rollback(kind, now));
-                retire(reply.send(report.map(|report| Swapped { report, pause })));
-            }
-            Command::RollbackTo(policy, reply) => {
-                let (report, pause) = self.timed(|engine| engine.rollback_to(policy, now));
-                retire(reply.send(Swapped { report, pause }));
+            Command::Change(change, provided, reply) => {
+                retire(reply.send(self.change(change, &provided, now)));
             }
             Command::StopShadow(kind, reply) => {
+                self.take_all_back();
                 let (stopped, _) = self.timed(|engine| engine.stop_shadow(kind, now));
                 retire(reply.send(stopped));
             }
@@ -84,10 +77,35 @@ impl Driver {
         self.dispatch();
     }
 
+    /// Changes a slot if what is `provided` holds after the steps in flight.
+    fn change(
+        &mut self,
+        change: SlotChange,
+        provided: &Provided,
+        now: Micros,
+    ) -> Result<Swapped, NotChanged> {
+        self.take_all_back();
+        // What these steps found wrong with a policy is reported before it is looked for.
+        self.dispatch();
+        let slot = self.engine.slot(change.kind());
+        if let Err(why) = provided.check(slot, self.shared.observer.quarantine()) {
+            drop_elsewhere(change);
+            return Err(why);
+        }
+        let (made, pause) = self.timed(|engine| change.make(engine, now));
+        match made {
+            Ok(Some(report)) => Ok(Swapped { report, pause }),
+            Ok(None) => Err(NotChanged::Nothing),
+            Err((policy, other)) => {
+                drop_elsewhere(policy);
+                Err(NotChanged::OtherOnTrial(other))
+            }
+        }
+    }
+
     /// Changes a slot between two steps and measures the pause. Dispatches before the reply, so that the caller finds
     /// the change in the history.
     fn timed<T>(&mut self, change: impl FnOnce(&mut Engine) -> T) -> (T, Duration) {
-        self.take_all_back();
         let begun = Instant::now();
         let outcome = change(&mut self.engine);
         let pause = begun.elapsed();
@@ -95,8 +113,35 @@ impl Driver {
         (outcome, pause)
     }
 
+    /// Returns the live sequences that an operator means, oldest first.
+    fn find(&self, wanted: &Wanted) -> Vec<SequenceId> {
+        match wanted {
+            Wanted::Id(id) => vec![*id],
+            Wanted::Name(name) => {
+                let own = self.live.iter().filter(|(_, live)| live.meta.request_id == *name);
+                let mut ids: Vec<_> = own.map(|(&id, _)| id).collect();
+                ids.sort_unstable();
+                ids
+            }
+        }
+    }
+
+    fn detail(&self, wanted: &Wanted, now: Micros) -> Option<Box<RequestReport>> {
+        let id = *self.find(wanted).first()?;
+        let (row, detail) = self.engine.sequence_detail(id)?;
+        Some(Box::new(RequestReport { row, detail, meta: self.meta(id), at: now }))
+    }
+
+    /// Returns what operators see of a sequence. Nothing if its stream was dropped and its end is yet to come.
+    fn meta(&self, id: SequenceId) -> Arc<RequestMeta> {
+        self.live.get(&id).map(|live| Arc::clone(&live.meta)).unwrap_or_default()
+    }
+
     fn submit(&mut self, submission: Submission, now: Micros) {
-        let Submission { requests, seats, sent, reply } = submission;
+        let Submission { requests, seats, meta, sent, reply } = submission;
+        if self.shared.draining.load(Ordering::Acquire) {
+            self.engine.drain();
+        }
         let copies = if self.shared.tap.is_on() { requests.clone() } else { Vec::new() };
         match self.engine.submit_all(requests, now) {
             Err(refusal) => {
@@ -110,8 +155,9 @@ impl Driver {
                     let request = Box::new(request);
                     self.shared.tap.tell(|| Happening::Taken { id, sent, at: now, request });
                 }
-                for (&id, Seat { ticket, events }) in ids.iter().zip(seats) {
-                    self.live.insert(id, Live { events, ticket: Some(ticket) });
+                for (&id, Seat { ticket, events, marks }) in ids.iter().zip(seats) {
+                    let meta = Arc::clone(&meta);
+                    self.live.insert(id, Live { events, ticket: Some(ticket), marks, meta });
                 }
                 if let Err(Ok(ids)) = reply.send(Ok(ids)) {
                     for id in ids {

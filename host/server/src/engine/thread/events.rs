@@ -1,5 +1,7 @@
 //! Dispatches the engine's events to streams, operators and recordings, without waiting for any of them.
 
+use std::sync::atomic::Ordering;
+
 use infer_core::{Change, Event, FinishReason, Micros, SequenceId};
 
 use super::Driver;
@@ -65,12 +67,14 @@ impl Driver {
             Event::Started { id, .. } => {
                 if let Some(live) = self.live.get_mut(&id) {
                     live.ticket = None;
+                    live.marks.started.store(true, Ordering::Release);
                 }
             }
             Event::Preempted { id } => self.shared.observer.preempted(id),
             Event::PolicyFault(fault) => self.shared.observer.fault(&fault),
             Event::PolicyChanged { kind, from, left, policy, at, step, change, reason, .. } => {
                 let observer = &self.shared.observer;
+                observer.count_change(kind, change);
                 // A policy that failed is quarantined with its fault.
                 if change == Change::Verdict {
                     observer.quarantine().add(kind, &left, &reason, at);
@@ -101,13 +105,24 @@ impl Driver {
         }
     }
 
-    pub(super) fn drop_readerless(&mut self) {
-        let gone: Vec<_> =
-            self.live.iter().filter(|(_, l)| l.events.is_closed()).map(|(&id, _)| id).collect();
+    /// Ends sequences whose end was not reported because the mailbox was full, or because nobody knows their ids: those
+    /// without a reader, and those whose output is complete.
+    pub(super) fn scan(&mut self) {
+        let (mut gone, mut complete) = (Vec::new(), Vec::new());
+        for (&id, live) in &self.live {
+            if live.events.is_closed() {
+                gone.push(id);
+            } else if live.marks.stopped.load(Ordering::Acquire) {
+                complete.push(id);
+            }
+        }
         let now = self.now();
         for id in gone {
             self.live.remove(&id);
             self.engine.finish(id, FinishReason::Cancelled, now);
+        }
+        for id in complete {
+            self.engine.finish(id, FinishReason::Stop, now);
         }
         self.dispatch();
     }

@@ -10,9 +10,9 @@ mod steps;
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use infer_core::sharing::SharedContext;
@@ -25,7 +25,7 @@ use super::gate::StepGate;
 use super::handle::{EngineHandle, Shared};
 use super::mailbox::{Inbox, mailbox};
 use super::observer::{Noted, Observer};
-use super::stream::StreamEvent;
+use super::stream::{Marks, RequestMeta, StreamEvent};
 use crate::trace::Tap;
 use steps::{Out, StepTimes};
 
@@ -73,7 +73,8 @@ pub fn spawn(
         retry_after_ms: AtomicU32::new(RETRY_AFTER_MS),
         stream_events,
         refused_here: AtomicU64::new(0),
-        requests: Mutex::default(),
+        refused_busy: AtomicU64::new(0),
+        draining: AtomicBool::new(false),
         live: watch::Sender::new(0),
         alive: watch::Sender::new(true),
         ending: AtomicBool::new(false),
@@ -119,6 +120,8 @@ struct Live {
     events: mpsc::Sender<StreamEvent>,
     /// Its slot in the waiting queue, until it starts.
     ticket: Option<OwnedSemaphorePermit>,
+    marks: Arc<Marks>,
+    meta: Arc<RequestMeta>,
 }
 
 struct Driver {
@@ -221,7 +224,7 @@ impl Driver {
             }
         }
         if self.inbox.must_scan() {
-            self.drop_readerless();
+            self.scan();
         }
         Flow::Continue
     }

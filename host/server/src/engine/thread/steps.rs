@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use infer_api::trace::Step;
-use infer_core::{Batch, DeviceFault, DeviceFaultKind, Event, Micros};
+use infer_core::{Batch, DeviceFault, DeviceFaultKind, Durations, Event, Micros};
 
 use super::{Driver, panic_text};
 use crate::trace::Happening;
@@ -24,11 +24,12 @@ pub(super) struct Out {
     begun: Instant,
 }
 
-/// Durations of recent steps.
+/// Durations of steps: the recent ones, and counts of all.
 #[derive(Default)]
 pub(super) struct StepTimes {
     us: Vec<u32>,
     steps: usize,
+    all: Durations,
     /// When the last one was done.
     last: Option<Instant>,
 }
@@ -37,6 +38,11 @@ impl StepTimes {
     /// Returns the durations of the last steps in microseconds, unordered.
     pub(super) fn recent(&self) -> &[u32] {
         &self.us
+    }
+
+    /// Returns the distribution of all durations.
+    pub(super) fn all(&self) -> Durations {
+        self.all
     }
 
     /// Notes that a step is done. A device computes steps one after another, so its time counts from the end of the
@@ -51,6 +57,7 @@ impl StepTimes {
             None => self.us.push(us),
         }
         self.steps += 1;
+        self.all.add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         took
     }
 }
