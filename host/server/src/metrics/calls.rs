@@ -2,7 +2,7 @@
 //! and another one of the same name may take its place: so what each has counted since the last scrape is added up.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use infer_core::Durations;
 use infer_core::policy::PolicyInfo;
@@ -15,16 +15,16 @@ use super::families::Labels;
 #[derive(Debug, Default)]
 pub struct Calls {
     sums: BTreeMap<(&'static str, String), Durations>,
-    /// What each policy had counted at the last scrape.
-    seen: Vec<(Arc<PolicyInfo>, Durations)>,
+    /// What each policy had counted at the last scrape. Weak, because others tell from their count which are in use.
+    seen: Vec<(Weak<PolicyInfo>, Durations)>,
 }
 
 impl Calls {
     /// Adds the calls since the last time, and returns the sums of the policies that are live.
     pub fn add(&mut self, slots: &[SlotSnapshot]) -> Vec<(Labels, Durations)> {
         let rows = slots.iter().map(|slot| self.add_slot(slot)).collect();
-        // A policy that is only known here does not come back.
-        self.seen.retain(|(policy, _)| Arc::strong_count(policy) > 1);
+        // What nobody else knows any more doesn't come back.
+        self.seen.retain(|(policy, _)| policy.strong_count() > 0);
         rows
     }
 
@@ -42,10 +42,11 @@ impl Calls {
     }
 
     fn since_last(&mut self, policy: &Arc<PolicyInfo>, now: &Durations) -> Durations {
-        match self.seen.iter_mut().find(|(seen, _)| Arc::ptr_eq(seen, policy)) {
+        let same = |seen: &Weak<PolicyInfo>| std::ptr::eq(seen.as_ptr(), Arc::as_ptr(policy));
+        match self.seen.iter_mut().find(|(seen, _)| same(seen)) {
             Some((_, then)) => now.since(&std::mem::replace(then, *now)),
             None => {
-                self.seen.push((Arc::clone(policy), *now));
+                self.seen.push((Arc::downgrade(policy), *now));
                 *now
             }
         }
@@ -121,6 +122,7 @@ mod tests {
             assert_eq!((&rows[0].0, rows[0].1.count()), (&labels, sum), "{what}");
         }
         assert_eq!(calls.seen.len(), 3);
+        assert_eq!(Arc::strong_count(&one), 1, "nothing here keeps a policy");
         drop((one, other));
         calls.add(&[slot(&third, 34)]);
         assert_eq!(calls.seen.len(), 1, "the others are gone");

@@ -270,8 +270,8 @@ impl PolicyManager {
         }
     }
 
-    /// Makes the shadow the live policy, or accepts the canary early, unless it is quarantined by now. With `of`, fails unless that policy is the
-    /// shadow or canary.
+    /// Makes the shadow the live policy, or accepts the canary early, unless it is quarantined by now. With `of`,
+    /// fails unless that policy is the shadow or canary.
     pub async fn promote(&self, kind: PolicyKind, of: Option<&str>) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
         let tried = Seen::tried(&self.slot(kind).await?).ok_or(PolicyError::NothingToPromote(kind))?;

@@ -159,7 +159,8 @@ impl Group {
         let mut usage = Usage { prompt_tokens: self.prompt_tokens, ..Usage::default() };
         for choices in self.outcomes.chunks(self.n) {
             // What one choice computed and the next one hit had not been cached before the request.
-            let cached = choices.iter().flatten().map(|c| c.usage.prompt_tokens_details.cached_tokens).min();
+            let ran = choices.iter().flatten().filter(|c| !c.refused);
+            let cached = ran.map(|c| c.usage.prompt_tokens_details.cached_tokens).min();
             usage.prompt_tokens_details.cached_tokens += cached.unwrap_or(0);
         }
         let still: u32 = self.runs.iter().flatten().map(Run::tokens).sum();
