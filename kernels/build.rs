@@ -1,34 +1,40 @@
 //! With the feature `cuda`, compiles `cuda/*.cu` into one image. Without a toolkit the image is empty: the program still
 //! builds, and says so when a GPU is requested.
 
+#[path = "build/nvcc.rs"]
+mod nvcc;
+
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=cuda");
-    for variable in ["INFER_NVCC", "CUDA_HOME", "CUDA_PATH"] {
-        println!("cargo::rerun-if-env-changed={variable}");
+    for file in ["build.rs", "build", "cuda"] {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    for name in nvcc::HOMES.into_iter().chain(["INFER_NVCC"]) {
+        println!("cargo::rerun-if-env-changed={name}");
     }
     if std::env::var_os("CARGO_FEATURE_CUDA").is_none() {
         return;
     }
     let image = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("kernels.fatbin");
-    match find_nvcc() {
-        Some(nvcc) => compile(&nvcc, &image),
-        None => std::fs::write(&image, []).expect("the output directory can be written"),
+    let empty = || std::fs::write(&image, []).expect("the output directory can be written");
+    match nvcc::find(&variable, &Path::exists) {
+        Ok(Some(nvcc)) if nvcc == Path::new("none") => empty(),
+        Ok(Some(nvcc)) => compile(&nvcc, &image),
+        Ok(None) => {
+            println!(
+                "cargo::warning=no CUDA toolkit: the program will have no GPU kernels; see `cargo xtask cuda-toolkit`"
+            );
+            empty();
+        }
+        Err(wrong) => println!("cargo::error={wrong}"),
     }
 }
 
-/// `INFER_NVCC` (a path, or `none`), else the toolkit named by the usual variables, else the default location.
-fn find_nvcc() -> Option<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(nvcc) = variable("INFER_NVCC") {
-        return (nvcc != "none").then(|| PathBuf::from(nvcc));
-    }
-    let roots = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable).map(PathBuf::from);
-    let mut places = roots.chain([PathBuf::from("/usr/local/cuda")]).map(|root| root.join("bin/nvcc"));
-    places.find(|path| path.exists())
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
 }
 
 fn compile(nvcc: &Path, image: &Path) {

@@ -2,7 +2,8 @@
 // values into their blocks. Queries are updated in place.
 //
 // Versions. 1 (this one): a warp per token and head; a lane has pairs (i, i + half), so rope needs no shuffles.
-// Measurements: not yet measured on a device. Limit: memory bandwidth; at decode, launch latency.
+// Measurements: not yet measured on a device (`infer bench kernels --device cuda`, "small kernels"). Limit: memory
+// bandwidth; at decode, launch latency.
 #include "device.cuh"
 
 struct KvWriteParams {

@@ -20,18 +20,18 @@ import time
 import torch
 
 SHAPES = {
-    "Llama 3.2 1B": dict(kind="llama", hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-                         num_attention_heads=32, num_key_value_heads=8, head_dim=64, vocab_size=128256,
-                         tie_word_embeddings=True),
-    "Qwen3 1.7B": dict(kind="qwen3", hidden_size=2048, intermediate_size=6144, num_hidden_layers=28,
+    "llama-1b": dict(kind="llama", hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
+                     num_attention_heads=32, num_key_value_heads=8, head_dim=64, vocab_size=128256,
+                     tie_word_embeddings=True),
+    "qwen3-1.7b": dict(kind="qwen3", hidden_size=2048, intermediate_size=6144, num_hidden_layers=28,
                        num_attention_heads=16, num_key_value_heads=8, head_dim=128, vocab_size=151936,
                        tie_word_embeddings=True),
-    "Gemma 3 1B": dict(kind="gemma3_text", hidden_size=1152, intermediate_size=6912, num_hidden_layers=26,
-                       num_attention_heads=4, num_key_value_heads=1, head_dim=256, vocab_size=262144,
-                       sliding_window=512, query_pre_attn_scalar=256, tie_word_embeddings=True),
-    "Llama 3.1 8B": dict(kind="llama", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
-                         num_attention_heads=32, num_key_value_heads=8, head_dim=128, vocab_size=128256,
-                         tie_word_embeddings=False),
+    "gemma3-1b": dict(kind="gemma3_text", hidden_size=1152, intermediate_size=6912, num_hidden_layers=26,
+                      num_attention_heads=4, num_key_value_heads=1, head_dim=256, vocab_size=262144,
+                      sliding_window=512, query_pre_attn_scalar=256, tie_word_embeddings=True),
+    "llama-8b": dict(kind="llama", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+                     num_attention_heads=32, num_key_value_heads=8, head_dim=128, vocab_size=128256,
+                     tie_word_embeddings=False),
 }
 TINY = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             head_dim=16, vocab_size=256)
@@ -51,7 +51,7 @@ UNTIL = time.monotonic() + ARGS.seconds
 FEW = ARGS.quick or ARGS.dry
 if ARGS.dry:  # One of each kind. Gemma's sixth layer is its first without a window.
     SHAPES = {name: dict(shape, **TINY) for name, shape in list(SHAPES.items())[:3]}
-    SHAPES["Gemma 3 1B"].update(num_hidden_layers=6, sliding_window=16)
+    SHAPES["gemma3-1b"].update(num_hidden_layers=6, sliding_window=16)
 
 
 def say(*columns):
@@ -172,53 +172,77 @@ def decode(made, batch, context, how):
     return statistics.median(times[WARM_UP:]), float((first - wanted).norm() / wanted.norm())
 
 
-def decode_line(name, made, batch, context):
-    """Measures and prints one decode. Returns whether it worked."""
+@torch.no_grad()
+def prefill(made, batch, tokens, how):
+    """Milliseconds of a prompt, and the distance of its last logits from those without compilation."""
+    ids = torch.randint(0, 200, (batch, tokens), device=DEVICE)
+    forward = torch.compile(made.forward, **how) if how else made.forward
+    logits = lambda run: run(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]
+    ms = median_ms(lambda: logits(forward), rounds=3)
+    got, wanted = logits(forward).float(), logits(made.forward).float()
+    assert torch.isfinite(got).all(), "logits are not finite"
+    return ms, float((got - wanted).norm() / wanted.norm())
+
+
+# How each is measured, and the ways of compiling it. Of a decode the first that works counts. Of a prompt all do:
+# compiled, transformers passes a mask, which excludes flash attention.
+WAYS = {"decode": (decode, [{"mode": "reduce-overhead"}, {"mode": "default"}]),
+        "prefill": (prefill, [{}, {"mode": "default"}])}
+
+
+def line(name, made, what, batch, context):
+    """Measures and prints a line for each way that counts. Returns whether one worked."""
     from torch._dynamo.utils import counters
-    for how in [{"backend": "aot_eager"}] if ARGS.dry else [{"mode": "reduce-overhead"}, {"mode": "default"}]:
+    measure, ways = WAYS[what]
+    worked = False
+    for how in [{"backend": "aot_eager"}] if ARGS.dry else ways:
         counters.clear()
-        compiled = "torch.compile " + "".join(how.values())
+        compiled = "torch.compile " + "".join(how.values()) if how else "not compiled"
         try:
-            ms, off = decode(made, batch, context, how)
+            ms, off = measure(made, batch, context, how)
             if counters["inductor"]["cudagraph_skips"]:
                 compiled += ", CUDA graphs skipped"
-            rate = f"{batch / ms * 1e3:.0f}"
-            say(name, "decode", batch, context, f"{ms:.3f}", rate, f"{compiled}, logits within {off:.0e}")
+            tokens = batch if what == "decode" else batch * context
+            say(name, what, batch, context, f"{ms:.3f}", f"{tokens / ms * 1e3:.0f}", f"{compiled}, logits within {off:.0e}")
+            worked = True
+            if what == "decode":
+                return True
+        except torch.OutOfMemoryError:  # Other ways need as much.
+            say(name, what, batch, context, "out of memory")
             return True
         except Exception as error:  # This version can't compile it this way: report it and continue.
             why = " ".join(f"{type(error).__name__} {error}".split())
-            say(name, "decode", batch, context, f"failed with {compiled}: {why[:300]}")
+            say(name, what, batch, context, f"failed, {compiled}: {why[:300]}")
         finally:
             torch.compiler.reset()
             gc.collect()
             torch.cuda.empty_cache()
-    return False
+    return worked
 
 
-@torch.no_grad()
-def prefill(made, tokens):
-    ids = torch.randint(0, 200, (1, tokens), device=DEVICE)
-    return median_ms(lambda: made(ids, use_cache=False, logits_to_keep=1), rounds=3)
+def points():
+    """What to measure of each model: what, batch, and context or tokens. The most important come first."""
+    if ARGS.dry:  # Before and after the end of a window.
+        return [("decode", 2, 12), ("decode", 2, 20), ("prefill", 1, 40)]
+    if ARGS.quick:
+        return [("decode", 1, 256), ("prefill", 1, 2048)]
+    first = [("decode", 1, 256), ("decode", 32, 1024), ("prefill", 1, 2048), ("decode", 1, 4096), ("decode", 128, 1024),
+             ("prefill", 1, 512), ("prefill", 1, 16384), ("prefill", 1, 8192)]
+    grid = [("decode", batch, context) for context in [256, 1024, 4096, 16384] for batch in [1, 8, 32, 128, 256]]
+    return first + [point for point in grid if point not in first]
 
 
 def models():
-    """Returns whether all could be measured. The most important come first; models are recreated, which takes seconds."""
+    """Returns whether all could be measured. Models are recreated for each point, which takes seconds."""
     import transformers
     say(f"transformers {transformers.__version__}: model", "what", "batch", "context", "ms", "tokens/s", "how")
     whole = True
-    decodes = [(1, 256)] if FEW else [(1, 256), (32, 1024), (1, 4096), (128, 1024)]
-    prefills = [2048] if FEW else [512, 2048, 16384]
-    if ARGS.dry:  # Before and after the end of a window.
-        decodes, prefills = [(2, 12), (2, 20)], [40]
-    for i, (batch, context) in enumerate(decodes):
+    for what, batch, context in points():
         for name, shape in SHAPES.items():
-            if not in_time(name, "decode", batch, context):
+            if not in_time(name, what, batch, context):
                 continue
             made = model(shape)
-            for tokens in prefills if i == 0 else []:
-                ms = prefill(made, tokens)
-                say(name, "prefill", 1, tokens, f"{ms:.2f}", f"{tokens / ms * 1e3:.0f}", "not compiled")
-            whole &= decode_line(name, made, batch, context)
+            whole &= line(name, made, what, batch, context)
             del made
             gc.collect()
             torch.cuda.empty_cache()

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use infer_cuda_emulator::Emulator;
+use infer_kernels::cuda::bench::{self, Cell, Extent, Line, ModelShape, Plan};
 use infer_kernels::cuda::checks::{self, Effort};
-use infer_kernels::cuda::{CudaErrorKind, Device, Driver, bench, kernels_embedded};
+use infer_kernels::cuda::{CudaErrorKind, Device, Driver, kernels_embedded};
 
 /// Seeds of shapes and of the order of threads.
 const SEEDS: u64 = 2;
@@ -68,9 +69,55 @@ fn opening_reports_missing_kernels_before_a_missing_gpu() {
 fn the_benchmark_runs() {
     let Some(emulator) = Emulator::new(1) else { return };
     let device: Arc<dyn Device> = Arc::new(emulator);
+    let llama = ModelShape {
+        name: "llama-8b",
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        hidden: 4_096,
+        intermediate: 14_336,
+        vocab: 128_256,
+    };
+    let attention = [
+        llama,
+        ModelShape { name: "llama-1b", head_dim: 64, ..llama },
+        ModelShape { name: "qwen3-1.7b", heads: 16, ..llama },
+        ModelShape { name: "gemma3-1b", heads: 4, kv_heads: 1, head_dim: 256, ..llama },
+    ];
+    let small = ModelShape {
+        name: "small",
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 32,
+        hidden: 64,
+        intermediate: 224,
+        vocab: 500,
+    };
+    let plan = Plan { attention: &attention, others: &[small], extent: &Extent::SMALLEST };
     let mut lines = Vec::new();
-    bench::run(&device, &bench::Extent::SMALLEST, &mut |line| lines.push(line)).expect("it runs");
-    assert!(lines.len() > 20);
-    let last = lines.last().expect("some");
+    bench::run(&device, &plan, &mut |line| lines.push(line)).expect("it runs");
+    // Of each table its title, and the first cells of its rows.
+    let mut tables: Vec<(&str, Vec<String>)> = Vec::new();
+    for line in &lines {
+        match line {
+            Line::Note(_) => {}
+            Line::Head(table) => tables.push((table.title, Vec::new())),
+            Line::Row(table, cells) => {
+                let (title, rows) = tables.last_mut().expect("a heading comes first");
+                assert_eq!(*title, table.title);
+                let names: Vec<String> = cells.iter().take(2).map(Cell::to_string).collect();
+                rows.push(names.join(" "));
+                assert!(cells.iter().all(|cell| *cell != Cell::Absent), "{line}");
+            }
+        }
+    }
+    let titles: Vec<&str> = tables.iter().map(|(title, _)| *title).collect();
+    assert_eq!(titles, ["decode attention", "prefill attention", "products", "small kernels", "sampling"]);
+    assert_eq!(tables[0].1, ["llama-8b 2", "llama-1b 2", "qwen3-1.7b 2", "gemma3-1b 2"]);
+    // Four products of one and of forty rows, by each of our two ways.
+    assert_eq!(tables[2].1, [["small 1"; 2], ["small 40"; 2]].concat().repeat(4));
+    let kernels = ["add_norm", "kv_write", "gated", "embed", "copy_blocks", "attention_plain"];
+    assert_eq!(tables[3].1, kernels.map(|kernel| format!("small {kernel}")));
+    let last = lines.last().expect("some").to_string();
     assert!(last.starts_with("copies at the end ") && last.contains("GB/s, at the start "), "{last}");
 }

@@ -96,6 +96,16 @@ fn a_pool_beyond_the_device_is_refused_with_advice() {
 }
 
 #[test]
+fn weights_beyond_the_device_are_refused_with_other_advice_than_a_pool() {
+    let Some(device) = emulator() else { return };
+    device.limit_memory(1 << 10);
+    let device: Arc<dyn Device> = device;
+    let error = model().to_device(&device).err().expect("a kilobyte holds no model").to_string();
+    assert!(error.contains("the weights don't fit: ") && error.contains("smaller model"), "{error}");
+    assert!(!error.contains("kv-memory"), "{error}");
+}
+
+#[test]
 fn report_ends_at_a_fault_that_leaves_the_device_unusable() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;

@@ -67,7 +67,9 @@ pub fn gpu_check() -> Result<(), String> {
 /// The toolkit in `CUDA_HOME`, `CUDA_PATH`, the default location, or else in the target directory, where it is
 /// installed if needed.
 fn ensure() -> Result<PathBuf, String> {
-    let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
+    // The build script refuses relative paths.
+    let named = named.map(PathBuf::from).filter(|home| home.is_absolute());
     let usual = named.chain([PathBuf::from("/usr/local/cuda")]).find(|home| home.join("bin/nvcc").exists());
     if let Some(home) = usual {
         return Ok(home);

@@ -3,8 +3,9 @@
 //!
 //! Device memory is host memory with guards at both ends and NaN inside. Every launch, also each repetition of a recorded
 //! one, uses another order of threads. The device is maximally lazy: nothing runs until it is waited for, so reading results
-//! or overwriting pinned memory too early shows. After a fault all further work is refused, as on a GPU. What only a GPU does
-//! (rounding of `ex2.approx`, races between multiprocessors) is left to `gpu-check`.
+//! or overwriting pinned memory too early shows. After a fault all further work is refused, as on a GPU. Tests can have it
+//! refuse recordings and single operations. What only a GPU does (rounding of `ex2.approx`, races between multiprocessors) is
+//! left to `gpu-check`.
 
 mod memory;
 
@@ -51,9 +52,44 @@ struct State {
     done: u64,
     /// The first failure, which stays.
     fault: Option<CudaError>,
+    /// Failures to come.
+    failures: Vec<(Operation, CudaError)>,
+    refuses_recordings: bool,
+    allocations: u64,
+    recordings: u64,
+}
+
+/// What can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A kernel launch, within a recording too.
+    Launch,
+    /// A copy from the host.
+    CopyIn,
+    /// A copy to the host.
+    CopyOut,
+    /// A launch of a recording.
+    Graph,
 }
 
 impl State {
+    /// The failure that this operation is to have, which becomes the device's own if it says that the device is lost.
+    fn fails(&mut self, operation: Operation) -> Result<(), CudaError> {
+        let Some(index) = self.failures.iter().position(|(of, _)| *of == operation) else { return Ok(()) };
+        let (_, failure) = self.failures.remove(index);
+        if failure.kind == CudaErrorKind::Lost {
+            self.lose(failure.clone());
+        }
+        Err(failure)
+    }
+
+    /// Fails all work from now on.
+    fn lose(&mut self, fault: CudaError) {
+        // The caller frees its memory when it sees the fault, and the queued steps would still use it.
+        self.queue.clear();
+        self.fault = Some(CudaError { kind: CudaErrorKind::Lost, ..fault });
+    }
+
     fn given(&self) -> u64 {
         self.done + self.queue.len() as u64
     }
@@ -75,9 +111,7 @@ impl State {
         {
             self.done += 1;
             if let Err(fault) = run(self, &step, seed) {
-                // The caller frees its memory when it sees the fault, and the queued steps would still use it.
-                self.queue.clear();
-                self.fault = Some(CudaError { kind: CudaErrorKind::Lost, ..fault });
+                self.lose(fault);
             }
             self.healthy()?;
         }
@@ -134,13 +168,49 @@ impl Emulator {
             switches: Switches::default(),
         };
         let (memories, queue) = (Memories::default(), VecDeque::new());
-        let state = State { memories, recording: None, queue, seed, done: 0, fault: None };
+        let state = State {
+            memories,
+            recording: None,
+            queue,
+            seed,
+            done: 0,
+            fault: None,
+            failures: Vec::new(),
+            refuses_recordings: false,
+            allocations: 0,
+            recordings: 0,
+        };
         cfg!(compiled).then(|| Self { state: Arc::new(Mutex::new(state)), properties })
     }
 
     /// Limits the total of allocations to this many bytes.
     pub fn limit_memory(&self, bytes: usize) {
         self.lock().memories.limit = bytes;
+    }
+
+    /// Makes the next operation of this kind fail. If that happens within a recording, the recording goes on.
+    pub fn fail_next(&self, operation: Operation, failure: CudaError) {
+        self.lock().failures.push((operation, failure));
+    }
+
+    /// Loses the device: from now on all work fails, and nothing that was submitted is run.
+    pub fn lose(&self, message: &str) {
+        self.lock().lose(CudaError::failed(message));
+    }
+
+    /// Refuses all recordings at their end, as a driver does if something in them can't be recorded.
+    pub fn refuse_recordings(&self) {
+        self.lock().refuses_recordings = true;
+    }
+
+    /// Number of recordings that were begun.
+    pub fn recordings(&self) -> u64 {
+        self.lock().recordings
+    }
+
+    /// Number of allocations so far, pinned memory included.
+    pub fn allocations(&self) -> u64 {
+        self.lock().allocations
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -240,6 +310,7 @@ impl Device for Emulator {
         if state.recording.is_some() {
             return Err(CudaError::failed("an allocation within a recording"));
         }
+        state.allocations += 1;
         state.memories.allocate(bytes)
     }
 
@@ -251,7 +322,9 @@ impl Device for Emulator {
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, CudaError> {
-        Ok(self.lock().memories.allocate_pinned(bytes)? as *mut u8)
+        let mut state = self.lock();
+        state.allocations += 1;
+        Ok(state.memories.allocate_pinned(bytes)? as *mut u8)
     }
 
     unsafe fn free_host(&self, at: *mut u8, _bytes: usize) {
@@ -259,7 +332,8 @@ impl Device for Emulator {
     }
 
     unsafe fn copy_in(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
-        let state = self.lock();
+        let mut state = self.lock();
+        state.fails(Operation::CopyIn)?;
         if state.recording.is_some() {
             return Err(CudaError::failed("a copy from the host within a recording"));
         }
@@ -274,6 +348,7 @@ impl Device for Emulator {
 
     unsafe fn copy_out(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError> {
         let mut state = self.lock();
+        state.fails(Operation::CopyOut)?;
         if state.recording.is_some() {
             return Err(CudaError::failed("a copy to the host within a recording"));
         }
@@ -298,6 +373,7 @@ impl Device for Emulator {
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<(), CudaError> {
+        self.lock().fails(Operation::Launch)?;
         let Launch { kernel, grid, threads, shared_bytes, params } = launch;
         self.take(Step::Launch { kernel, grid, threads, shared_bytes, params: params.to_vec() })
     }
@@ -307,12 +383,18 @@ impl Device for Emulator {
     }
 
     fn begin_recording(&self) -> Result<(), CudaError> {
-        self.lock().recording = Some(Vec::new());
+        let mut state = self.lock();
+        state.recordings += 1;
+        state.recording = Some(Vec::new());
         Ok(())
     }
 
     fn end_recording(&self) -> Result<Box<dyn Graph>, CudaError> {
-        let steps = self.lock().recording.take().ok_or_else(|| CudaError::failed("no recording"))?;
+        let mut state = self.lock();
+        let steps = state.recording.take().ok_or_else(|| CudaError::failed("no recording"))?;
+        if state.refuses_recordings {
+            return Err(CudaError::failed("a recording was refused"));
+        }
         Ok(Box::new(Recorded { state: Arc::clone(&self.state), steps }))
     }
 
@@ -341,6 +423,7 @@ struct Recorded {
 impl Graph for Recorded {
     unsafe fn launch(&self) -> Result<(), CudaError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.fails(Operation::Graph)?;
         state.healthy()?;
         self.steps.iter().for_each(|step| state.give(step.clone()));
         Ok(())

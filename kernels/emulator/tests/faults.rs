@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use infer_cuda_emulator::Emulator;
+use infer_cuda_emulator::{Emulator, Operation};
 use infer_kernels::cuda::{Buffer, CudaError, CudaErrorKind, Device, HostBuffer, Type, fill_random};
 
 fn device() -> Option<Arc<dyn Device>> {
@@ -60,4 +60,27 @@ fn failed_device_refuses_further_work_with_the_first_failure() {
     assert_eq!(buffer.read(16), Err(fault.clone()));
     assert_eq!(buffer.fill(0), Err(fault));
     assert_eq!(pinned.bytes(), [0; 16], "copied after the fault");
+}
+
+#[test]
+fn requested_failure_happens_once_unless_it_loses_the_device() {
+    let Some(emulator) = Emulator::new(1).map(Arc::new) else { return };
+    let device: Arc<dyn Device> = emulator.clone();
+    let buffer = Buffer::from_bytes(&device, &[0x11; 16]).unwrap();
+    let refused = CudaError::out_of_memory("no room");
+    emulator.fail_next(Operation::CopyIn, refused.clone());
+    assert_eq!(buffer.write(0, &[1]), Err(refused));
+    assert_eq!(buffer.write(0, &[2]), Ok(()));
+    assert_eq!(buffer.read(2), Ok(vec![2, 0x11]));
+
+    emulator.refuse_recordings();
+    device.begin_recording().unwrap();
+    assert!(device.end_recording().is_err());
+    assert_eq!(buffer.fill(3), Ok(()), "the recording has ended");
+    assert_eq!(buffer.read(1), Ok(vec![3]));
+
+    let lost = CudaError { kind: CudaErrorKind::Lost, message: "gone".to_owned() };
+    emulator.fail_next(Operation::Launch, lost.clone());
+    assert_eq!(write_at(&device, &buffer, 0), Err(lost.clone()));
+    assert_eq!(buffer.read(1), Err(lost));
 }

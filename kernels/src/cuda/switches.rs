@@ -112,10 +112,10 @@ mod tests {
             (EARLY_VARIABLE, "off"),
             (CARVEOUT_VARIABLE, "100"),
             (FEW_ROWS_VARIABLE, "32"),
-            (IMAGE_VARIABLE, "/tmp/Other.fatbin"),
+            (IMAGE_VARIABLE, "variants/Other.fatbin"),
         ];
         let switches = read(&all).expect("in range");
-        let image = Some(PathBuf::from("/tmp/Other.fatbin"));
+        let image = Some(PathBuf::from("variants/Other.fatbin"));
         assert_eq!(switches, Switches { early: false, carveout: Some(100), few_rows: 32, image });
         assert_eq!(switches.in_use(), all.map(|(name, value)| format!("{name}={value}")));
     }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use infer_core::{Batch, DeviceFault, Executor, StepOutput};
-use infer_kernels::cuda::{Device, bench};
+use infer_kernels::cuda::bench::{self, Cell, Line, Table};
+use infer_kernels::cuda::{CudaError, Device};
 
 use super::{DeviceExecutor, DeviceModel, DeviceOptions};
 use crate::shapes::Shape;
@@ -23,8 +24,8 @@ const WARM_UP: u32 = 4;
 /// Blocks of the pool of decodes without graphs.
 const EAGER_BLOCKS: u32 = 4_096;
 
-/// The measured shapes.
-const MEASURED: [&str; 4] = ["llama-1b", "qwen3-1.7b", "gemma3-1b", "llama-8b"];
+/// The shapes that are measured unless others are named.
+pub const MEASURED: [&str; 4] = ["llama-1b", "qwen3-1.7b", "gemma3-1b", "llama-8b"];
 
 /// The device's rates without a model.
 struct Limits {
@@ -35,7 +36,7 @@ struct Limits {
 /// What is measured.
 struct Sizes {
     batches: &'static [u32],
-    /// The shortest first, the longest last.
+    /// The shortest first, the longest last; so are prompts.
     contexts: &'static [u32],
     prompts: &'static [u32],
     /// Measured steps of a decode.
@@ -50,25 +51,37 @@ const ALL: Sizes = Sizes {
 };
 const FEW: Sizes = Sizes { batches: &[1, 32], contexts: &[256, 4_096], prompts: &[2_048], ..ALL };
 
-/// Measures every shape; each line goes to `say`.
+impl Sizes {
+    /// Those that a model of this many positions can compute.
+    fn within(&self, positions: usize) -> Self {
+        let most =
+            |list: &'static [u32]| &list[..list.partition_point(|tokens| *tokens as usize <= positions)];
+        Self { contexts: most(self.contexts), prompts: most(self.prompts), ..*self }
+    }
+}
+
+/// Measures these shapes; each line goes to `say`.
 ///
 /// # Errors
 /// If the device fails.
-pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -> Result<(), String> {
-    let rate = |rate: Result<f64, infer_kernels::cuda::CudaError>| rate.map_err(|error| error.message);
+pub fn run(
+    device: &Arc<dyn Device>,
+    shapes: &[Shape],
+    quick: bool,
+    say: &mut dyn FnMut(Line),
+) -> Result<(), String> {
+    let rate = |rate: Result<f64, CudaError>| rate.map_err(|error| error.message);
     let limits = Limits {
         bytes_per_s: rate(bench::copy_rate(device, COPY_BYTES))?,
         operations_per_s: rate(bench::product_rate(device, 8_192))?,
     };
-    say(format!(
-        "copies {:.0} GB/s (read and written), {}",
-        limits.bytes_per_s / 1e9,
-        bench::products_say(device.as_ref(), limits.operations_per_s)
-    ));
-    for shape in MEASURED.into_iter().filter_map(Shape::named) {
+    say(Line::Note(bench::rates_say(device.as_ref(), limits.bytes_per_s, limits.operations_per_s)));
+    for shape in shapes {
         measure(device, shape.name, &shape.config(), &limits, if quick { &FEW } else { &ALL }, say)?;
     }
-    say(bench::copies_say(device, COPY_BYTES, limits.bytes_per_s).map_err(|error| error.message)?);
+    say(Line::Note(
+        bench::copies_say(device, COPY_BYTES, limits.bytes_per_s).map_err(|error| error.message)?,
+    ));
     Ok(())
 }
 
@@ -78,8 +91,9 @@ fn measure(
     config: &ModelConfig,
     limits: &Limits,
     sizes: &Sizes,
-    say: &mut dyn FnMut(String),
+    say: &mut dyn FnMut(Line),
 ) -> Result<(), String> {
+    let sizes = &sizes.within(config.max_positions);
     let model = DeviceModel::random(config, DType::Bf16, device, 1).map_err(|error| error.to_string())?;
     let most = |list: &[u32]| list.iter().copied().max().unwrap_or(1);
     let (rows, longest) = (most(sizes.batches), most(sizes.contexts).max(most(sizes.prompts)));
@@ -99,8 +113,9 @@ fn measure(
     let wanted = u64::from(rows) * u64::from(longest).div_ceil(u64::from(BLOCK_SIZE));
     let blocks = wanted.min(pool_bytes / (token_bytes * u64::from(BLOCK_SIZE)));
     options.total_blocks = u32::try_from(blocks).map_err(|_| "too many blocks".to_owned())?;
-    say(format!("{name}: {} MiB of weights, a pool of {blocks} blocks", model.weight_bytes() >> 20));
-    say(DECODE_COLUMNS.to_owned());
+    let mib = model.weight_bytes() >> 20;
+    say(Line::Note(format!("{name}: {mib} MiB of weights, a pool of {blocks} blocks")));
+    say(Line::Head(&DECODE));
     let ends = [sizes.contexts[0], sizes.contexts[sizes.contexts.len() - 1]];
     let eager =
         DeviceOptions { graphs: false, total_blocks: options.total_blocks.min(EAGER_BLOCKS), ..options };
@@ -119,35 +134,63 @@ fn measure(
             let kv = u64::from(*batch) * seen * token_bytes / config.layers.len() as u64;
             let least_ms = (model.step_bytes() + kv) as f64 / limits.bytes_per_s * 1e3;
             let beside = |column: &Column| {
-                column.get(&(*batch, *context)).map_or("-".to_owned(), |ms| format!("{ms:.3}"))
+                column.get(&(*batch, *context)).map_or(Cell::Absent, |ms| Cell::Number(*ms, 3))
             };
-            say(format!(
-                "{batch}\t{context}\t{ms:.3}\t{:.0}\t{:.0} %\t{:.3}\t{}\t{}",
-                f64::from(*batch) / ms * 1e3,
-                100.0 * least_ms / ms,
-                ms - overlapped_ms,
+            say(DECODE.row([
+                name.into(),
+                (*batch).into(),
+                (*context).into(),
+                Cell::Number(ms, 3),
+                Cell::Number(f64::from(*batch) / ms * 1e3, 0),
+                Cell::Share(least_ms / ms),
+                Cell::Number(ms - overlapped_ms, 3),
                 beside(&eager),
-                beside(&deterministic)
-            ));
+                beside(&deterministic),
+            ]));
         }
     }
-    say("prefill, the best of three: tokens, ms, tokens/s, TFLOP/s, of the product rate".to_owned());
+    say(Line::Head(&PREFILL));
     for tokens in sizes.prompts.iter().filter(|tokens| fits(1, **tokens, options.total_blocks)) {
         let ms = prefill_ms(&mut executor, *tokens)?;
         let operations = operations(config, *tokens);
-        say(format!(
-            "{tokens}\t{ms:.2}\t{:.0}\t{:.0}\t{:.0} %",
-            f64::from(*tokens) / ms * 1e3,
-            operations / ms / 1e9,
-            100.0 * operations / (ms / 1e3) / limits.operations_per_s
-        ));
+        say(PREFILL.row([
+            name.into(),
+            (*tokens).into(),
+            Cell::Number(ms, 2),
+            Cell::Number(f64::from(*tokens) / ms * 1e3, 0),
+            Cell::Number(operations / ms / 1e9, 0),
+            Cell::Share(operations / (ms / 1e3) / limits.operations_per_s),
+        ]));
     }
     Ok(())
 }
 
-/// The head of the table of decodes. What overlapping hides is of one step.
-const DECODE_COLUMNS: &str = "decode, the median: batch, context, ms per step, tokens/s, of what copies allow, ms of the \
-                              executor that overlapping hides, ms without graphs, ms if deterministic";
+/// What overlapping hides is of one step.
+static DECODE: Table = Table {
+    title: "decode, the median",
+    columns: &[
+        ("model", "model"),
+        ("batch", "batch"),
+        ("context", "context"),
+        ("ms", "ms per step"),
+        ("tokens_per_s", "tokens/s"),
+        ("share_of_copies", "of what copies allow"),
+        ("hidden_ms", "ms of the executor that overlapping hides"),
+        ("eager_ms", "ms without graphs"),
+        ("deterministic_ms", "ms if deterministic"),
+    ],
+};
+static PREFILL: Table = Table {
+    title: "prefill, the best of three",
+    columns: &[
+        ("model", "model"),
+        ("tokens", "tokens"),
+        ("ms", "ms"),
+        ("tokens_per_s", "tokens/s"),
+        ("tflop_per_s", "TFLOP/s"),
+        ("share_of_products", "of the product rate"),
+    ],
+};
 
 /// Milliseconds of a decode step by batch and context.
 type Column = HashMap<(u32, u32), f64>;
@@ -292,19 +335,24 @@ mod tests {
     fn decodes_fill_all_columns_of_the_heading() {
         let Some(device) = emulator() else { return };
         let limits = Limits { bytes_per_s: 1e9, operations_per_s: 1e9 };
-        let sizes = Sizes { batches: &[2], contexts: &[18, 20, 33], prompts: &[5], steps: 2 };
+        let sizes = Sizes { batches: &[2], contexts: &[18, 20, 33, 65], prompts: &[5, 65], steps: 2 };
         let mut lines = Vec::new();
         measure(&device, "tiny", &tiny(), &limits, &sizes, &mut |line| lines.push(line)).expect("it runs");
-        let head = lines.iter().position(|line| line.starts_with("decode")).expect("a heading");
-        let columns = lines[head].split(',').count() - 1;
-        let measured = |row: usize| -> Vec<bool> {
-            lines[head + 1 + row].split('\t').map(|cell| cell.starts_with(|c: char| c != '-')).collect()
-        };
+        let rows: Vec<&Vec<Cell>> = lines
+            .iter()
+            .filter_map(|line| match line {
+                Line::Row(table, cells) if *table == &DECODE => Some(cells),
+                _ => None,
+            })
+            .collect();
+        let measured =
+            |row: usize| -> Vec<bool> { rows[row].iter().map(|cell| *cell != Cell::Absent).collect() };
         for (row, eager, deterministic) in [(0, true, true), (1, false, false), (2, false, true)] {
             let cells = measured(row);
-            assert_eq!(cells.len(), columns, "{lines:?}");
-            assert_eq!(cells[columns - 2..], [eager, deterministic], "{lines:?}");
+            assert_eq!(cells.len(), DECODE.columns.len(), "{lines:?}");
+            assert_eq!(cells[cells.len() - 2..], [eager, deterministic], "{lines:?}");
         }
+        assert_eq!(rows.len(), 3, "a context is longer than the model's: {lines:?}");
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct DeviceExecutor {
     pub(super) scratch: Vec<f32>,
     /// Submitted steps, oldest first.
     pending: VecDeque<Pending>,
+    /// Collected ones, for their memory.
+    pub(super) spare: Vec<Pending>,
     /// For each row of the last step its index in the device's samples, or `NONE`.
     pub(super) draws: Vec<u32>,
     pub(super) forward_passes: u64,
@@ -60,6 +62,18 @@ pub(super) struct Pending {
     pub(super) from_kept: Vec<(LogitsSlot, usize)>,
     /// Rows whose kept logits don't exist.
     pub(super) lost: Vec<usize>,
+}
+
+impl Pending {
+    /// A step to be submitted, with the memory of this one.
+    pub(super) fn reused(mut self, plan: Plan) -> Self {
+        self.plan = plan;
+        self.draws.clear();
+        self.host_rows.clear();
+        self.from_kept.clear();
+        self.lost.clear();
+        self
+    }
 }
 
 impl DeviceExecutor {
@@ -95,6 +109,7 @@ impl DeviceExecutor {
             drawing: Drawing::default(),
             scratch: Vec::new(),
             pending: VecDeque::new(),
+            spare: Vec::new(),
             draws: Vec::new(),
             forward_passes: 0,
             graph_launches: 0,
@@ -223,6 +238,7 @@ impl Executor for DeviceExecutor {
             output.reset(batch.rows.len());
             self.recover(error)
         })?;
+        self.spare.push(pending);
         output.logprobs.sort_unstable_by_key(|(row, _)| *row);
         drawn_but(lost)
     }

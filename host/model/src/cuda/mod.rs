@@ -65,7 +65,7 @@ impl Model {
     pub fn to_device(&self, device: &Arc<dyn Device>) -> Result<DeviceModel, ModelError> {
         check(&self.config)?;
         let ty = device_type(self.dtype);
-        let weights = DeviceWeights::upload(device, ty, &self.weights).map_err(unfit)?;
+        let weights = DeviceWeights::upload(device, ty, &self.weights).map_err(too_heavy)?;
         Ok(DeviceModel {
             config: self.config.clone(),
             ty,
@@ -88,7 +88,7 @@ impl DeviceModel {
     ) -> Result<Self, ModelError> {
         check(config)?;
         let ty = device_type(dtype);
-        let weights = DeviceWeights::random(device, ty, config, seed).map_err(unfit)?;
+        let weights = DeviceWeights::random(device, ty, config, seed).map_err(too_heavy)?;
         Ok(Self { config: config.clone(), ty, device: Arc::clone(device), weights: Arc::new(weights) })
     }
 
@@ -149,12 +149,21 @@ fn check(config: &ModelConfig) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// The error for a model that can't be set up on a device.
+/// The error for weights that can't be copied to a device.
+fn too_heavy(error: CudaError) -> ModelError {
+    refused(&error, "; the weights don't fit: end other processes on the device, or take a smaller model")
+}
+
+/// The error for an executor that can't be set up on a device.
 fn unfit(error: CudaError) -> ModelError {
-    let advice = match error.kind {
-        CudaErrorKind::OutOfMemory => "; lower kv-memory, max-batch-tokens or max-batch-size",
-        _ => "",
-    };
+    let advice =
+        "; lower gpu-memory-utilization (kv-memory, if that is given), max-batch-tokens or max-batch-size";
+    refused(&error, advice)
+}
+
+/// An error with advice if memory ran out.
+fn refused(error: &CudaError, advice: &str) -> ModelError {
+    let advice = if error.kind == CudaErrorKind::OutOfMemory { advice } else { "" };
     ModelError::unsupported(format!("the device: {error}{advice}"))
 }
 

@@ -43,7 +43,7 @@ impl DeviceExecutor {
             follows += 2;
         }
         let plan = plan::write(words, &layout, batch, tiles, padded);
-        let mut pending = Pending { plan, ..Pending::default() };
+        let mut pending = self.spare.pop().unwrap_or_default().reused(plan);
         let mut lists = Lists::new(&layout);
         let (mut computed_row, mut kept_row) = (0, plan.logits as usize);
         for (index, row) in batch.rows.iter().enumerate() {

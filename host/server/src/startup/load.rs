@@ -42,6 +42,9 @@ impl LoadedModel {
     /// Loads the model of `--model`, downloading it if necessary.
     pub fn load(config: &Config) -> Result<Self, StartError> {
         let gpu = device::choose(config)?;
+        for setting in without_effect(config, gpu.is_some()) {
+            tracing::warn!("{setting}");
+        }
         check_dtype(config, gpu.is_some())?;
         let checkpoint = checkpoint::find(&config.model, &Hub::from_env())?;
         let sampling = sampling(config, &checkpoint.source)?;
@@ -122,6 +125,18 @@ pub fn check(config: &Config) -> Result<(), StartError> {
         }
         Found::Repository(..) => Ok(()),
     }
+}
+
+/// Settings that the device leaves without effect, and why.
+fn without_effect(config: &Config, on_gpu: bool) -> Vec<&'static str> {
+    let mut settings = Vec::new();
+    if config.plan_ahead && !on_gpu {
+        settings.push("--plan-ahead has no effect on the CPU, which plans and computes in turn");
+    }
+    if config.speculate > 0 && on_gpu {
+        settings.push("--speculate has no effect on a GPU, where draft tokens can't be verified yet");
+    }
+    settings
 }
 
 fn check_dtype(config: &Config, on_gpu: bool) -> Result<(), ConfigError> {
@@ -216,4 +231,24 @@ fn entries(config: &Config) -> u32 {
 /// Whether requests share the blocks of common prefixes. Contiguous storage has no blocks to share.
 pub fn shares_blocks(config: &Config) -> bool {
     config.prefix_caching && config.kv_cache == KvCacheKind::Paged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_the_device_ignores_are_named() {
+        for (plan_ahead, speculate, on_gpu, named) in [
+            (true, 0, false, Some("--plan-ahead")),
+            (true, 0, true, None),
+            (false, 4, true, Some("--speculate")),
+            (false, 4, false, None),
+        ] {
+            let config = Config { plan_ahead, speculate, ..Config::default() };
+            let ignored = without_effect(&config, on_gpu).into_iter();
+            let flags: Vec<&str> = ignored.filter_map(|text| text.split(' ').next()).collect();
+            assert_eq!(flags, Vec::from_iter(named));
+        }
+    }
 }

@@ -95,11 +95,19 @@ pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, Confi
         },
     };
     if blocks < sequence_blocks {
-        return Err(ConfigError(format!(
-            "--kv-memory: {blocks} blocks of {block_bytes} bytes can't hold one sequence of {max_seq_len} tokens; give \
-             at least {} bytes, or a smaller --max-seq-len",
-            sequence_blocks * block_bytes
-        )));
+        let needed = sequence_blocks * block_bytes;
+        return Err(ConfigError(match (config.kv_memory_bytes, room) {
+            (None, Room::Device(left)) => format!(
+                "--gpu-memory-utilization {}: it leaves {left} bytes for the KV pool, beside the weights, working memory \
+                 and what other processes hold, but one sequence of {max_seq_len} tokens needs {needed}; give a larger \
+                 share, end other processes on the GPU, or take a smaller model or --max-seq-len",
+                config.gpu_memory_utilization
+            ),
+            (_, Room::Machine(_) | Room::Device(_)) => format!(
+                "--kv-memory: {blocks} blocks of {block_bytes} bytes can't hold one sequence of {max_seq_len} tokens; \
+                 give at least {needed} bytes, or a smaller --max-seq-len"
+            ),
+        }));
     }
     let total_blocks = u32::try_from(blocks).map_err(|_| {
         ConfigError(format!("--kv-memory: {blocks} blocks are more than the engine can number; give less"))
@@ -167,6 +175,19 @@ mod tests {
             "a baseline leaves the rest to the server it is compared with"
         );
         assert!(size(&config, &MODEL, Room::Device(16 * 1_024)).is_err());
+    }
+
+    /// Of a pool that is what the weights and others left, the flag of its size is no remedy.
+    #[test]
+    fn pool_that_is_too_small_names_the_flag_that_decides_its_size() {
+        let said = |config: &Config| size(config, &MODEL, Room::Device(4_096)).unwrap_err().to_string();
+        let automatic = said(&Config { gpu_memory_utilization: 0.5, ..Config::default() });
+        for part in ["--gpu-memory-utilization 0.5: ", "leaves 4096 bytes", "weights", "other processes"] {
+            assert!(automatic.contains(part), "`{part}` isn't in: {automatic}");
+        }
+        assert!(!automatic.contains("--kv-memory"), "{automatic}");
+        let given = said(&Config { kv_memory_bytes: Some(1_024), ..Config::default() });
+        assert!(given.starts_with("--kv-memory: 0 blocks") && given.contains("2097152 bytes"), "{given}");
     }
 
     #[test]

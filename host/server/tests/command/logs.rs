@@ -107,6 +107,38 @@ fn log_is_json_from_the_start_to_the_end() {
     assert_eq!((&listening["level"], &listening["target"]), (&json!("INFO"), &json!("infer_server::serve")));
 }
 
+/// Where `auto` finds no GPU, whether or not the build could use one.
+#[test]
+fn start_without_a_gpu_is_logged_once_and_so_is_a_setting_that_needs_one() {
+    let none = format!("export CUDA_VISIBLE_DEVICES=; {TO_FILE}");
+    let cases: [(&[&str], usize, usize); 3] = [
+        (&[], 1, 0),
+        (&["--device", "auto", "--plan-ahead", "on"], 1, 1),
+        (&["--device", "cpu", "--plan-ahead", "on", "--speculate", "4"], 0, 1),
+    ];
+    for (flags, missing, ignored) in cases {
+        let home = Home::new();
+        let host = Host::start(home.serve(&none, flags));
+        host.serves();
+        host.ends();
+        let log = log(&home);
+        let all: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let of = |level: &str, start: &str| {
+            let starts = |line: &&Value| line["message"].as_str().is_some_and(|text| text.starts_with(start));
+            all.iter().filter(|line| line["level"] == level).filter(starts).collect::<Vec<_>>()
+        };
+        let without = of("INFO", "not using a GPU (");
+        assert_eq!(without.len(), missing, "{flags:?}: {log}");
+        for line in without {
+            let text = line["message"].as_str().unwrap();
+            assert!(text.ends_with("; computing on the CPU") && line["threads"] == 1, "{line}");
+            assert!(cfg!(feature = "cuda") || text.contains("`--features cuda`"), "{line}");
+        }
+        assert_eq!(of("WARN", "--plan-ahead has no effect on the CPU").len(), ignored, "{flags:?}: {log}");
+        assert!(of("WARN", "--speculate").is_empty(), "{log}");
+    }
+}
+
 #[test]
 fn service_manager_is_told_of_the_start_and_of_the_end() {
     let home = Home::new();

@@ -6,15 +6,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use infer_core::Executor;
-use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Driver, bench as kernel_bench};
+use infer_kernels::cuda::bench::{self as kernel_bench, Cell, Extent, Line, ModelShape, Plan};
+use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Driver, Memory};
 use infer_model::cuda::{DeviceModel, DeviceOptions, bench as engine_bench, checks};
+use infer_model::shapes::Shape;
 use infer_model::{Model, ModelError};
+use serde_json::{Value, json};
 
-use super::Refusal;
+use super::{Measurement, Refusal};
 use crate::config::Config;
 
 /// Memory reserved for recorded graphs and the driver.
 const RESERVED_BYTES: u64 = 512 << 20;
+/// The shape of kernels other than attention if none is named.
+const KERNEL_SHAPE: &str = "llama-8b";
 
 /// An opened GPU.
 pub struct Gpu {
@@ -92,10 +97,8 @@ impl Placed {
     pub fn pool_bytes(&self, config: &Config, max_seq_len: u32, entries: u32) -> Result<u64, ModelError> {
         let memory =
             self.model.device().memory().map_err(|error| ModelError::unsupported(error.to_string()))?;
-        let usable = (memory.total as f64 * f64::from(config.gpu_memory_utilization)) as u64;
-        let taken = memory.total - memory.free;
         let working = self.model.working_bytes(&options(config, 1, max_seq_len, entries));
-        Ok(usable.saturating_sub(taken + working + RESERVED_BYTES))
+        Ok(pool_bytes(memory, config.gpu_memory_utilization, working))
     }
 
     /// The executor that computes batches.
@@ -111,6 +114,13 @@ impl Placed {
     ) -> Result<Box<dyn Executor + Send>, ModelError> {
         Ok(Box::new(self.model.executor(options(config, total_blocks, max_seq_len, entries))?))
     }
+}
+
+/// What this share of a device's memory leaves beside all that is in use, by whatever process, and the working memory.
+fn pool_bytes(memory: Memory, utilization: f32, working: u64) -> u64 {
+    let usable = (memory.total as f64 * f64::from(utilization)) as u64;
+    let taken = memory.total.saturating_sub(memory.free);
+    usable.saturating_sub(taken + working + RESERVED_BYTES)
 }
 
 fn options(config: &Config, total_blocks: u32, max_seq_len: u32, entries: u32) -> DeviceOptions {
@@ -132,7 +142,7 @@ fn options(config: &Config, total_blocks: u32, max_seq_len: u32, entries: u32) -
 /// # Errors
 /// If the GPU can't be opened or a check failed.
 pub fn gpu_check(index: u32, seeds: u64, golden: Option<&Path>) -> Result<(), String> {
-    let device = introduced(index)?;
+    let device = introduced(index, &mut |line| println!("{line}"))?;
     checks::run(&device, seeds, golden, &mut |line| println!("{line}"))
 }
 
@@ -140,25 +150,85 @@ pub fn gpu_check(index: u32, seeds: u64, golden: Option<&Path>) -> Result<(), St
 ///
 /// # Errors
 /// If the device fails.
-pub fn measure_kernels(index: u32, quick: bool) -> Result<(), String> {
-    let device = introduced(index)?;
-    let extent = if quick { &kernel_bench::Extent::FEW } else { &kernel_bench::Extent::ALL };
-    kernel_bench::run(&device, extent, &mut |line| println!("{line}")).map_err(|error| error.to_string())
+pub fn measure_kernels(what: &Measurement) -> Result<(), String> {
+    let mut print = printer(what.json);
+    let device = introduced(what.index, &mut print)?;
+    let kernels = |usual: &[&str]| shapes(what, usual).iter().map(kernel_shape).collect::<Vec<_>>();
+    let plan = Plan {
+        attention: &kernels(&engine_bench::MEASURED),
+        others: &kernels(&[KERNEL_SHAPE]),
+        extent: if what.quick { &Extent::FEW } else { &Extent::ALL },
+    };
+    kernel_bench::run(&device, &plan, &mut print).map_err(|error| error.to_string())
 }
 
 /// Measures whole steps of models with random weights.
 ///
 /// # Errors
 /// If the device fails.
-pub fn measure_engine(index: u32, quick: bool) -> Result<(), String> {
-    let device = introduced(index)?;
-    engine_bench::run(&device, quick, &mut |line| println!("{line}"))
+pub fn measure_engine(what: &Measurement) -> Result<(), String> {
+    let mut print = printer(what.json);
+    let device = introduced(what.index, &mut print)?;
+    engine_bench::run(&device, &shapes(what, &engine_bench::MEASURED), what.quick, &mut print)
 }
 
-/// Opens a GPU and prints what it is.
-fn introduced(index: u32) -> Result<Arc<dyn Device>, String> {
+/// The shapes to measure: those that are named, or the usual ones.
+fn shapes(what: &Measurement, usual: &[&str]) -> Vec<Shape> {
+    match what.shapes.is_empty() {
+        true => usual.iter().filter_map(|name| Shape::named(name)).collect(),
+        false => what.shapes.clone(),
+    }
+}
+
+fn kernel_shape(shape: &Shape) -> ModelShape {
+    let config = shape.config();
+    ModelShape {
+        name: shape.name,
+        heads: config.heads as u32,
+        kv_heads: config.kv_heads as u32,
+        head_dim: config.head_dim as u32,
+        hidden: config.hidden as u32,
+        intermediate: config.intermediate as u32,
+        vocab: config.vocab as u32,
+    }
+}
+
+/// Prints the lines of a benchmark, as text or as a JSON object each.
+fn printer(json: bool) -> impl FnMut(Line) {
+    move |line| {
+        let text = match json {
+            true => object(&line).map(|object| object.to_string()),
+            false => Some(line.to_string()),
+        };
+        if let Some(text) = text {
+            println!("{text}");
+        }
+    }
+}
+
+/// A line as JSON: cells by the names of their columns. Headings have none.
+fn object(line: &Line) -> Option<Value> {
+    let (table, cells) = match line {
+        Line::Note(text) => return Some(json!({ "note": text })),
+        Line::Head(_) => return None,
+        Line::Row(table, cells) => (table, cells),
+    };
+    let mut row = json!({ "table": table.title });
+    for ((name, _), cell) in table.columns.iter().zip(cells) {
+        row[name] = match cell {
+            Cell::Text(text) => json!(text),
+            Cell::Count(count) => json!(count),
+            Cell::Number(number, _) | Cell::Share(number) => json!(number),
+            Cell::Absent => Value::Null,
+        };
+    }
+    Some(row)
+}
+
+/// Opens a GPU and says what it is.
+fn introduced(index: u32, say: &mut dyn FnMut(Line)) -> Result<Arc<dyn Device>, String> {
     let device = Gpu::open(index).map_err(|refusal| refusal.reason)?.device;
-    println!("{}", describe(&device)?);
+    say(Line::Note(describe(&device)?));
     Ok(device)
 }
 
@@ -185,4 +255,63 @@ fn describe(device: &Arc<dyn Device>) -> Result<String, String> {
         if properties.early { "on" } else { "off" },
         if switches.is_empty() { "none".to_owned() } else { switches.join(" ") }
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_kernels::cuda::bench::Table;
+
+    use super::*;
+
+    #[test]
+    fn pool_is_what_the_share_leaves_beside_all_that_is_in_use() {
+        const GIB: u64 = 1 << 30;
+        for (free, share, working, left) in [
+            (80 * GIB, 1.0, 0, 80 * GIB - RESERVED_BYTES),
+            (60 * GIB, 0.5, 4 * GIB, 16 * GIB - RESERVED_BYTES),
+            // The first byte over what is in use already.
+            (44 * GIB + RESERVED_BYTES, 0.5, 4 * GIB, 0),
+            (44 * GIB + RESERVED_BYTES + 1, 0.5, 4 * GIB, 1),
+            (30 * GIB, 0.5, 0, 0),
+            (0, 1.0, GIB, 0),
+        ] {
+            let memory = Memory { free, total: 80 * GIB };
+            assert_eq!(pool_bytes(memory, share, working), left, "{free} bytes free, a share of {share}");
+        }
+    }
+
+    #[test]
+    fn usual_shapes_exist_and_give_way_to_named_ones() {
+        let named = Shape::named("smollm-135m").expect("a shape");
+        let mut what = Measurement { index: 0, shapes: Vec::new(), quick: false, json: false };
+        let names = |what: &Measurement, usual: &[&str]| {
+            shapes(what, usual).iter().map(|shape| shape.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&what, &engine_bench::MEASURED), engine_bench::MEASURED);
+        assert_eq!(names(&what, &[KERNEL_SHAPE]), [KERNEL_SHAPE]);
+        what.shapes = vec![named];
+        assert_eq!(names(&what, &engine_bench::MEASURED), ["smollm-135m"]);
+        let ModelShape { heads, kv_heads, head_dim, hidden, intermediate, vocab, .. } = kernel_shape(&named);
+        assert_eq!([heads, kv_heads, head_dim, hidden, intermediate, vocab], [9, 3, 64, 576, 1_536, 49_152]);
+    }
+
+    #[test]
+    fn measurements_are_json_objects_by_the_names_of_columns() {
+        static TABLE: Table = Table {
+            title: "decode",
+            columns: &[
+                ("model", "model"),
+                ("batch", "batch"),
+                ("ms", "ms"),
+                ("part", "of it"),
+                ("eager_ms", "-"),
+            ],
+        };
+        let row = ["a".into(), Cell::Count(8), Cell::Number(0.5, 3), Cell::Share(0.25), Cell::Absent];
+        let wanted =
+            json!({"table": "decode", "model": "a", "batch": 8, "ms": 0.5, "part": 0.25, "eager_ms": null});
+        assert_eq!(object(&TABLE.row(row)), Some(wanted));
+        assert_eq!(object(&Line::Note("warm".to_owned())), Some(json!({"note": "warm"})));
+        assert_eq!(object(&Line::Head(&TABLE)), None);
+    }
 }

@@ -7,6 +7,8 @@ mod gpu;
 #[path = "none.rs"]
 mod gpu;
 
+use infer_model::shapes::Shape;
+
 pub use gpu::{Gpu, Placed, gpu_check, measure_engine, measure_kernels};
 
 use crate::config::{Config, ConfigError};
@@ -38,6 +40,19 @@ impl DeviceChoice {
         };
         choice.ok_or_else(|| format!("`{text}` is not one of `auto`, `cpu`, `cuda`, `cuda:N`"))
     }
+}
+
+/// What a benchmark of a GPU measures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measurement {
+    /// Which GPU.
+    pub index: u32,
+    /// Model shapes; empty for the usual ones.
+    pub shapes: Vec<Shape>,
+    /// Fewer batches and lengths.
+    pub quick: bool,
+    /// A JSON object per line instead of tables.
+    pub json: bool,
 }
 
 /// Why a GPU can't be used.
@@ -81,9 +96,7 @@ fn do_without(refusal: Refusal, config: &Config) -> Result<(), ConfigError> {
     if config.device != DeviceChoice::Auto {
         return Err(ConfigError(format!("--device: {reason}; use `cpu` or `auto`")));
     }
-    if Gpu::BUILT_IN {
-        tracing::info!("not using a GPU ({reason}); computing on the CPU with {} threads", config.threads);
-    }
+    tracing::info!(threads = config.threads, "not using a GPU ({reason}); computing on the CPU");
     Ok(())
 }
 

@@ -3,10 +3,10 @@
 use infer_core::Executor;
 use infer_model::{Model, ModelError};
 
-use super::Refusal;
+use super::{Measurement, Refusal};
 use crate::config::Config;
 
-const REASON: &str = "this build has no CUDA support (the feature `cuda` is off)";
+const REASON: &str = "this build has no CUDA support, which `--features cuda` adds";
 
 /// A GPU, which can't exist in this build.
 pub enum Gpu {}
@@ -58,11 +58,11 @@ pub fn gpu_check(_: u32, _: u64, _: Option<&std::path::Path>) -> Result<(), Stri
 }
 
 /// Measures kernels.
-pub fn measure_kernels(_: u32, _: bool) -> Result<(), String> {
+pub fn measure_kernels(_: &Measurement) -> Result<(), String> {
     Err(REASON.to_owned())
 }
 
 /// Measures whole steps.
-pub fn measure_engine(_: u32, _: bool) -> Result<(), String> {
+pub fn measure_engine(_: &Measurement) -> Result<(), String> {
     Err(REASON.to_owned())
 }

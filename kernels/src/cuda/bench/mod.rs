@@ -1,0 +1,353 @@
+//! Speed of kernels relative to the device's own copy and product rates, a line per shape. Decode attention, products of few
+//! rows and small kernels are measured in bytes, prefill in operations. Both rates are measured on a device at work, and that
+//! of copies again at the end, since all figures are relative to them. Repeated runs read data that fits the L2 cache (50 MB
+//! on large devices) from there, so short contexts and few rows look better than they are; products cycle through more
+//! weights than that. With early launches, repeats of our own kernels also overlap, which repeats of cuBLASLt's can't.
+
+mod attention;
+mod line;
+mod plan;
+mod small;
+
+use std::sync::Arc;
+
+use super::{
+    Buffer, CudaError, Device, ProductKind, ProductParams, SampleParams, SampleRow, Type, fill_random,
+    product, sample,
+};
+use attention::{decode_us, prefill_us};
+pub use line::{Cell, Line, Table};
+pub use plan::{Extent, ModelShape, Plan};
+
+/// Largest pool of keys, and of values, each.
+const MOST_POOL_BYTES: usize = 8 << 30;
+const BLOCK_SIZE: u32 = 16;
+/// Device time after which an idle device's clocks have risen.
+const WARM_UP_US: f64 = 400_000.0;
+
+/// A way of measuring work in microseconds.
+type Timer = fn(&dyn Device, &mut dyn FnMut() -> Result<(), CudaError>) -> Result<f64, CudaError>;
+
+/// Microseconds of one run of `work`: the median of several rounds after a warm-up.
+///
+/// # Errors
+/// If the work fails.
+pub fn time_us(
+    device: &dyn Device,
+    work: &mut dyn FnMut() -> Result<(), CudaError>,
+) -> Result<f64, CudaError> {
+    work()?;
+    let once = device.time_us(work)?;
+    let repeats = (2_000.0 / once.max(1.0)).clamp(1.0, 200.0) as usize;
+    let mut times = Vec::new();
+    for _ in 0..9 {
+        let mut many = || (0..repeats).try_for_each(|_| work());
+        times.push(device.time_us(&mut many)? / repeats as f64);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+/// The same on a device that has been at work for a while.
+fn warm_time_us(
+    device: &dyn Device,
+    work: &mut dyn FnMut() -> Result<(), CudaError>,
+) -> Result<f64, CudaError> {
+    let mut us = 0.0;
+    while us < WARM_UP_US {
+        us += device.time_us(work)?.max(1.0);
+    }
+    time_us(device, work)
+}
+
+/// Bytes per second of a copy within the device, counting bytes read and bytes written.
+///
+/// # Errors
+/// If the device fails.
+pub fn copy_rate(device: &Arc<dyn Device>, bytes: usize) -> Result<f64, CudaError> {
+    let (from, to) = (Buffer::new(device, bytes)?, Buffer::new(device, bytes)?);
+    from.fill(1)?;
+    // SAFETY: both buffers have this size.
+    let us = warm_time_us(device.as_ref(), &mut || unsafe { device.copy(to.at(), from.at(), bytes) })?;
+    Ok(2.0 * bytes as f64 / us * 1e6)
+}
+
+/// Operations per second of a bf16 product of square matrices.
+///
+/// # Errors
+/// If the device fails.
+pub fn product_rate(device: &Arc<dyn Device>, width: u32) -> Result<f64, CudaError> {
+    let us = product_us(device, ProductKind::Vendor, [width; 3], 0, warm_time_us)?;
+    Ok(2.0 * f64::from(width).powi(3) / us * 1e6)
+}
+
+static DECODE: Table = Table {
+    title: "decode attention",
+    columns: &[
+        ("model", "model"),
+        ("batch", "batch"),
+        ("context", "context"),
+        ("us", "us"),
+        ("gb_per_s", "GB/s"),
+        ("share_of_copies", "of the copy rate"),
+    ],
+};
+static PREFILL: Table = Table {
+    title: "prefill attention",
+    columns: &[
+        ("model", "model"),
+        ("tokens", "tokens"),
+        ("us", "us"),
+        ("tflop_per_s", "TFLOP/s"),
+        ("share_of_products", "of the product rate"),
+    ],
+};
+static PRODUCTS: Table = Table {
+    title: "products",
+    columns: &[
+        ("model", "model"),
+        ("rows", "rows"),
+        ("outputs", "outputs"),
+        ("inputs", "inputs"),
+        ("by", "by"),
+        ("us", "us"),
+        ("gb_per_s", "GB/s of weights"),
+        ("share_of_copies", "of the copy rate"),
+        ("tflop_per_s", "TFLOP/s"),
+    ],
+};
+static SAMPLING: Table = Table {
+    title: "sampling",
+    columns: &[("rows", "rows"), ("vocabulary", "vocabulary"), ("how", "how"), ("us", "us")],
+};
+
+/// A benchmark that is running.
+struct Bench<'a> {
+    device: &'a Arc<dyn Device>,
+    extent: &'a Extent,
+    /// The device's own rates, which figures are relative to.
+    bytes_per_s: f64,
+    operations_per_s: f64,
+    say: &'a mut dyn FnMut(Line),
+}
+
+/// Measures everything; each line goes to `say`.
+///
+/// # Errors
+/// If the device fails.
+pub fn run(device: &Arc<dyn Device>, plan: &Plan<'_>, say: &mut dyn FnMut(Line)) -> Result<(), CudaError> {
+    let Plan { attention, others, extent } = *plan;
+    let bytes_per_s = copy_rate(device, extent.copy_bytes)?;
+    let operations_per_s = product_rate(device, extent.width)?;
+    say(Line::Note(rates_say(device.as_ref(), bytes_per_s, operations_per_s)));
+    let mut bench = Bench { device, extent, bytes_per_s, operations_per_s, say };
+    bench.table(&DECODE, attention, Bench::decodes)?;
+    bench.table(&PREFILL, attention, Bench::prefills)?;
+    bench.table(&PRODUCTS, others, Bench::products)?;
+    if device.properties().early {
+        let overlap =
+            "(repeats of our own products overlap by early launches, 1 to 2 us each; Vendor's can't)";
+        (bench.say)(Line::Note(overlap.to_owned()));
+    }
+    bench.table(&small::SMALL, others, Bench::small_kernels)?;
+    bench.table(&SAMPLING, others, Bench::samples)?;
+    let at_end = copies_say(device, extent.copy_bytes, bytes_per_s)?;
+    (bench.say)(Line::Note(at_end));
+    Ok(())
+}
+
+impl Bench<'_> {
+    /// The heading of a table, and `rows` for each shape.
+    fn table(
+        &mut self,
+        table: &'static Table,
+        shapes: &[ModelShape],
+        rows: fn(&mut Self, &ModelShape) -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
+        (self.say)(Line::Head(table));
+        shapes.iter().try_for_each(|shape| rows(self, shape))
+    }
+
+    fn decodes(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
+        let longest = self.extent.contexts.last().copied().unwrap_or(1);
+        for &batch in self.extent.batches {
+            for &context in self.extent.contexts {
+                let decode = decode_us(self.device, shape.attention(Type::Bf16), batch, context, longest)?;
+                let Some((us, bytes)) = decode else { continue };
+                let rate = bytes / us * 1e6;
+                (self.say)(DECODE.row([
+                    shape.name.into(),
+                    batch.into(),
+                    context.into(),
+                    Cell::Number(us, 1),
+                    Cell::Number(rate / 1e9, 0),
+                    Cell::Share(rate / self.bytes_per_s),
+                ]));
+            }
+        }
+        Ok(())
+    }
+
+    fn prefills(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
+        for &tokens in self.extent.prompts {
+            let us = prefill_us(self.device, shape.attention(Type::Bf16), tokens)?;
+            let t = f64::from(tokens);
+            let rate = 4.0 * f64::from(shape.q_width()) * t * (t + 1.0) / 2.0 / us * 1e6;
+            (self.say)(PREFILL.row([
+                shape.name.into(),
+                tokens.into(),
+                Cell::Number(us, 1),
+                Cell::Number(rate / 1e12, 0),
+                Cell::Share(rate / self.operations_per_s),
+            ]));
+        }
+        Ok(())
+    }
+
+    fn products(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
+        let with_vendor = self.device.properties().vendor_products.is_some();
+        for (outputs, inputs) in shape.products() {
+            for &rows in self.extent.rows {
+                let kinds = [ProductKind::Own, ProductKind::RowByRow, ProductKind::Vendor];
+                for kind in kinds.into_iter().filter(|kind| with_vendor || *kind != ProductKind::Vendor) {
+                    let (sides, weight_bytes) = ([rows, inputs, outputs], self.extent.weight_bytes);
+                    let us = product_us(self.device, kind, sides, weight_bytes, time_us)?;
+                    let rate = 2.0 * f64::from(outputs) * f64::from(inputs) / us * 1e6;
+                    (self.say)(PRODUCTS.row([
+                        shape.name.into(),
+                        rows.into(),
+                        outputs.into(),
+                        inputs.into(),
+                        Cell::Text(format!("{kind:?}")),
+                        Cell::Number(us, 1),
+                        Cell::Number(rate / 1e9, 0),
+                        Cell::Share(rate / self.bytes_per_s),
+                        // A multiplication and an addition for each weight of two bytes.
+                        Cell::Number(f64::from(rows) * rate / 1e12, 1),
+                    ]));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn small_kernels(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
+        let context = self.extent.contexts.first().copied().unwrap_or(1);
+        for (kernel, measure) in small::KERNELS {
+            for &rows in self.extent.small {
+                let Some((us, bytes)) = measure(self.device, shape, [rows, context])? else { continue };
+                let rate = bytes / us * 1e6;
+                (self.say)(small::SMALL.row([
+                    shape.name.into(),
+                    kernel.into(),
+                    rows.into(),
+                    Cell::Number(us, 1),
+                    Cell::Number(rate / 1e9, 0),
+                    Cell::Share(rate / self.bytes_per_s),
+                ]));
+            }
+        }
+        Ok(())
+    }
+
+    fn samples(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
+        for &rows in self.extent.draws {
+            for (how, temperature, top_p) in
+                [("greedy", 0.0, 1.0), ("temperature", 1.0, 1.0), ("top-p 0.9", 1.0, 0.9)]
+            {
+                let us = sample_us(self.device, rows, shape.vocab, temperature, top_p)?;
+                (self.say)(SAMPLING.row([rows.into(), shape.vocab.into(), how.into(), Cell::Number(us, 1)]));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Text with both rates, bytes and operations per second. Without cuBLASLt the latter is only that of our own kernel, and
+/// the text says so.
+pub fn rates_say(device: &dyn Device, bytes_per_s: f64, operations_per_s: f64) -> String {
+    let ours = match device.properties().vendor_products {
+        Some(_) => "",
+        None => " (by our own kernel: cuBLASLt was not found)",
+    };
+    format!(
+        "copies {:.0} GB/s (read and written), bf16 products {:.0} TFLOP/s{ours}",
+        bytes_per_s / 1e9,
+        operations_per_s / 1e12
+    )
+}
+
+/// Measures the copy rate again: text with it and the rate at the start.
+///
+/// # Errors
+/// If the device fails.
+pub fn copies_say(device: &Arc<dyn Device>, bytes: usize, at_start: f64) -> Result<String, CudaError> {
+    let at_end = copy_rate(device, bytes)? / 1e9;
+    Ok(format!("copies at the end {at_end:.0} GB/s, at the start {:.0}", at_start / 1e9))
+}
+
+fn random(device: &Arc<dyn Device>, ty: Type, numbers: usize) -> Result<Buffer, CudaError> {
+    let buffer = Buffer::new(device, numbers * ty.bytes())?;
+    // SAFETY: allocated with this size.
+    unsafe { fill_random(device.as_ref(), ty, buffer.at(), numbers, numbers as u64, 1.0) }?;
+    // Products may read weights before the fill is done.
+    device.wait()?;
+    Ok(buffer)
+}
+
+/// Time of a product. Weights cycle through matrices of `weight_bytes` in total, so that they come from memory.
+fn product_us(
+    device: &Arc<dyn Device>,
+    kind: ProductKind,
+    [rows, inputs, outputs]: [u32; 3],
+    weight_bytes: usize,
+    timer: Timer,
+) -> Result<f64, CudaError> {
+    let ty = Type::Bf16;
+    let numbers = outputs as usize * inputs as usize;
+    let matrices = weight_bytes.div_ceil(numbers * ty.bytes()).max(1);
+    let (x, w) = (random(device, ty, (rows * inputs) as usize)?, random(device, ty, matrices * numbers)?);
+    let y = Buffer::new(device, rows as usize * outputs as usize * 2)?;
+    let mut turn = 0;
+    timer(device.as_ref(), &mut || {
+        turn = (turn + 1) % matrices;
+        let w = w.at() + (turn * numbers * ty.bytes()) as u64;
+        let params = ProductParams { x: x.at(), w, y: y.at(), rows, inputs, outputs, out_f32: 0 };
+        // SAFETY: shapes as allocated.
+        unsafe { product(device.as_ref(), ty, kind, &params) }
+    })
+}
+
+fn sample_us(
+    device: &Arc<dyn Device>,
+    rows: u32,
+    vocab: u32,
+    temperature: f32,
+    top_p: f32,
+) -> Result<f64, CudaError> {
+    let logits = random(device, Type::F32, (rows * vocab) as usize)?;
+    let draws: Vec<u8> = (0..rows)
+        .flat_map(|row| {
+            let draw = SampleRow { row, temperature, top_p, uniform: 0.5, ..SampleRow::NOTHING };
+            draw.as_bytes().to_vec()
+        })
+        .collect();
+    let draws = Buffer::from_bytes(device, &draws)?;
+    let (lists, seen) = (
+        Buffer::from_indexes(device, &[0])?,
+        Buffer::new(device, rows as usize * vocab.div_ceil(32) as usize * 4)?,
+    );
+    seen.fill(0)?;
+    let out = Buffer::new(device, rows as usize * 4)?;
+    let params = SampleParams {
+        logits: logits.at(),
+        rows: draws.at(),
+        tokens: lists.at(),
+        seen: seen.at(),
+        out: out.at(),
+        vocab,
+        soft_cap: 0.0,
+    };
+    // SAFETY: shapes as allocated.
+    time_us(device.as_ref(), &mut || unsafe { sample(device.as_ref(), &params, rows) })
+}
