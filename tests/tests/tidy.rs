@@ -101,21 +101,39 @@ const IMPORTS: [(&str, &[&str]); 20] = [
     ("tui", &["infer-api"]),
 ];
 
-/// Crates of this workspace that a manifest depends on, on any platform.
-fn imports(manifest: &str) -> Vec<String> {
-    let mut imports = Vec::new();
+/// What a manifest depends on, on any platform.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut dependencies = Vec::new();
     let mut inside = false;
     for line in manifest.lines() {
         if line.starts_with('[') {
             inside =
                 line == "[dependencies]" || line.starts_with("[target.") && line.ends_with(".dependencies]");
-        } else if inside {
-            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
-            let ours =
-                ["infer-", "policy-", "template-", "first-come-"].iter().any(|ours| name.starts_with(ours));
-            imports.extend(ours.then(|| name.to_owned()));
+            let of_target = || Some(line.strip_prefix("[target.")?.split_once(".dependencies.")?.1);
+            let alone = line.strip_prefix("[dependencies.").or_else(of_target);
+            let alone = alone.and_then(|rest| rest.strip_suffix(']'));
+            dependencies.extend(alone.map(str::to_owned));
+        } else if inside && line.starts_with(|first: char| first.is_ascii_alphanumeric()) {
+            dependencies.extend(line.split(['.', ' ', '=']).next().map(str::to_owned));
         }
     }
+    dependencies
+}
+
+#[test]
+fn dependencies_are_found_however_they_are_written() {
+    let manifest = "[package]\nname = \"p\"\n[dependencies]\na.workspace = true\nb = { path = \"b\" }\n\
+                    [dependencies.c]\npath = \"c\"\n[target.'cfg(unix)'.dependencies]\nd = \"1\"\n\
+                    [target.'cfg(unix)'.dependencies.e]\nversion = \"1\"\n[dev-dependencies]\nf = \"1\"\n\
+                    [target.'cfg(unix)'.dev-dependencies.g]\nversion = \"1\"\n";
+    assert_eq!(dependencies(manifest), ["a", "b", "c", "d", "e"]);
+}
+
+/// Crates of this workspace among them.
+fn imports(manifest: &str) -> Vec<String> {
+    let ours = ["infer-", "policy-", "template-", "first-come-"];
+    let mut imports = dependencies(manifest);
+    imports.retain(|name| ours.iter().any(|ours| name.starts_with(ours)));
     imports
 }
 
@@ -132,6 +150,44 @@ fn crates_import_in_the_directions_of_the_architecture() {
         for import in imports(&manifest) {
             assert!(may.contains(&import.as_str()), "{path} depends on {import}, which {folder} may not");
         }
+    }
+}
+
+/// All that the engine depends on: no crate with a clock, threads, a runtime, Wasm or serialization.
+const ENGINE: [&str; 1] = ["siphasher"];
+
+#[test]
+fn engine_has_no_clock_thread_runtime_or_files() {
+    let manifest = std::fs::read_to_string(root().join("host/core/Cargo.toml")).expect("a manifest");
+    assert_eq!(dependencies(&manifest), ENGINE, "host/core/Cargo.toml");
+    let marks = [
+        "std::thread",
+        "std::fs",
+        "std::net",
+        "std::io",
+        "std::process",
+        "std::time",
+        // Names several modules at once, which the others would miss.
+        "std::{",
+        "async fn",
+        "async move",
+    ];
+    for (path, text) in rust_sources().filter(|(path, _)| path.starts_with("host/core/src/")) {
+        for mark in marks {
+            assert!(!text.contains(mark), "{path} contains `{mark}`");
+        }
+    }
+}
+
+/// The modules that exist only with the feature, and the choice of a device.
+const CUDA: [&str; 3] =
+    ["host/model/src/lib.rs", "host/server/src/startup/device/mod.rs", "kernels/src/lib.rs"];
+
+#[test]
+fn cuda_is_asked_for_in_few_places() {
+    let mark = concat!("feature = ", "\"cuda\"");
+    for (path, text) in rust_sources().filter(|(path, _)| !path.contains("/tests/")) {
+        assert!(!text.contains(mark) || CUDA.contains(&path.as_str()), "{path} contains `{mark}`");
     }
 }
 
@@ -176,10 +232,13 @@ fn policies_depend_only_on_the_sdk() {
     }
 }
 
-/// Kernels and device code, memory maps, loading of our own precompiled code, exports of a Wasm module.
-const UNSAFE: [&str; 6] = [
+/// Kernels and device code, memory maps, loading of our own precompiled code, exports of a Wasm module, and the
+/// allocators of two tests.
+const UNSAFE: [&str; 8] = [
     "kernels/",
     "host/model/",
+    "host/core/tests/allocation.rs",
+    "host/sim/tests/memory.rs",
     "host/wasm/src/precompiled.rs",
     "host/chat/guest/src/exports.rs",
     "host/grammar/guest/src/lib.rs",

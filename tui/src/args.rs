@@ -28,8 +28,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// Print one text snapshot and exit.
-    #[arg(long, conflicts_with_all = ["json", "print"])]
+    /// Print one snapshot and exit: as text, or with --json as JSON.
+    #[arg(long, conflicts_with = "print")]
     pub once: bool,
 
     /// Print the host's state as JSON once and exit.

@@ -51,7 +51,12 @@ fn load(state: &State) -> [Row; 5] {
         rate(r.steps)
     );
     let finished = count(c.finished.values().sum());
-    let ended = format!("{finished} finished, {} failed, {} refused", count(c.failed), refusals(state));
+    let ended = format!(
+        "{finished} finished, {} failed, {} refused, {} device faults",
+        count(c.failed),
+        refusals(state),
+        count(c.device_faults)
+    );
     [
         row("throughput", throughput),
         row("ttft", format!("p50 {}, p99 {}", milliseconds(l.ttft_p50_ms), milliseconds(l.ttft_p99_ms))),
@@ -76,7 +81,7 @@ fn refusals(state: &State) -> String {
     if reasons.is_empty() { total } else { format!("{total} ({})", reasons.join(", ")) }
 }
 
-/// The prefix cache, the pool that holds it, and the pressure on that.
+/// The prefix cache, the pool that holds it, what admission says of that, and how full the batch is.
 fn cache(state: &State) -> [Row; 3] {
     let (m, c) = (&state.memory, &state.counters);
     let found = format!(
@@ -96,8 +101,17 @@ fn cache(state: &State) -> [Row; 3] {
         m.block_size,
         bytes(u64::from(m.total) * m.block_bytes)
     );
-    let backpressure = if state.pressure.backpressure { ", backpressure" } else { "" };
-    let pressure = format!("{:.2}{backpressure}", state.pressure.level);
+    let p = &state.pressure;
+    let pressure = format!(
+        "{:.2}{}, {} blocks available, {} reserved, accepts up to {} tokens, {} of {} batch slots taken",
+        p.level,
+        if p.backpressure { ", backpressure" } else { "" },
+        count(p.available_blocks.into()),
+        count(p.reserved_blocks.into()),
+        count(p.max_sequence_tokens.into()),
+        count(p.active_sequences.into()),
+        count(p.max_sequences.into())
+    );
     [row("prefix cache", found), row("kv pool", pool), row("pressure", pressure)]
 }
 
@@ -126,7 +140,14 @@ fn policy(state: &State, slot: &PolicySlot) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use infer_api::admin::FaultInfo;
+    use infer_api::admin::{Counters, FaultInfo};
+
+    #[test]
+    fn failures_are_counted() {
+        let counters = Counters { failed: 1_007, device_faults: 2, ..Counters::default() };
+        let text = text(&State { counters, ..State::default() }, "http://host:1");
+        assert!(text.contains("0 finished, 1,007 failed, 0 refused, 2 device faults\n"), "{text}");
+    }
 
     #[test]
     fn a_message_is_one_line_and_cannot_drive_the_terminal() {

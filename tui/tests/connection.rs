@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use infer_api::admin::AdminEvent;
+use infer_api::admin::{AdminEvent, State};
 use infer_tui::conn::feed::{self, Update};
 use infer_tui::conn::token::TokenSource;
 use infer_tui::conn::{Client, ConnError};
@@ -126,6 +126,19 @@ async fn an_address_without_an_admin_plane_is_named() {
     }
 }
 
+#[tokio::test]
+async fn a_snapshot_of_many_requests_is_read() {
+    let (peer, _client, _directory) = connected().await;
+    let base = format!("http://{}/crowded/", peer.address).parse().expect("a URL");
+    let token = TokenSource::new(None, Some("secret".to_owned()), &[], &base);
+    let mut events = Client::with_token(base, token).events(4).await.unwrap();
+    let AdminEvent::Snapshot(state) = events.next().await.unwrap() else { panic!("a snapshot first") };
+    assert_eq!(*state, sample::crowd());
+    let bytes = serde_json::to_vec(&state).unwrap().len();
+    assert!(bytes > 1 << 20, "more than other readers accept: {bytes}");
+    assert!(matches!(events.next().await, Err(ConnError::Lost(_))), "it ends here");
+}
+
 #[test]
 fn empty_variables_count_as_absent() {
     let output = Command::new(env!("CARGO_BIN_EXE_infer-tui"))
@@ -152,6 +165,25 @@ async fn a_wrong_token_says_where_it_came_from() {
     let error = client.state().await.unwrap_err().to_string();
     assert!(error.contains("no token found") && error.contains(&file), "{error}");
     assert!(!error.contains("stale"), "a token is never shown: {error}");
+}
+
+#[tokio::test]
+async fn json_prints_the_snapshot_with_and_without_once() {
+    let peer = Peer::start(0, "secret").await;
+    for flags in ["--json", "--once --json"] {
+        let admin = peer.address.to_string();
+        let printed = tokio::task::spawn_blocking(move || {
+            Command::new(env!("CARGO_BIN_EXE_infer-tui"))
+                .args(["--admin", &admin])
+                .args(flags.split(' '))
+                .env("INFER_ADMIN_TOKEN", "secret")
+                .output()
+        });
+        let output = printed.await.unwrap().unwrap();
+        assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
+        let state: State = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(state, sample::state(60), "{flags}");
+    }
 }
 
 #[tokio::test]

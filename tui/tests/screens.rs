@@ -171,6 +171,17 @@ fn rollback_stays_visible_after_a_fault_and_the_reason_beside_many_refusals() {
 }
 
 #[test]
+fn admission_shows_its_memory_and_its_limits() {
+    let (mut app, now) = watched();
+    app.on_key(Key::Char('4'), now);
+    app.on_key(Key::Down, now);
+    let text = screen(&app, now, (400, 40));
+    let facts = "up to 4,096 tokens; 370 of 1,024 blocks available, 102 reserved; 13 of 100 batch slots taken; \
+                 1 held";
+    assert!(text.contains(facts), "{text}");
+}
+
+#[test]
 fn the_oldest_log_line_is_reachable_when_lines_wrap() {
     let (mut app, now) = watched();
     app.on_key(Key::Char('6'), now);

@@ -1,7 +1,7 @@
 //! Wire types: the data plane's requests and answers, the admin plane, the console's feed.
 //!
-//! This crate holds what server, console and tools must agree on, and nothing else: the shapes, how a change
-//! is applied to what it changes, and where the admin token is kept.
+//! This crate holds what server, console and tools must agree on, and nothing else: the shapes, how a stream of
+//! events is read, how a change is applied to what it changes, and where the admin token is kept.
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -10,6 +10,7 @@ pub mod completions;
 pub mod models;
 #[cfg(feature = "schema")]
 mod schema;
+pub mod sse;
 pub mod tokenize;
 pub mod trace;
 pub mod usage;

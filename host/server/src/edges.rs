@@ -10,6 +10,7 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use infer_api::sse::Events;
 use infer_api::trace::Line;
 use infer_chat::{ChatTemplate, Sandbox, Tools};
 use infer_core::config::EngineConfig;
@@ -23,7 +24,7 @@ use infer_sim::{Profile, Settings as Simulated, Slo};
 use infer_wasm::{LoaderConfig, PolicyLoader};
 use serde_json::json;
 
-use crate::bench::{Dialect, Events, read};
+use crate::bench::{Dialect, read};
 use crate::config::{Config, Settings};
 use crate::data::{Compiler, Expected, Part, Prelude, Speaker, Speech, check_chat, check_completion};
 use crate::trace::{Question, RecordedLines, RecordedRequests};

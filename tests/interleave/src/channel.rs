@@ -4,59 +4,90 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{RecvError, RecvTimeoutError, TryRecvError, TrySendError};
 use std::time::Duration;
 
-use loom::sync::{Arc, Condvar, Mutex};
+use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// A channel that holds `bound` messages, at least one.
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
-    let shared = Arc::new(Shared { queue: Mutex::new(VecDeque::new()), filled: Condvar::new(), bound });
+    let state = Mutex::new(State { queue: VecDeque::new(), senders: 1 });
+    let shared = Arc::new(Shared { state, filled: Condvar::new(), bound });
     (SyncSender(Arc::clone(&shared)), Receiver(shared))
 }
 
 struct Shared<T> {
-    queue: Mutex<VecDeque<T>>,
+    state: Mutex<State<T>>,
     filled: Condvar,
     bound: usize,
 }
 
-/// The sending end. Unlike in std, the receiver doesn't learn that all senders are gone.
+struct State<T> {
+    queue: VecDeque<T>,
+    senders: usize,
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().expect("no holder panics")
+    }
+}
+
+/// The sending end.
 pub struct SyncSender<T>(Arc<Shared<T>>);
 
 impl<T> Clone for SyncSender<T> {
     fn clone(&self) -> Self {
+        self.0.lock().senders += 1;
         Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Drop for SyncSender<T> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.senders -= 1;
+        if state.senders == 0 {
+            self.0.filled.notify_one();
+        }
     }
 }
 
 impl<T> SyncSender<T> {
     /// Sends without waiting; fails if the channel is full.
     pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
-        let mut queue = self.0.queue.lock().expect("no holder panics");
-        if queue.len() == self.0.bound {
+        let mut state = self.0.lock();
+        if state.queue.len() == self.0.bound {
             return Err(TrySendError::Full(message));
         }
-        queue.push_back(message);
+        state.queue.push_back(message);
         self.0.filled.notify_one();
         Ok(())
     }
 }
 
-/// The receiving end.
+/// The receiving end. Unlike in std, senders don't learn that it is gone.
 pub struct Receiver<T>(Arc<Shared<T>>);
 
 impl<T> Receiver<T> {
     /// Receives without waiting.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
-        self.0.queue.lock().expect("no holder panics").pop_front().ok_or(TryRecvError::Empty)
+        let mut state = self.0.lock();
+        match state.queue.pop_front() {
+            Some(message) => Ok(message),
+            None if state.senders == 0 => Err(TryRecvError::Disconnected),
+            None => Err(TryRecvError::Empty),
+        }
     }
 
-    /// Waits for a message.
+    /// Waits for a message; fails if there is none and all senders are gone.
     pub fn recv(&self) -> Result<T, RecvError> {
-        let mut queue = self.0.queue.lock().expect("no holder panics");
+        let mut state = self.0.lock();
         loop {
-            if let Some(message) = queue.pop_front() {
+            if let Some(message) = state.queue.pop_front() {
                 return Ok(message);
             }
-            queue = self.0.filled.wait(queue).expect("no holder panics");
+            if state.senders == 0 {
+                return Err(RecvError);
+            }
+            state = self.0.filled.wait(state).expect("no holder panics");
         }
     }
 

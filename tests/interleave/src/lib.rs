@@ -9,6 +9,7 @@
 #![cfg(test)]
 
 mod channel;
+mod log;
 mod mailbox;
 mod pool;
 mod ticker;

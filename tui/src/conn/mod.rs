@@ -315,7 +315,7 @@ impl Client {
         let response = tokio::time::timeout(ANSWER_DEADLINE, self.send(Method::GET, &path, None))
             .await
             .map_err(|_| self.too_slow(ANSWER_DEADLINE))??;
-        Ok(Events { response, parser: sse::Parser::default(), ready: Vec::new() })
+        Ok(Events { response, read: infer_api::sse::Events::up_to(MAX_STATE_BYTES) })
     }
 
     async fn json<T: DeserializeOwned>(
@@ -399,9 +399,8 @@ impl Client {
 #[derive(Debug)]
 pub struct Events {
     response: Response,
-    parser: sse::Parser,
-    /// Frames of the last chunk that are not returned yet, latest first.
-    ready: Vec<sse::Frame>,
+    /// What has been read of it.
+    read: infer_api::sse::Events,
 }
 
 impl Events {
@@ -411,16 +410,13 @@ impl Events {
     /// [`ConnError::Lost`] when the stream ends, [`ConnError::Protocol`] for malformed data.
     pub async fn next(&mut self) -> Result<AdminEvent, ConnError> {
         loop {
-            while let Some(frame) = self.ready.pop() {
-                if let Some(event) = sse::decode(&frame)? {
+            while let Some((name, data)) = self.read.next() {
+                if let Some(event) = sse::decode(&name, &data)? {
                     return Ok(event);
                 }
             }
             match self.response.chunk().await {
-                Ok(Some(chunk)) => {
-                    self.ready = self.parser.push(&chunk)?;
-                    self.ready.reverse();
-                }
+                Ok(Some(chunk)) => self.read.push(&chunk).map_err(ConnError::Protocol)?,
                 Ok(None) => return Err(ConnError::Lost("the host closed the event stream".to_owned())),
                 Err(error) => return Err(ConnError::Lost(root_cause(&error))),
             }

@@ -43,7 +43,7 @@ pub struct Entry {
     pub at: Millis,
     /// Its severity.
     pub level: Level,
-    /// `swap`, `fault`, `canary`, `refusal`, `preemption`, `console`.
+    /// `swap`, `fault`, `canary`, `refusal`, `failure`, `preemption`, `console`.
     pub source: &'static str,
     /// What happened.
     pub text: String,

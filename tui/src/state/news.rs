@@ -180,6 +180,9 @@ impl App {
             AdminEvent::Refusal { reason, message, .. } => {
                 log.push(now, Level::Warning, "refusal", format!("{reason}: {message}"));
             }
+            AdminEvent::Failure { code, message, .. } => {
+                log.push(now, Level::Error, "failure", format!("{code}: {message}"));
+            }
             AdminEvent::Preemption { id } => {
                 log.push(now, Level::Info, "preemption", format!("request {id} was preempted"));
             }

@@ -50,6 +50,11 @@ pub fn waits(row: &RequestRow, state: &State, ahead: usize) -> Option<Why> {
             if whole > left {
                 let text = format!("admission: may need {whole} blocks, {left} unreserved");
                 why(text, format!("may need {whole} of {left}"))
+            } else if pressure.max_sequence_tokens == 0 {
+                // There is memory for this one, yet even the shortest would have to wait.
+                let queue = &state.queue;
+                let short = format!("{} in flight", queue.running + queue.waiting + queue.preempted);
+                why(format!("admission takes nothing now, {short}"), short)
             } else if pressure.backpressure {
                 let short = format!("backpressure at {:.2}", pressure.level);
                 why(format!("admission: {short}"), short)
@@ -108,6 +113,20 @@ mod tests {
         assert_eq!(why("held", 3, 1, 0), "admission: may need 12 blocks, 3 unreserved; next in line");
         assert_eq!(why("preempted", 3, 1, 0), "needs 10 blocks, 3 available; next in line");
         assert_eq!(waits(&row("decode"), &host(3, 1), 0), None);
+    }
+
+    #[test]
+    fn too_many_requests_in_flight_are_told_from_a_full_memory() {
+        let why = |max_sequence_tokens, level| {
+            let mut state = host(50, 3);
+            state.queue = Queue { waiting: 2, preempted: 1, held: 9, ..state.queue };
+            state.pressure = Pressure { backpressure: true, level, max_sequence_tokens, ..state.pressure };
+            waits(&row("held"), &state, 0).unwrap()
+        };
+        let (crowded, full) = (why(0, 0.35), why(800, 0.85));
+        assert_eq!(crowded.full(), "admission takes nothing now, 6 in flight; next in line");
+        assert_eq!(crowded.within(20), "6 in flight; next");
+        assert_eq!(full.full(), "admission: backpressure at 0.85; next in line");
     }
 
     #[test]

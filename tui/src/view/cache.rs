@@ -14,6 +14,8 @@ use crate::state::history::Sample;
 const RECENT_S: usize = 60;
 /// Width from which all totals fit on one line.
 const WIDE: u16 = 104;
+/// Width from which there is room to say which requests are counted.
+const WORDY: u16 = 80;
 
 /// Returns the area of the prefixes within the body of the screen.
 pub(super) fn prefixes_area(body: Rect) -> Rect {
@@ -64,8 +66,45 @@ const KINDS: [(&str, &str, bool); 5] = [
     ("MISS_FULL", "nothing found", false),
 ];
 
+/// Requests by what their prompts found. Prompts that fill no block can't share a prefix; where the host tells them
+/// apart, they are left out.
+struct Found {
+    /// In `KINDS` order.
+    kinds: [u64; KINDS.len()],
+    all: u64,
+    hits: u64,
+    /// Whether short prompts are left out.
+    eligible: bool,
+}
+
+impl Found {
+    fn of(state: &State) -> Self {
+        let (events, lengths) = (&state.cache_events, &state.cache_lengths);
+        let eligible = !lengths.is_empty();
+        let (kinds, all) = if eligible {
+            let requests = |name: &str| lengths.get(name).map_or(0, |of| of.eligible_requests);
+            (KINDS.map(|kind| requests(kind.0)), lengths.values().map(|of| of.eligible_requests).sum())
+        } else {
+            (KINDS.map(|kind| events.get(kind.0).copied().unwrap_or(0)), events.values().sum())
+        };
+        // Prompts that diverged from their conversation may have found what other requests left.
+        let hits = KINDS.into_iter().zip(kinds).map(|((name, _, hit), requests)| match hit {
+            true => requests,
+            false => lengths.get(name).map_or(0, |of| of.hit_requests),
+        });
+        Self { kinds, all, hits: hits.sum(), eligible }
+    }
+}
+
 fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
-    let title = Line::from(Span::styled(" Prefix cache ", look.theme.title));
+    let found = Found::of(state);
+    let wide = area.width >= WIDE;
+    let has_kinds = usize::from(area.height) >= KINDS.len() + if wide { 3 } else { 4 };
+    let hits = format!("requests with a hit {} of {}", percent(found.hits, found.all), count(found.all));
+    let mut title = Line::from(Span::styled(" Prefix cache ", look.theme.title));
+    if has_kinds && found.eligible && area.width >= WORDY {
+        title.push_span(Span::styled(format!("{hits} whose prompt fills a block "), look.theme.label));
+    }
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let c = &state.counters;
     let history = &look.app.feed().history;
@@ -89,8 +128,6 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     if let Some(pace) = recent(|s| s.evicted) {
         evicted.extend(pair(look.theme, "now", format!("{}/s", rate(pace.rate()))));
     }
-    let all: u64 = state.cache_events.values().sum();
-    let wide = area.width >= WIDE;
     if wide {
         tokens.extend(evicted);
         put(Line::from(tokens), inside, 0, buffer);
@@ -99,23 +136,18 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
         put(Line::from(evicted), inside, 1, buffer);
     }
     let kinds = below(inside, if wide { 1 } else { 2 });
-    let rows =
-        KINDS.map(|(name, words, hit)| (state.cache_events.get(name).copied().unwrap_or(0), words, hit));
-    if usize::from(kinds.height) < rows.len() {
-        // There is no room for the kinds; show the share of hits.
-        let hits: u64 = rows.iter().filter(|row| row.2).map(|row| row.0).sum();
-        let text = format!("requests with a hit {} of {}", percent(hits, all), count(all));
-        put(Line::styled(text, look.theme.label), kinds, 0, buffer);
+    if !has_kinds {
+        put(Line::styled(hits, look.theme.label), kinds, 0, buffer);
         return;
     }
     let room = usize::from(inside.width).saturating_sub(34).min(60);
-    for (index, (events, words, hit)) in (0..).zip(rows) {
+    for (index, ((_, words, hit), requests)) in (0..).zip(KINDS.into_iter().zip(found.kinds)) {
         let style = if hit { look.theme.good } else { look.theme.label };
         let mut line = Line::from(vec![
             Span::styled(format!("{words:<16}"), style),
-            Span::raw(format!("{:>9} {:>4}  ", count(events), percent(events, all))),
+            Span::raw(format!("{:>9} {:>4}  ", count(requests), percent(requests, found.all))),
         ]);
-        line.extend(gauge(room, events as f64, all as f64, style, look.theme));
+        line.extend(gauge(room, requests as f64, found.all as f64, style, look.theme));
         put(line, kinds, index, buffer);
     }
 }
@@ -194,5 +226,71 @@ fn draw_sessions(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut 
             session.session
         );
         put(Line::raw(fit(&text, width)), inside, index, buffer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_api::admin::CacheLengths;
+
+    use super::*;
+    use crate::state::App;
+    use crate::view::theme::Theme;
+
+    /// Returns the words drawn of a state, whatever lies between them.
+    fn drawn(state: &State, width: u16, height: u16) -> String {
+        let app = App::new("http://test".to_owned(), true);
+        let theme = Theme::new(&app.settings);
+        let area = Rect::new(0, 0, width, height);
+        let mut buffer = Buffer::empty(area);
+        draw_hits(Look { app: &app, now: 0, theme: &theme }, state, area, &mut buffer);
+        let cells: String = buffer.content().iter().map(|cell| cell.symbol()).collect();
+        cells.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn prompts_without_a_full_block_are_neither_hits_nor_misses() {
+        let names =
+            ["FULL_HIT_NO_PREFILL_NEEDED", "CROSS_REQUEST_HIT", "CONVERSATIONAL_MISS_UNEXPECTED_PROMPT"];
+        let [full, other, diverged] = names.map(str::to_owned);
+        let miss = "MISS_FULL".to_owned();
+        let lengths = |eligible_requests, hit_requests| CacheLengths {
+            eligible_requests,
+            hit_requests,
+            ..CacheLengths::default()
+        };
+        let mut state = State {
+            cache_events: [
+                (full.clone(), 50),
+                (other.clone(), 30),
+                (diverged.clone(), 20),
+                (miss.clone(), 100),
+            ]
+            .into(),
+            ..State::default()
+        };
+        let text = drawn(&state, 40, 5);
+        assert!(text.contains("requests with a hit 40% of 200 "), "{text}");
+        let text = drawn(&state, 80, 9);
+        assert!(text.contains("whole prompt 50 25% ") && !text.contains("fills a block"), "{text}");
+
+        state.cache_lengths = [
+            (full, lengths(10, 10)),
+            (other, lengths(30, 30)),
+            (diverged, lengths(20, 5)),
+            (miss, lengths(40, 0)),
+        ]
+        .into();
+        let text = drawn(&state, 40, 5);
+        assert!(text.contains("requests with a hit 45% of 100 "), "{text}");
+        let text = drawn(&state, 80, 9);
+        for part in [
+            " requests with a hit 45% of 100 whose prompt fills a block ",
+            " whole prompt 10 10% ",
+            " prompt diverged 20 20% ",
+            " nothing found 40 40% ",
+        ] {
+            assert!(text.contains(part), "{part} is missing in: {text}");
+        }
     }
 }

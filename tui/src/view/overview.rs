@@ -96,7 +96,9 @@ fn draw_throughput(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffe
 }
 
 fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
-    let title = Line::from(Span::styled(" Requests ", look.theme.title));
+    let mut title = Line::from(Span::styled(" Requests ", look.theme.title));
+    let room = usize::from(area.width).saturating_sub(title.width() + 2);
+    title.extend(device_faults(look, state, room));
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let queue = &state.queue;
     let lines = vec![
@@ -145,6 +147,15 @@ fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
             graph(&values, peak(&values), style, look.theme, below(part, 1), buffer);
         }
     }
+}
+
+/// Returns the number of steps that failed on the device, if there are any; just the words where the number doesn't
+/// fit.
+fn device_faults(look: Look<'_>, state: &State, width: usize) -> Option<Span<'static>> {
+    let faults = state.counters.device_faults;
+    let texts = [format!("device faults {} ", count(faults)), "device faults ".to_owned()];
+    let text = texts.into_iter().find(|text| text.len() <= width)?;
+    (faults > 0).then(|| Span::styled(text, look.theme.bad))
 }
 
 /// Returns the number of refused requests and the reasons, most frequent first; without its number where a
@@ -322,11 +333,14 @@ fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
     let latency = |name, p50, p99| {
         pair(look, name, format!("p50 {:>7}  p99 {:>7}", milliseconds(p50), milliseconds(p99)))
     };
+    let faults = state.counters.device_faults;
+    // What fits is shown, so the faults come before what is common.
     let who = [
-        ("running", q.running, true),
-        ("waiting", q.waiting, true),
-        ("held", q.held, q.held > 0),
-        ("preempted", q.preempted, q.preempted > 0),
+        ("running", u64::from(q.running), true),
+        ("waiting", q.waiting.into(), true),
+        ("device faults", faults, faults > 0),
+        ("held", q.held.into(), q.held > 0),
+        ("preempted", q.preempted.into(), q.preempted > 0),
     ];
     let who = who.into_iter().filter(|(.., shown)| *shown);
     let mut lines = vec![

@@ -276,8 +276,14 @@ fn at_work(state: &State, kind: &str) -> String {
             )
         }
         "admission" => format!(
-            "accepts requests of up to {} tokens; {} held, {} refused so far; pressure {:.2}{}",
+            "accepts requests of up to {} tokens; {} of {} blocks available, {} reserved; {} of {} batch slots \
+             taken; {} held, {} refused so far; pressure {:.2}{}",
             count(state.pressure.max_sequence_tokens.into()),
+            count(state.pressure.available_blocks.into()),
+            count(state.memory.total.into()),
+            count(state.pressure.reserved_blocks.into()),
+            count(state.pressure.active_sequences.into()),
+            count(state.pressure.max_sequences.into()),
             count(queue.held.into()),
             count(state.counters.refused.values().sum()),
             state.pressure.level,

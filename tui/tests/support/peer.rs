@@ -132,6 +132,10 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         | (&Method::POST, ["admin", "drain"]) => json(&serde_json::json!({})),
         (&Method::DELETE, ["admin", "requests", "999"]) => error(StatusCode::NOT_FOUND, "no request 999"),
         (&Method::DELETE, ["admin", "requests", _]) => json(&serde_json::json!({})),
+        (&Method::GET, ["crowded", "admin", "events"]) => {
+            let frame = sample::frame("snapshot", &sample::crowd());
+            Response::new(Full::new(Bytes::from(frame)).boxed_unsync())
+        }
         (_, ["rude", ..]) => {
             error(StatusCode::INTERNAL_SERVER_ERROR, "\u{1b}[31mRED\n\u{1b}]0;title\u{7}\u{9b}2J")
         }

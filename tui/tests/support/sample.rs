@@ -105,6 +105,13 @@ pub fn state(tick: u64) -> State {
     }
 }
 
+/// Returns the state with thousands of requests.
+pub fn crowd() -> State {
+    let mut state = state(60);
+    let row = state.requests.swap_remove(0);
+    State { requests: vec![row; 5_000], requests_total: 5_000, ..state }
+}
+
 fn requests(tick: u64, running: u32, waiting: u32) -> Vec<RequestRow> {
     let row = |index: u32, state: &str| {
         let prompt_tokens = 32 + index * 97 % 900;

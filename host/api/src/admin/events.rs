@@ -1,6 +1,6 @@
 //! The events of `GET /admin/events`.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{CanaryInfo, FaultInfo, Mismatch, RowsChange, State, SwapAnswer};
 
@@ -27,6 +27,17 @@ pub enum AdminEvent {
         /// The error message that the client received.
         message: String,
     },
+    /// A request failed after it had been accepted, other than by a late refusal.
+    Failure {
+        /// The request: the engine's id of its first sequence.
+        id: u64,
+        /// Its `x-request-id`.
+        request_id: String,
+        /// Machine-readable code of the error.
+        code: String,
+        /// The error message that the client received.
+        message: String,
+    },
     /// A running request was preempted.
     Preemption {
         /// The request.
@@ -50,6 +61,7 @@ impl AdminEvent {
             Self::Fault(_) => "fault",
             Self::Canary(_) => "canary",
             Self::Refusal { .. } => "refusal",
+            Self::Failure { .. } => "failure",
             Self::Preemption { .. } => "preemption",
             Self::Lagged { .. } => "lagged",
         }
@@ -65,10 +77,10 @@ pub struct Change {
     pub state: State,
     /// The changes to `requests`.
     pub rows: RowsChange,
-    /// The first refusals and preemptions since the last change.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// The first refusals, failures and preemptions since the last change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "known")]
     pub events: Vec<AdminEvent>,
-    /// Number of further refusals and preemptions, which are left out.
+    /// Number of further ones, which are left out.
     #[serde(default)]
     pub events_left_out: u64,
 }
@@ -96,4 +108,10 @@ impl Change {
         }
         Ok(())
     }
+}
+
+/// Leaves out kinds that only a newer host knows.
+fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AdminEvent>, D::Error> {
+    let all = Vec::<serde_json::Value>::deserialize(from)?;
+    Ok(all.into_iter().filter_map(|event| serde_json::from_value(event).ok()).collect())
 }

@@ -57,6 +57,12 @@ pub struct CacheLengths {
     pub cached_tokens: u64,
     /// Prompt tokens that had to be computed.
     pub prefilled_tokens: u64,
+    /// Hits: eligible requests with tokens found in the cache. 0 from hosts that don't send it, as is `hit_tokens`.
+    #[serde(default)]
+    pub hit_requests: u64,
+    /// These requests' prompt tokens found in the cache.
+    #[serde(default)]
+    pub hit_tokens: u64,
 }
 
 /// The host.

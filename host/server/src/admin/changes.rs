@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::engine::EngineReport;
 use crate::http::ApiError;
 
-/// Refusals and preemptions listed in one change; the rest are counted.
+/// Refusals, failures and preemptions listed in one change; the rest are counted.
 const EVENTS: usize = 32;
 
 /// What one console has been sent.
@@ -29,7 +29,7 @@ impl Changes {
     /// Keeps events that may come in floods for the next change; returns others, to be sent at once.
     pub fn take(&mut self, event: AdminEvent) -> Option<AdminEvent> {
         match event {
-            AdminEvent::Refusal { .. } | AdminEvent::Preemption { .. } => {
+            AdminEvent::Refusal { .. } | AdminEvent::Failure { .. } | AdminEvent::Preemption { .. } => {
                 if self.events.len() < EVENTS {
                     self.events.push(event);
                 } else {
@@ -158,6 +158,21 @@ mod tests {
             started: Micros::NEVER,
             first_token: Micros::NEVER,
         }
+    }
+
+    #[test]
+    fn failures_wait_for_the_next_change_and_a_flood_is_counted() {
+        let mut changes = Changes::default();
+        for id in 0..EVENTS as u64 + 5 {
+            let failure = AdminEvent::Failure {
+                id,
+                request_id: format!("r-{id}"),
+                code: "device_fault".to_owned(),
+                message: "out of device memory".to_owned(),
+            };
+            assert_eq!(changes.take(failure), None);
+        }
+        assert_eq!((changes.events.len(), changes.left_out), (EVENTS, 5));
     }
 
     proptest! {

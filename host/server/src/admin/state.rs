@@ -14,7 +14,7 @@ use infer_core::{FinishReason, Micros, PrefixEvent};
 use infer_model::KvCacheKind;
 
 use crate::app::{App, Served};
-use crate::engine::{self, EngineReport, RequestMeta};
+use crate::engine::{self, EngineReport, PrefixHits, RequestMeta};
 use crate::http::ApiError;
 use crate::metrics::percentile;
 
@@ -45,7 +45,7 @@ pub async fn state(app: &App) -> Result<State, ApiError> {
 
 /// Returns the state without its requests.
 pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
-    let EngineReport { snapshot, step_us, at, .. } = report;
+    let EngineReport { snapshot, step_us, prefix_hits, at, .. } = report;
     let at = *at;
     State {
         host: HostInfo {
@@ -83,7 +83,7 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
         pressure: pressure(app, served, snapshot),
         counters: counters(app, served, &snapshot.counters),
         cache_events: cache_events(&snapshot.counters),
-        cache_lengths: cache_lengths(&snapshot.counters),
+        cache_lengths: cache_lengths(&snapshot.counters, prefix_hits),
         policies: slots(served, snapshot, at),
         requests_total: snapshot.requests.len() as u32,
         requests: Vec::new(),
@@ -289,11 +289,13 @@ fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {
     }
 }
 
-fn cache_lengths(c: &snapshot::Counters) -> BTreeMap<String, CacheLengths> {
+fn cache_lengths(c: &snapshot::Counters, hits: &PrefixHits) -> BTreeMap<String, CacheLengths> {
     let lengths = |at: usize| CacheLengths {
         eligible_requests: c.prefix_eligible[at],
         cached_tokens: c.prefix_cached_tokens[at],
         prefilled_tokens: c.prefix_prefilled_tokens[at],
+        hit_requests: hits.requests[at],
+        hit_tokens: hits.tokens[at],
     };
     PrefixEvent::ALL.iter().enumerate().map(|(at, event)| (event.name().to_owned(), lengths(at))).collect()
 }

@@ -7,12 +7,13 @@ use hyper::Request;
 use hyper::body::Bytes;
 use infer_api::completions::{CompletionRequest, StreamOptions};
 use infer_api::models::ModelList;
+use infer_api::sse::Events;
 use infer_api::usage::Usage;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::history::History;
-use super::sse::{Events, Step, read};
+use super::sse::{Step, read};
 use crate::web::{Trust, Web};
 
 /// Longest gap in a stream before it counts as failed.

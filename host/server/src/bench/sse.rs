@@ -5,9 +5,6 @@ use infer_api::usage::{PromptTokensDetails, Usage};
 
 use super::Dialect;
 
-/// Size limit of an event.
-const MAX_EVENT_BYTES: usize = 1 << 20;
-
 /// Meaning of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
@@ -19,51 +16,6 @@ pub enum Step {
     Usage(Usage),
     /// An event to ignore.
     Other,
-}
-
-/// Splits bytes into events.
-#[derive(Default)]
-pub struct Events {
-    buffer: Vec<u8>,
-}
-
-impl Events {
-    /// Appends a chunk.
-    ///
-    /// # Errors
-    /// If an event exceeds the size limit.
-    pub fn push(&mut self, chunk: &[u8]) -> Result<(), String> {
-        if self.buffer.len() + chunk.len() > MAX_EVENT_BYTES {
-            return Err(format!("an event is larger than {MAX_EVENT_BYTES} bytes"));
-        }
-        self.buffer.extend_from_slice(chunk);
-        Ok(())
-    }
-
-    /// The next complete event, as name and data.
-    pub fn next(&mut self) -> Option<(String, String)> {
-        let (end, skip) = frame_end(&self.buffer)?;
-        let frame = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
-        self.buffer.drain(..end + skip);
-        let (mut name, mut data) = (String::new(), String::new());
-        for line in frame.lines() {
-            let (field, value) = line.split_once(':').unwrap_or((line, ""));
-            let value = value.strip_prefix(' ').unwrap_or(value);
-            match field {
-                "event" => value.clone_into(&mut name),
-                "data" => data.push_str(value),
-                _ => {}
-            }
-        }
-        Some((name, data))
-    }
-}
-
-/// End of the first frame, and length of the separator after it.
-fn frame_end(buffer: &[u8]) -> Option<(usize, usize)> {
-    let plain = buffer.windows(2).position(|pair| pair == b"\n\n").map(|at| (at, 2));
-    let windows = buffer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| (at, 4));
-    [plain, windows].into_iter().flatten().min()
 }
 
 /// Interprets an event.
@@ -135,6 +87,7 @@ fn usage(value: &serde_json::Value) -> Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use infer_api::sse::Events;
 
     fn steps(dialect: Dialect, text: &str, chunk: usize) -> Vec<Result<Step, String>> {
         let mut events = Events::default();

@@ -309,7 +309,18 @@ impl fmt::Display for Origin {
 }
 
 /// Variables of the host and its commands that are not settings.
-const OTHER_VARIABLES: &[&str] = &["admin-token", "api-key", "config", "cuda-lib", "log", "log-format"];
+const OTHER_VARIABLES: &[&str] = &[
+    "admin-token",
+    "api-key",
+    "config",
+    "cuda-carveout",
+    "cuda-early",
+    "cuda-few-rows",
+    "cuda-image",
+    "cuda-lib",
+    "log",
+    "log-format",
+];
 
 /// The variables that begin with `INFER_`. An empty one counts as absent.
 #[derive(Clone, Debug, Default)]
@@ -525,6 +536,10 @@ mod tests {
             ("INFER_PROT", "INFER_PORT"),
             ("INFER_LOGS", "INFER_LOG"),
             ("INFER_LOG_FROMAT", "INFER_LOG_FORMAT"),
+            ("INFER_CUDA_CARVOUT", "INFER_CUDA_CARVEOUT"),
+            ("INFER_CUDA_EARLI", "INFER_CUDA_EARLY"),
+            ("INFER_CUDA_FEWROWS", "INFER_CUDA_FEW_ROWS"),
+            ("INFER_CUDA_IMGAE", "INFER_CUDA_IMAGE"),
             ("INFER_max_batch_size", "INFER_MAX_BATCH_SIZE"),
         ] {
             let error = gather(&environment(&[(name, "3")])).unwrap_err().to_string();
@@ -533,6 +548,11 @@ mod tests {
         for name in [
             "INFER_ADMIN_TOKEN",
             "INFER_API_KEY",
+            "INFER_CUDA_CARVEOUT",
+            "INFER_CUDA_EARLY",
+            "INFER_CUDA_FEW_ROWS",
+            "INFER_CUDA_IMAGE",
+            "INFER_CUDA_LIB",
             "INFER_LOG",
             "INFER_SERVICE_HOST",
             "INFER_PORT_8000_TCP_ADDR",

@@ -11,6 +11,7 @@ use infer_core::{Durations, FinishReason, Micros, Refusal, Request, SequenceId, 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::change::{NotChanged, Provided, SlotChange, Swapped};
+use super::hits::PrefixHits;
 use super::stream::{Marks, RequestMeta, StreamEvent};
 
 /// A command.
@@ -119,6 +120,8 @@ pub struct EngineReport {
     pub step_us: Vec<u32>,
     /// Device times of all steps.
     pub steps: Durations,
+    /// What the prefix cache served.
+    pub prefix_hits: PrefixHits,
     /// The time of the report.
     pub at: Micros,
 }

@@ -1,6 +1,7 @@
 //! Publishes what happens in the engine to consoles, the log and the metrics: faults, policy changes, preemptions.
 //!
-//! Cheap enough for the engine thread: a broadcast that never blocks, and a short lock for the history.
+//! Cheap enough for the engine thread: a broadcast that never blocks, and short locks for the history, the quarantine
+//! and the names of fault files. Files are written, and looked for, by another thread.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

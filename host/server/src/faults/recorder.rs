@@ -25,12 +25,22 @@ const CONFIG_DIGITS: usize = 4;
 #[derive(Debug)]
 pub struct FaultRecorder {
     dir: PathBuf,
-    queue: SyncSender<Box<Fault>>,
+    queue: SyncSender<Noted>,
     seen: Seen,
 }
 
-/// Names of the files that this host wrote (`true`) or is about to write.
+/// Names of the files that this host wrote (`true`), or is about to write or to look for. Nothing is read or written
+/// while the lock is held, because the engine thread takes it, too.
 type Seen = Arc<Mutex<HashMap<String, bool>>>;
+
+/// What the writer is to do about a fault.
+enum Noted {
+    /// Write it.
+    Write(Box<Fault>),
+    /// Look whether the file of this name, which this host wrote, is still there: hosts share the directory and tidy
+    /// it.
+    Look(String),
+}
 
 impl FaultRecorder {
     /// Starts the writer. Fails if the directory is not private or can't be created.
@@ -43,35 +53,36 @@ impl FaultRecorder {
         Ok(Self { dir: dir.to_owned(), queue, seen })
     }
 
-    /// Queues a fault to be written. Returns the path of its file, or of an equal earlier fault's. The file exists soon
-    /// after; if it can't be written, the log says so, and the next equal fault tries again.
+    /// Queues a fault to be written. Returns the path of its file, or of an equal earlier fault's; `None` if too many
+    /// wait. The file exists soon after; if it can't be written, the log says so, and the next equal fault tries again.
+    /// If an earlier fault's file was removed, this call makes the writer notice, and the next equal fault is written.
+    /// Looks at no file: the engine thread must not wait for a disk.
     pub fn note(&self, fault: &Fault) -> Option<PathBuf> {
         let name = file_name(fault)?;
         let path = self.dir.join(&name);
+        let written = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
+        // Copied while the lock is free: a view may be large.
+        let noted = match written {
+            Some(false) => return Some(path),
+            Some(true) => Noted::Look(name.clone()),
+            None => Noted::Write(Box::new(fault.clone())),
+        };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_there(&seen, &name, &path) {
-            return Some(path);
-        }
-        self.queue.try_send(Box::new(fault.clone())).ok()?;
-        if seen.len() == NAMES {
+        self.queue.try_send(noted).ok()?;
+        if seen.len() == NAMES && written.is_none() {
             seen.clear();
         }
         seen.insert(name, false);
         Some(path)
     }
 
-    /// Returns the file of a fault that was noted.
+    /// Returns the file of a fault that was noted, if it is there or will be soon.
     pub fn path_of(&self, fault: &Fault) -> Option<PathBuf> {
         let name = file_name(fault)?;
-        let path = self.dir.join(&name);
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        is_there(&seen, &name, &path).then_some(path)
+        let written = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&name).copied()?;
+        let path = self.dir.join(name);
+        (!written || path.exists()).then_some(path)
     }
-}
-
-/// Whether a file will be there soon, or was written and is still there: hosts share the directory and tidy it.
-fn is_there(seen: &HashMap<String, bool>, name: &str, path: &Path) -> bool {
-    seen.get(name).is_some_and(|&written| !written || path.exists())
 }
 
 /// Returns a name like `scheduler-0123456789ab-01234567-schedule-trap.json`: slot, component, configuration, function,
@@ -93,8 +104,15 @@ struct Writer {
 }
 
 impl Writer {
-    fn write_all(&self, inbox: &Receiver<Box<Fault>>) {
-        while let Ok(fault) = inbox.recv() {
+    fn write_all(&self, inbox: &Receiver<Noted>) {
+        while let Ok(noted) = inbox.recv() {
+            let fault = match noted {
+                Noted::Write(fault) => fault,
+                Noted::Look(name) => {
+                    self.note(&name, self.storage.has(&name));
+                    continue;
+                }
+            };
             let Some(name) = file_name(&fault) else { continue };
             let written = self.write(&name, &fault);
             if let Err(error) = &written {
@@ -178,6 +196,15 @@ mod tests {
         }
     }
 
+    /// Waits until the writer is done with everything that was noted.
+    fn settle(recorder: &FaultRecorder) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while recorder.seen.lock().unwrap().values().any(|written| !written) {
+            assert!(Instant::now() < until, "the writer marks what it wrote");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     #[test]
     fn each_configuration_and_each_host_has_its_own_fault_file() {
         let dir = tempfile::tempdir().unwrap();
@@ -204,18 +231,49 @@ mod tests {
         let fault = fault(&origins, json!({}), 1);
         let recorder = FaultRecorder::start(&dir.path().join("faults"), origins).unwrap();
         let path = recorder.note(&fault).unwrap();
-        read(&path, 1);
-        let until = Instant::now() + Duration::from_secs(60);
-        while recorder.seen.lock().unwrap().values().any(|written| !written) {
-            assert!(Instant::now() < until, "the writer marks what it wrote");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        settle(&recorder);
         assert_eq!(recorder.path_of(&fault), Some(path.clone()));
+        let repeated = Fault { step: 5, ..fault.clone() };
+        assert_eq!(recorder.note(&repeated), Some(path.clone()));
+        settle(&recorder);
+        let kept: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(kept["step"], 1, "the first fault stays");
         std::fs::remove_file(&path).unwrap();
         assert_eq!(recorder.path_of(&fault), None);
         let again = Fault { step: 2, ..fault };
-        assert_eq!(recorder.note(&again), Some(path.clone()));
+        // The writer notices at the first and writes the second.
+        for _ in 0..2 {
+            assert_eq!(recorder.note(&again), Some(path.clone()));
+            settle(&recorder);
+        }
         read(&path, 2);
+    }
+
+    #[test]
+    fn fault_is_noted_without_a_look_at_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        // Nobody writes.
+        let (queue, inbox) = sync_channel(1);
+        let recorder = FaultRecorder { dir: dir.path().to_owned(), queue, seen: Seen::default() };
+        let fault = fault(&Origins::default(), json!({}), 1);
+        let path = recorder.note(&fault).unwrap();
+        assert!(matches!(inbox.try_recv().unwrap(), Noted::Write(_)));
+        for is_there in [false, true] {
+            if is_there {
+                std::fs::write(&path, "{}").unwrap();
+            }
+            recorder.seen.lock().unwrap().values_mut().for_each(|written| *written = true);
+            for _ in 0..2 {
+                assert_eq!(recorder.note(&fault), Some(path.clone()));
+            }
+            let looked_for = matches!(inbox.try_recv().unwrap(), Noted::Look(name) if path.ends_with(&name));
+            assert!(looked_for, "the writer looks for the file");
+            assert!(inbox.try_recv().is_err(), "once");
+        }
+        recorder.seen.lock().unwrap().values_mut().for_each(|written| *written = true);
+        let other = Fault { slot: PolicyKind::Admission, ..fault.clone() };
+        assert!(recorder.note(&other).is_some(), "it fills the queue");
+        assert_eq!(recorder.note(&fault), None, "nobody will look for the file");
     }
 
     #[test]

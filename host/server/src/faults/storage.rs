@@ -31,6 +31,11 @@ impl Storage {
         }
     }
 
+    /// Whether a file is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.dir.join(name).exists()
+    }
+
     /// Writes a file that is named after its content. If it exists, renews its age instead.
     pub fn keep(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let there = OpenOptions::new().write(true).open(self.dir.join(name));

@@ -12,7 +12,7 @@ use crate::data::Outcome;
 pub struct Recorder {
     /// Seconds from submission to the first token.
     pub ttft: Histogram,
-    /// Time to first token, by whether a part of the prompt was in the prefix cache.
+    /// Seconds from submission to the first token, by whether a part of the prompt was in the prefix cache.
     pub ttft_by_prefix: ByPrefix,
     /// Seconds between two tokens of a stream.
     pub itl: Histogram,
@@ -38,7 +38,8 @@ pub struct Recorder {
     pub rates: Rates,
 }
 
-/// A histogram for prefix cache hits (`hit`) and one for misses (`miss`).
+/// A histogram for prefix cache hits (`hit`), one for misses (`miss`), and one for requests that are neither, because
+/// their prompt fills no block (`none`).
 pub type ByPrefix = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
 
 /// Latencies of the last minute, in milliseconds.
@@ -107,10 +108,14 @@ impl Recorder {
         self.errors.get_or_create(&vec![("code", code.to_owned())]).inc();
     }
 
-    /// Records a request that ended.
-    pub fn ended(&self, outcome: &Outcome) {
+    /// Records a request that ended. `block_size` is in tokens.
+    pub fn ended(&self, outcome: &Outcome, block_size: u32) {
         if let Some(ms) = outcome.timings.ttft_ms {
-            let prefix = if outcome.usage.prompt_tokens_details.cached_tokens > 0 { "hit" } else { "miss" };
+            let prefix = match outcome.usage.prompt_tokens_details.cached_tokens {
+                _ if outcome.usage.prompt_tokens < block_size => "none",
+                0 => "miss",
+                _ => "hit",
+            };
             self.ttft_by_prefix.get_or_create(&[("prefix", prefix)]).observe(ms / 1e3);
         }
         if let Some(ms) = outcome.timings.queue_ms {

@@ -191,7 +191,7 @@ fn histograms(registry: &mut Registry, app: &App) {
     }
     registry.register(
         "infer_prefix_cache_time_to_first_token_seconds",
-        "Submission to first token, by whether a part of the prompt was cached",
+        "Submission to first token, by whether a part of the prompt was cached (none: it fills no block)",
         r.ttft_by_prefix.clone(),
     );
     registry.register("infer_request_prompt_tokens", "Tokens of a prompt", r.prompt_tokens.clone());
@@ -321,6 +321,12 @@ fn prefixes(f: &mut Families, s: &State) {
             each(&|l| l.cached_tokens),
         ),
         ("infer_prefix_cache_prefilled_tokens", "Prompt tokens computed", each(&|l| l.prefilled_tokens)),
+        (
+            "infer_prefix_cache_hit_requests",
+            "Hits: requests with cached tokens, of those whose prompt fills at least one block",
+            each(&|l| l.hit_requests),
+        ),
+        ("infer_prefix_cache_hit_tokens", "Cached prompt tokens of hits", each(&|l| l.hit_tokens)),
     ] {
         f.family(name, help, Kind::Counter, samples);
     }

@@ -444,7 +444,7 @@ async fn models_health_version_and_metrics_are_served() {
         "infer_prefix_cache_eligible_requests_total{event=\"MISS_FULL\"} 0",
         "infer_prefix_cache_cached_tokens_total{event=\"MISS_FULL\"} 0",
         "infer_prefix_cache_prefilled_tokens_total{event=\"MISS_FULL\"} 7",
-        "infer_prefix_cache_time_to_first_token_seconds_count{prefix=\"miss\"} 1",
+        "infer_prefix_cache_time_to_first_token_seconds_count{prefix=\"none\"} 1",
         "infer_prompt_tokens_total 7",
         "infer_generated_tokens_total 8",
         "infer_requests_submitted_total 2",

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::common::{self, Host, config, events, first_chunk, request, token_ids};
 use futures_util::future::join_all;
+use infer_api::admin::AdminEvent;
 use infer_server::config::{Bounds, Config};
 use infer_server::engine::{NewRequest, RequestMeta, StreamEvent};
 use infer_server::serve;
@@ -175,12 +176,15 @@ impl infer_core::Executor for Faulty {
 async fn device_fault_fails_its_requests_and_the_host_keeps_serving() {
     let server = serve::start_with(config(), Some(Box::new(|_| Box::new(Faulty)))).await.unwrap();
     let host = Host { server, client: reqwest::Client::builder().no_proxy().build().unwrap() };
+    let mut published = host.server.engine().observer().subscribe();
+    let mut last = String::new();
     for _ in 0..2 {
         let (name, error) = host.events(json!({})).await.pop().unwrap();
         assert_eq!((name.as_str(), &error["code"]), ("error", &json!("device_fault")), "{error}");
         assert!(error["error"].as_str().unwrap().contains("out of device memory"), "{error}");
         let whole = host.complete(json!({"stream": false})).await;
         assert_eq!(whole.status(), 500);
+        whole.headers()["x-request-id"].to_str().unwrap().clone_into(&mut last);
         let error = &whole.json::<Value>().await.unwrap()["error"];
         assert_eq!(
             (&error["code"], &error["type"]),
@@ -188,6 +192,21 @@ async fn device_fault_fails_its_requests_and_the_host_keeps_serving() {
             "{error}"
         );
     }
+    let failures: Vec<_> = std::iter::from_fn(|| published.try_recv().ok())
+        .filter_map(|event| match event {
+            AdminEvent::Failure { id, request_id, code, message } => Some((id, request_id, code, message)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(failures.len(), 4, "one for each request: {failures:?}");
+    assert!(failures.is_sorted_by(|(before, ..), (after, ..)| before < after), "{failures:?}");
+    assert_eq!(failures[3].1, last);
+    for (.., code, message) in &failures {
+        assert_eq!(code, "device_fault");
+        assert!(message.contains("out of device memory"), "{message}");
+    }
+    let counters = &host.admin_get("/admin/state").await["counters"];
+    assert_eq!((&counters["failed"], &counters["device_faults"]), (&json!(4), &json!(4)));
     assert_eq!(host.client.get(host.url("/health")).send().await.unwrap().status(), 200);
     host.server.shutdown().await;
 }

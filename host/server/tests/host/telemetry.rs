@@ -142,6 +142,48 @@ async fn steps_calls_and_changes_of_policies_are_counted() {
     host.server.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefix_hits_are_those_of_prompts_that_fill_a_block() {
+    let host = Host::start(config()).await;
+    let long: Vec<u32> = (5..55).collect();
+    let other: Vec<u32> = (60..110).collect();
+    // Its first two blocks are those of another request, not those of its session.
+    let diverged: Vec<u32> = (5..45).chain(200..210).collect();
+    for request in [
+        json!({"prompt": long}),
+        json!({"prompt": long}),
+        json!({"prompt": other, "session_id": "s"}),
+        json!({"prompt": diverged, "session_id": "s"}),
+        json!({"prompt": [5, 6, 7]}),
+        json!({"prompt": [5, 6, 7]}),
+    ] {
+        drop(host.events(request).await);
+    }
+    let text = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let full = "event=\"FULL_HIT_NO_PREFILL_NEEDED\"";
+    let away = "event=\"CONVERSATIONAL_MISS_UNEXPECTED_PROMPT\"";
+    let miss = "event=\"MISS_FULL\"";
+    for (name, label, value) in [
+        ("eligible_requests_total", full, 1),
+        ("eligible_requests_total", away, 1),
+        ("eligible_requests_total", miss, 2),
+        ("hit_requests_total", full, 1),
+        ("hit_requests_total", away, 1),
+        ("hit_requests_total", miss, 0),
+        ("hit_tokens_total", full, 50),
+        ("hit_tokens_total", away, 32),
+        // With those of the short prompt.
+        ("cached_tokens_total", full, 53),
+        ("time_to_first_token_seconds_count", "prefix=\"hit\"", 2),
+        ("time_to_first_token_seconds_count", "prefix=\"miss\"", 2),
+        ("time_to_first_token_seconds_count", "prefix=\"none\"", 2),
+    ] {
+        let line = format!("infer_prefix_cache_{name}{{{label}}} {value}\n");
+        assert!(text.contains(&line), "{line} is missing in:\n{text}");
+    }
+    host.server.shutdown().await;
+}
+
 #[cfg(feature = "otel")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_is_one_trace_under_the_callers_span() {

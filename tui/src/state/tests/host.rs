@@ -27,6 +27,23 @@ fn mismatched_change_restarts_the_feed() {
 }
 
 #[test]
+fn device_faults_are_on_the_overview_once_there_are_any() {
+    let mut app = app();
+    let overview = |app: &mut App, faults: u64, (width, height): (u16, u16)| {
+        let mut state = app.state().unwrap().clone();
+        state.counters.device_faults = faults;
+        event(app, AdminEvent::Snapshot(Box::new(state)), 0);
+        print::screen(app, 0, Rect::new(0, 0, width, height))
+    };
+    for size in [(40, 12), (80, 24), (200, 60)] {
+        let (none, two) = (overview(&mut app, 0, size), overview(&mut app, 2, size));
+        assert!(!none.contains("device faults") && two.contains("device faults 2"), "{none} {two}");
+    }
+    let many = overview(&mut app, 1_234, (80, 24));
+    assert!(many.contains("Requests device faults ─"), "no part of the number: {many}");
+}
+
+#[test]
 fn recording_fetches_everything_and_replay_changes_nothing() {
     let mut app = app();
     app.recording = true;

@@ -43,3 +43,20 @@ fn fault_event_is_logged_with_its_reason() {
     assert_eq!((entry.level, entry.source), (Level::Error, "fault"));
     assert_eq!(entry.text, "evil: trap at step 7: unreachable executed; removed and quarantined");
 }
+
+#[test]
+fn requests_that_fail_in_one_way_are_one_line() {
+    let mut app = app();
+    for id in 4..36 {
+        let failure = AdminEvent::Failure {
+            id,
+            request_id: format!("req-{id}"),
+            code: "device_fault".into(),
+            message: "out of device memory".into(),
+        };
+        event(&mut app, failure, 10);
+    }
+    let entry = app.feed().log.last().unwrap();
+    assert_eq!((entry.level, entry.source, entry.count), (Level::Error, "failure", 32));
+    assert_eq!(entry.text, "device_fault: out of device memory");
+}

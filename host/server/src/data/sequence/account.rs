@@ -54,8 +54,12 @@ impl Account {
             Close::Failed(error) | Close::Refused { error, .. } => Some(error.message()),
             Close::Well | Close::Left => None,
         };
-        if let (Close::Refused { error, .. }, Ok(served)) = (how, self.app.served()) {
-            publish_refusal(served, &self.request_id, error);
+        if let Ok(served) = self.app.served() {
+            match how {
+                Close::Failed(error) => self.publish_failure(served, error),
+                Close::Refused { error, .. } => publish_refusal(served, &self.request_id, error),
+                Close::Well | Close::Left => {}
+            }
         }
         if let Close::Refused { has_run: false, .. } = how {
             self.tenant.usage.refused();
@@ -91,6 +95,18 @@ impl Account {
             error,
         });
         self.log(&reasons(FinishReason::name), error, totals, e2e_ms);
+    }
+
+    /// Notifies consoles that the request has failed.
+    fn publish_failure(&self, served: &Served, error: &ApiError) {
+        // Only what the engine has taken can fail.
+        let Some(id) = self.id else { return };
+        served.engine.observer().publish(AdminEvent::Failure {
+            id: id.0,
+            request_id: self.request_id.as_str().to_owned(),
+            code: error.reason().to_owned(),
+            message: error.message().to_owned(),
+        });
     }
 
     fn log(&self, reason: &str, error: Option<&str>, totals: &Totals, e2e_ms: f64) {

@@ -178,7 +178,7 @@ impl Run {
         }
         // A refused sequence never ran, so it has no times.
         if !outcome.refused {
-            self.app.recorder.ended(&outcome);
+            self.app.recorder.ended(&outcome, self.app.config.block_size);
         }
         outcome
     }

@@ -39,6 +39,7 @@ impl Driver {
                     snapshot,
                     step_us: self.times.recent().to_vec(),
                     steps: self.times.all(),
+                    prefix_hits: self.prefix_hits,
                     at: now,
                 };
                 let _ = reply.send(Box::new(report));

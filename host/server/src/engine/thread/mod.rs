@@ -23,6 +23,7 @@ use super::clock::Clock;
 use super::command::{Command, KvListener};
 use super::gate::StepGate;
 use super::handle::{EngineHandle, Shared};
+use super::hits::PrefixHits;
 use super::mailbox::{Inbox, mailbox};
 use super::observer::{Noted, Observer};
 use super::stream::{Marks, RequestMeta, StreamEvent};
@@ -136,6 +137,7 @@ struct Driver {
     /// Steps in flight, oldest first.
     out: VecDeque<Out>,
     times: StepTimes,
+    prefix_hits: PrefixHits,
     /// Whether the thread was idle since the last step. For recordings.
     waited: bool,
     /// Measures shared context. For recordings.
@@ -171,6 +173,7 @@ impl Driver {
             output: StepOutput::default(),
             out: VecDeque::new(),
             times: StepTimes::default(),
+            prefix_hits: PrefixHits::default(),
             waited: true,
             sharing: SharedContext::default(),
             keeps_decisions: None,

@@ -4,17 +4,25 @@
 //! lines pass through a bounded queue to a thread of its own, and those that don't fit are dropped and counted. Commands
 //! that end by themselves write directly.
 
+mod protocol;
+
 use std::cell::RefCell;
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::{ConfigError, Environment};
+use protocol::{Entry, Lines};
+
+/// The primitives that the protocol uses. `tests/interleave` replaces them with loom's.
+mod world {
+    pub use std::sync::Arc;
+    pub use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+    pub use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+}
 
 /// The levels of a filter.
 const LEVELS: &[&str] = &["trace", "debug", "info", "warn", "error", "off"];
@@ -66,52 +74,30 @@ where
 }
 
 /// Lines on their way to a slow writer. Adding one never blocks.
-pub struct Queue {
-    lines: SyncSender<Vec<u8>>,
-    state: Arc<State>,
-}
-
-/// What a queue's thread has yet to write.
-#[derive(Default)]
-struct State {
-    bytes: AtomicUsize,
-    /// Lines that did not fit and have not been reported.
-    dropped: AtomicU64,
-}
+pub struct Queue(Lines);
 
 impl Queue {
     /// Starts a thread that writes to `out`.
-    pub fn start(out: impl io::Write + Send + 'static) -> io::Result<Arc<Self>> {
-        let (lines, queued) = sync_channel(QUEUE_LINES);
-        let state = Arc::new(State::default());
-        let of_thread = Arc::clone(&state);
+    pub fn start(mut out: impl io::Write + Send + 'static) -> io::Result<Arc<Self>> {
+        let (lines, backlog) = protocol::queue(QUEUE_LINES, QUEUE_BYTES);
         let thread = std::thread::Builder::new().name("log".to_owned());
-        thread.spawn(move || write_lines(out, &queued, &of_thread))?;
-        Ok(Arc::new(Self { lines, state }))
+        thread.spawn(move || {
+            OWN.set(Some(Vec::new()));
+            backlog.write_all(|entry| write(&mut out, entry));
+        })?;
+        Ok(Arc::new(Self(lines)))
     }
 
     /// Waits until all lines are written, but no longer than `limit`. Returns whether they are.
     pub fn flush(&self, limit: Duration) -> bool {
         let begun = Instant::now();
-        while self.state.bytes.load(Ordering::Acquire) > 0 || self.state.dropped.load(Ordering::Acquire) > 0 {
+        while !self.0.is_written() {
             if begun.elapsed() >= limit {
                 return false;
             }
             std::thread::sleep(PAUSE);
         }
         true
-    }
-
-    fn add(&self, line: &[u8]) {
-        // Counted first, so that `flush` overlooks no line.
-        let bytes = self.state.bytes.fetch_add(line.len(), Ordering::AcqRel) + line.len();
-        if bytes > QUEUE_BYTES || self.lines.try_send(line.to_vec()).is_err() {
-            if self.state.dropped.fetch_add(1, Ordering::AcqRel) == 0 {
-                // The thread may be waiting for a line. If this one doesn't fit, it has others to write.
-                let _ = self.lines.try_send(Vec::new());
-            }
-            self.state.bytes.fetch_sub(line.len(), Ordering::AcqRel);
-        }
     }
 }
 
@@ -120,7 +106,7 @@ impl io::Write for &Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         OWN.with_borrow_mut(|own| match own {
             Some(own) => own.extend_from_slice(line),
-            None => self.add(line),
+            None => self.0.add(line),
         });
         Ok(line.len())
     }
@@ -130,38 +116,15 @@ impl io::Write for &Queue {
     }
 }
 
-/// Writes lines as they come. Errors are ignored: there is nobody to tell.
-fn write_lines(mut out: impl io::Write, queued: &Receiver<Vec<u8>>, state: &State) {
-    OWN.set(Some(Vec::new()));
-    loop {
-        let line = match queued.try_recv() {
-            Ok(line) => line,
-            Err(TryRecvError::Empty) => {
-                if report_dropped(&mut out, state) {
-                    continue;
-                }
-                let Ok(line) = queued.recv() else { return };
-                line
-            }
-            Err(TryRecvError::Disconnected) => return,
-        };
-        let _ = out.write_all(&line);
-        state.bytes.fetch_sub(line.len(), Ordering::AcqRel);
-    }
-}
-
-/// Returns whether any were dropped since the last report.
-fn report_dropped(out: &mut impl io::Write, state: &State) -> bool {
-    let lines = state.dropped.load(Ordering::Acquire);
-    if lines == 0 {
-        return false;
-    }
-    tracing::warn!(lines, "log lines were dropped because stderr takes them too slowly");
-    let own = OWN.take().unwrap_or_default();
-    OWN.set(Some(Vec::new()));
-    let _ = out.write_all(&own);
-    state.dropped.fetch_sub(lines, Ordering::AcqRel);
-    true
+/// Writes what comes from a queue. Errors are ignored: there is nobody to tell.
+fn write(out: &mut impl io::Write, entry: Entry<'_>) {
+    let _ = match entry {
+        Entry::Line(line) => out.write_all(line),
+        Entry::Dropped(lines) => {
+            tracing::warn!(lines, "log lines were dropped because stderr takes them too slowly");
+            out.write_all(&OWN.replace(Some(Vec::new())).unwrap_or_default())
+        }
+    };
 }
 
 fn filter(text: &str) -> Result<EnvFilter, ConfigError> {
@@ -189,6 +152,7 @@ fn is_json(text: &str) -> Result<bool, ConfigError> {
 mod tests {
     use std::io::Write as _;
     use std::sync::Mutex;
+    use std::sync::mpsc::Receiver;
 
     use super::*;
 
@@ -218,7 +182,7 @@ mod tests {
             assert_eq!((&*queue).write(&line).unwrap(), line.len());
         }
         assert!(!queue.flush(Duration::from_millis(20)), "nothing is written");
-        assert_eq!(queue.state.dropped.load(Ordering::Acquire), 2);
+        assert_eq!(queue.0.dropped(), 2);
         drop(open);
         assert!(queue.flush(Duration::from_secs(60)));
         let mut lines = taken.lock().unwrap().clone();
@@ -232,7 +196,7 @@ mod tests {
         let queue = Queue::start(io::sink()).unwrap();
         for _ in 0..2 {
             (&*queue).write_all(&vec![b'a'; QUEUE_BYTES + 1]).unwrap();
-            assert!(queue.flush(Duration::from_secs(60)), "{:?}", queue.state.dropped);
+            assert!(queue.flush(Duration::from_secs(60)), "{} are not reported", queue.0.dropped());
         }
     }
 
