@@ -1,18 +1,18 @@
-//! Sweeps: every contender on every workload at every load with every seed, in parallel; the order of the results is
-//! fixed.
+//! Sweeps: every contender on every host with every workload at every load with every seed, in parallel; the order of
+//! the results is fixed.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
 use serde::{Serialize, Serializer};
 
-use crate::metrics::Outcome;
+use crate::metrics::{Outcome, RequestOutcome, Watch};
 use crate::report::Setup;
-use crate::run::{Settings, replay, simulate};
+use crate::run::{Settings, replay_watched, simulate_watched};
 use crate::trace::Reader;
-use crate::workload::Workload;
+use crate::workload::{Capacity, Workload};
 
 /// Opens a trace at its start.
 pub type Open<'a> = Box<dyn Fn() -> Result<Reader<'a>, String> + Sync + 'a>;
@@ -31,12 +31,37 @@ impl std::fmt::Debug for Contender<'_> {
     }
 }
 
+/// A simulated host to compare.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Name in reports; with a single host, it isn't shown.
+    pub name: String,
+    /// Hardware and limits; load and seed are those of the sweep.
+    pub settings: Settings,
+}
+
+/// How fast synthetic requests arrive.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// A fraction of the first host's capacity.
+    Load(f64),
+    /// Requests per second.
+    Rate(f64),
+}
+
 /// Traffic for the contenders.
 pub enum Subject<'a> {
-    /// Synthetic traffic.
-    Made(Workload),
-    /// Recorded traffic; its load is the factor by which it is replayed faster than recorded.
+    /// Synthetic traffic, once at each pace.
+    Made {
+        /// Its requests.
+        workload: Workload,
+        /// How fast they arrive.
+        paces: Vec<Pace>,
+    },
+    /// Recorded traffic, once at each load.
     Recorded {
+        /// Factors by which it is replayed faster than recorded.
+        loads: Vec<f64>,
         /// Name in reports.
         name: String,
         /// Maximum number of requests.
@@ -50,7 +75,7 @@ impl Subject<'_> {
     /// Name in reports.
     pub fn name(&self) -> &str {
         match self {
-            Self::Made(workload) => &workload.name,
+            Self::Made { workload, .. } => &workload.name,
             Self::Recorded { name, .. } => name,
         }
     }
@@ -58,22 +83,16 @@ impl Subject<'_> {
     /// Number of requests, if known in advance.
     fn requests(&self) -> Option<u64> {
         match self {
-            Self::Made(workload) => Some(workload.requests),
+            Self::Made { workload, .. } => Some(workload.requests),
             Self::Recorded { .. } => None,
         }
     }
 
-    fn run(
-        &self,
-        settings: &Settings,
-        policies: Policies,
-        progress: impl FnMut(u64),
-    ) -> Result<Outcome, String> {
+    /// How often it is run by each contender with each seed.
+    fn runs(&self) -> usize {
         match self {
-            Self::Made(workload) => Ok(simulate(settings, policies, workload, progress)),
-            Self::Recorded { requests, open, .. } => {
-                replay(settings, policies, open()?, *requests, progress).map_err(|error| error.to_string())
-            }
+            Self::Made { paces, .. } => paces.len(),
+            Self::Recorded { loads, .. } => loads.len(),
         }
     }
 }
@@ -85,19 +104,34 @@ impl std::fmt::Debug for Subject<'_> {
 }
 
 /// A comparison to run.
-#[derive(Debug)]
 pub struct Sweep<'a> {
-    /// Hardware and limits; load and seed are replaced by those below.
-    pub settings: Settings,
+    /// Simulated hosts, at least one. All get the same traffic.
+    pub hosts: Vec<Host>,
     /// Sets of policies.
     pub contenders: Vec<Contender<'a>>,
-    /// Traffic, each with its loads.
-    pub subjects: Vec<(Subject<'a>, Vec<f64>)>,
+    /// Traffic.
+    pub subjects: Vec<Subject<'a>>,
     /// Seeds; everything is run once with each. A trace is the same with every seed, but the variation of a measured
     /// device is not.
     pub seeds: Vec<u64>,
     /// Parallel runs.
     pub threads: usize,
+}
+
+/// Reports the progress of a run, and its requests.
+struct Reporter<P, E> {
+    progress: P,
+    each: E,
+}
+
+impl<P: FnMut(u64), E: Fn(&RequestOutcome)> Watch for Reporter<P, E> {
+    fn progress(&mut self, ended: u64) {
+        (self.progress)(ended);
+    }
+
+    fn request(&mut self, request: &RequestOutcome) {
+        (self.each)(request);
+    }
 }
 
 /// Progress of a sweep.
@@ -118,15 +152,23 @@ pub struct Cell {
     /// Index of the subject; names need not be unique.
     #[serde(skip)]
     pub subject: usize,
-    /// Index of the contender; names need not be unique.
+    /// Index of the host; names need not be unique.
+    #[serde(skip)]
+    pub host: usize,
+    /// Index of the host and the contender among all combinations.
     #[serde(skip)]
     pub entrant: usize,
     /// Name of the subject.
     pub workload: String,
-    /// Load.
+    /// Load: the fraction of the first host's capacity, or the factor by which a trace is replayed faster than recorded.
     pub load: f64,
-    /// Name of the contender.
+    /// Requests per second that arrive; `None` for a trace.
+    pub offered_per_second: Option<f64>,
+    /// Name of the host, if there are several, and of the contender, if there are several or only one host.
     pub contender: String,
+    /// Name of the host; empty if it is the only one.
+    #[serde(skip)]
+    pub host_name: String,
     /// Hardware, limits and seed.
     pub settings: Setup,
     /// Result, or why there is none.
@@ -159,19 +201,32 @@ fn flat<S: Serializer>(outcome: &Result<Outcome, String>, serializer: S) -> Resu
 #[derive(Clone, Copy)]
 struct Planned {
     subject: usize,
-    load: f64,
+    /// Index of the pace or load.
+    pace: usize,
+    /// Index of the host and the contender among all combinations.
     entrant: usize,
     seed: u64,
 }
 
 impl Sweep<'_> {
-    /// Runs everything; results are ordered by subject, then load, then contender, then seed. A run fails if its
-    /// contender can't be created or its trace can't be replayed, and leaves the others alone. Calls `progress`
-    /// regularly.
+    /// Runs everything; results are ordered by subject, then pace or load, then host, then contender, then seed. A run
+    /// fails if its contender can't be created or its trace can't be replayed, and leaves the others alone. Calls
+    /// `progress` regularly.
     pub fn run(&self, progress: impl Fn(Progress) + Sync) -> Vec<Cell> {
+        self.run_each(progress, |_| {})
+    }
+
+    /// Runs everything like [`Self::run`], and calls `each` for the requests of all runs as they end, on the threads that
+    /// run them.
+    pub fn run_each(
+        &self,
+        progress: impl Fn(Progress) + Sync,
+        each: impl Fn(&RequestOutcome) + Sync,
+    ) -> Vec<Cell> {
         let plan = self.plan();
         let runs = plan.len();
-        let all: Option<u64> = plan.iter().map(|planned| self.subjects[planned.subject].0.requests()).sum();
+        let capacities: Vec<OnceLock<Capacity>> = self.subjects.iter().map(|_| OnceLock::new()).collect();
+        let all: Option<u64> = plan.iter().map(|planned| self.subjects[planned.subject].requests()).sum();
         let cells: Vec<Mutex<Option<Cell>>> = (0..runs).map(|_| Mutex::default()).collect();
         let (next, done, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
         let report = |more: u64, runs_more: usize| {
@@ -186,12 +241,14 @@ impl Sweep<'_> {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let (Some(cell), Some(&planned)) = (cells.get(at), plan.get(at)) else { return };
                         let mut reported = 0;
-                        let ran = self.cell(planned, |so_far| {
+                        let progress = |so_far| {
                             if so_far >= reported + REPORT_EVERY {
                                 report(so_far - reported, 0);
                                 reported = so_far;
                             }
-                        });
+                        };
+                        let watch = Reporter { progress, each: &each };
+                        let ran = self.cell(planned, &capacities[planned.subject], watch);
                         let in_all = ran.outcome.as_ref().map_or(reported, |outcome| outcome.requests);
                         *cell.lock().expect("no holder panics") = Some(ran);
                         report(in_all.saturating_sub(reported), 1);
@@ -207,29 +264,60 @@ impl Sweep<'_> {
 
     fn plan(&self) -> Vec<Planned> {
         let mut plan = Vec::new();
-        for (subject, (_, loads)) in self.subjects.iter().enumerate() {
-            for &load in loads {
-                for entrant in 0..self.contenders.len() {
-                    plan.extend(self.seeds.iter().map(|&seed| Planned { subject, load, entrant, seed }));
+        for (subject, traffic) in self.subjects.iter().enumerate() {
+            for pace in 0..traffic.runs() {
+                for entrant in 0..self.hosts.len() * self.contenders.len() {
+                    plan.extend(self.seeds.iter().map(|&seed| Planned { subject, pace, entrant, seed }));
                 }
             }
         }
         plan
     }
 
-    fn cell(&self, planned: Planned, progress: impl FnMut(u64)) -> Cell {
-        let Planned { subject: at, load, entrant, seed } = planned;
-        let (subject, contender) = (&self.subjects[at].0, &self.contenders[entrant]);
+    fn cell(&self, planned: Planned, capacity: &OnceLock<Capacity>, watch: impl Watch) -> Cell {
+        let Planned { subject: at, pace, entrant, seed } = planned;
+        let (at_host, at_contender) = (entrant / self.contenders.len(), entrant % self.contenders.len());
+        let (subject, host, contender) =
+            (&self.subjects[at], &self.hosts[at_host], &self.contenders[at_contender]);
         // As in a sweep with this seed alone.
-        let engine = EngineConfig { hash_key: [seed, 0], ..self.settings.engine.clone() };
-        let settings = Settings { engine, load, seed, ..self.settings.clone() };
-        let outcome = (contender.make)().and_then(|policies| subject.run(&settings, policies, progress));
+        let engine = EngineConfig { hash_key: [seed, 0], ..host.settings.engine.clone() };
+        let mut settings = Settings { engine, seed, ..host.settings.clone() };
+        let policies = (contender.make)();
+        let (offered_per_second, outcome) = match subject {
+            Subject::Made { workload, paces } => {
+                let capacity = capacity.get_or_init(|| Capacity::of(workload, &self.hosts[0].settings));
+                let full = capacity.requests_per_second();
+                let (load, offered) = match paces[pace] {
+                    Pace::Load(load) => (load, load * full),
+                    Pace::Rate(rate) => (rate / full, rate),
+                };
+                settings.load = load;
+                let run = |policies| simulate_watched(&settings, policies, workload, capacity, watch);
+                (Some(offered), policies.map(run))
+            }
+            Subject::Recorded { loads, requests, open, .. } => {
+                settings.load = loads[pace];
+                let run = |policies| {
+                    replay_watched(&settings, policies, open()?, *requests, watch)
+                        .map_err(|error| error.to_string())
+                };
+                (None, policies.and_then(run))
+            }
+        };
+        let (host_name, contender) = match (self.hosts.len(), self.contenders.len()) {
+            (1, _) => (String::new(), contender.name.clone()),
+            (_, 1) => (host.name.clone(), host.name.clone()),
+            _ => (host.name.clone(), format!("{} {}", host.name, contender.name)),
+        };
         Cell {
             subject: at,
+            host: at_host,
             entrant,
             workload: subject.name().to_owned(),
-            load,
-            contender: contender.name.clone(),
+            load: settings.load,
+            offered_per_second,
+            contender,
+            host_name,
             settings: Setup::of(&settings),
             outcome,
         }

@@ -13,9 +13,9 @@ use infer_core::snapshot::Snapshot;
 
 use crate::cost::Profile;
 use crate::device::VirtualDevice;
-use crate::metrics::{Ended, Outcome, Recorder, Sample, Slo, Start, count};
+use crate::metrics::{Ended, Ending, Known, Outcome, Recorder, Sample, Slo, Start, Watch, count};
 use crate::trace::{Reader, Replay, TraceError};
-use crate::workload::{Arrival, Generator, Traffic, Workload};
+use crate::workload::{Arrival, Capacity, Generator, Traffic, Workload};
 
 /// Time to advance if the engine has work but names no wake-up.
 const TICK: Micros = Micros(1_000);
@@ -29,8 +29,8 @@ pub struct Settings {
     pub profile: Profile,
     /// Host time per step, for which the device waits unless the engine plans ahead.
     pub host: Micros,
-    /// Offered load as a fraction of the device's capacity; for a trace, the factor by which it is replayed faster than
-    /// recorded.
+    /// Offered load as a fraction of the device's capacity, or of another's; for a trace, the factor by which it is
+    /// replayed faster than recorded.
     pub load: f64,
     /// Latency targets of goodput.
     pub slo: Slo,
@@ -40,7 +40,8 @@ pub struct Settings {
     pub tenants: Vec<(TenantId, TenantTerms)>,
 }
 
-/// Simulates `workload` to its end. Calls `progress` with the number of finished requests.
+/// Simulates `workload` to its end, at a load of the device's own capacity. Calls `progress` with the number of finished
+/// requests.
 ///
 /// # Panics
 /// If a request of the workload may exceed the maximum sequence length (`Workload::longest`), or if the engine violates
@@ -51,8 +52,22 @@ pub fn simulate(
     workload: &Workload,
     progress: impl FnMut(u64),
 ) -> Outcome {
-    let traffic = Generator::new(workload, settings);
-    Run::new(settings, policies, traffic).complete(progress).0
+    simulate_watched(settings, policies, workload, &Capacity::of(workload, settings), progress)
+}
+
+/// Simulates `workload` to its end, at a load of `capacity`. Otherwise like [`simulate`].
+///
+/// # Panics
+/// As [`simulate`].
+pub fn simulate_watched(
+    settings: &Settings,
+    policies: Policies,
+    workload: &Workload,
+    capacity: &Capacity,
+    watch: impl Watch,
+) -> Outcome {
+    let traffic = Generator::new(workload, capacity, settings);
+    Run::new(settings, policies, traffic, watch).complete().0
 }
 
 /// Replays at most `requests` requests of a trace.
@@ -69,12 +84,30 @@ pub fn replay(
     requests: u64,
     progress: impl FnMut(u64),
 ) -> Result<Outcome, TraceError> {
+    replay_watched(settings, policies, trace, requests, progress)
+}
+
+/// Replays like [`replay`].
+///
+/// # Errors
+/// As [`replay`].
+///
+/// # Panics
+/// As [`replay`].
+pub fn replay_watched(
+    settings: &Settings,
+    policies: Policies,
+    trace: Reader<'_>,
+    requests: u64,
+    watch: impl Watch,
+) -> Result<Outcome, TraceError> {
     let traffic = Replay::new(trace, settings.load, requests, settings.engine.max_seq_len);
-    let (outcome, mut traffic) = Run::new(settings, policies, traffic).complete(progress);
+    let (outcome, mut traffic) = Run::new(settings, policies, traffic, watch).complete();
     traffic.error().map_or(Ok(outcome), Err)
 }
 
-struct Run<T> {
+struct Run<T, W> {
+    watch: W,
     engine: Engine,
     device: VirtualDevice,
     traffic: T,
@@ -104,11 +137,10 @@ struct Out {
 
 /// A request in flight.
 struct Live {
-    arrived: Micros,
-    tenant: u32,
+    known: Known,
+    /// Under which the traffic must be notified of its end.
+    key: Option<u64>,
     deadline: Micros,
-    prompt_tokens: u32,
-    conversation: Option<u64>,
     reply: Vec<u32>,
     last_token: Option<Micros>,
     started: bool,
@@ -116,12 +148,13 @@ struct Live {
     is_hit: Option<bool>,
 }
 
-impl<T: Traffic> Run<T> {
-    fn new(settings: &Settings, policies: Policies, traffic: T) -> Self {
+impl<T: Traffic, W: Watch> Run<T, W> {
+    fn new(settings: &Settings, policies: Policies, traffic: T, watch: W) -> Self {
         let Settings { engine: config, profile, host, seed, slo, tenants, .. } = settings;
         let mut engine = Engine::new(config.clone(), policies);
         engine.set_tenants(tenants);
         Self {
+            watch,
             traffic,
             engine,
             device: VirtualDevice::new(profile.clone(), *seed),
@@ -140,10 +173,10 @@ impl<T: Traffic> Run<T> {
         }
     }
 
-    fn complete(mut self, mut progress: impl FnMut(u64)) -> (Outcome, T) {
+    fn complete(mut self) -> (Outcome, T) {
         while self.turn() {
             let so_far = &self.recorder.outcome;
-            progress(so_far.finished + so_far.refused + so_far.failed);
+            self.watch.progress(so_far.finished + so_far.refused + so_far.failed);
         }
         self.finish()
     }
@@ -203,31 +236,28 @@ impl<T: Traffic> Run<T> {
     }
 
     fn submit(&mut self, arrival: Arrival) {
-        let Arrival { at, conversation, request, output_tokens } = arrival;
+        let Arrival { at, conversation: key, request, output_tokens } = arrival;
         let (tenant, deadline) = (request.tenant.0, request.deadline);
         self.begun.get_or_insert(at);
         let prompt_tokens = u32::try_from(request.prompt.len()).expect("prompts are bounded");
         self.recorder.arrived(tenant);
+        let number = self.recorder.outcome.requests;
+        let session = request.session.0;
+        let conversation = (session != 0).then_some(session);
+        let known = Known { request: number, tenant, conversation, arrived: at, prompt_tokens, event: None };
         match self.engine.submit(request, self.now) {
             Ok(id) => {
                 self.device.expect(id, output_tokens);
-                let live = Live {
-                    arrived: at,
-                    tenant,
-                    deadline,
-                    prompt_tokens,
-                    conversation,
-                    reply: Vec::new(),
-                    last_token: None,
-                    started: false,
-                    is_hit: None,
-                };
+                let reply = Vec::new();
+                let live =
+                    Live { known, key, deadline, reply, last_token: None, started: false, is_hit: None };
                 self.live.insert(id, live);
             }
             Err(_) => {
                 self.recorder.refused(tenant, deadline != Micros::NEVER);
-                if let Some(conversation) = conversation {
-                    self.traffic.ended(conversation, None, self.now);
+                self.watch.request(&known.outcome(Ending::Refused, None, self.now));
+                if let Some(key) = key {
+                    self.traffic.ended(key, None, self.now);
                 }
             }
         }
@@ -249,36 +279,41 @@ impl<T: Traffic> Run<T> {
                 self.note(id.0 ^ (u64::from(token) << 32));
                 let Some(live) = self.live.get_mut(&id) else { return };
                 let gap = live.last_token.replace(self.now).map(|last| self.now.since(last));
-                if live.conversation.is_some() {
+                if live.key.is_some() {
                     live.reply.push(token);
                 }
-                self.recorder.token(live.tenant, gap);
+                self.recorder.token(live.known.tenant, gap);
             }
             Event::Started { id, prefix, cached_tokens, prefill_tokens } => {
                 let Some(live) = self.live.get_mut(&id) else { return };
                 let start = Start {
-                    tenant: live.tenant,
+                    tenant: live.known.tenant,
                     prefix,
                     cached: cached_tokens,
                     prefill: prefill_tokens,
-                    has_block: live.prompt_tokens >= self.block_size,
+                    has_block: live.known.prompt_tokens >= self.block_size,
                 };
+                live.known.event = Some(prefix);
                 (live.started, live.is_hit) = (true, start.is_hit());
                 self.recorder.started(start);
             }
             Event::Finished { id, usage, .. } => {
-                if let Some(Live { tenant, arrived, deadline, is_hit, .. }) = self.end(id, true) {
+                if let Some(Live { known, deadline, is_hit, .. }) = self.end(id, true) {
+                    let Known { tenant, arrived, .. } = known;
                     self.recorder.finished(&Ended { tenant, arrived, deadline, is_hit }, &usage);
+                    self.watch.request(&known.outcome(Ending::Finished, Some(&usage), self.now));
                 }
             }
-            Event::Failed { id, .. } => {
-                if let Some(live) = self.end(id, false) {
-                    self.recorder.failed(live.tenant, live.started);
+            Event::Failed { id, usage, .. } => {
+                if let Some(Live { known, started, .. }) = self.end(id, false) {
+                    self.recorder.failed(known.tenant, started);
+                    self.watch.request(&known.outcome(Ending::Failed, Some(&usage), self.now));
                 }
             }
             Event::Refused { id, .. } => {
-                if let Some(live) = self.end(id, false) {
-                    self.recorder.refused(live.tenant, live.deadline != Micros::NEVER);
+                if let Some(Live { known, deadline, .. }) = self.end(id, false) {
+                    self.recorder.refused(known.tenant, deadline != Micros::NEVER);
+                    self.watch.request(&known.outcome(Ending::Refused, None, self.now));
                 }
             }
             Event::Preempted { .. } => self.recorder.outcome.preemptions += 1,
@@ -291,8 +326,8 @@ impl<T: Traffic> Run<T> {
     fn end(&mut self, id: SequenceId, well: bool) -> Option<Live> {
         self.device.forget(id);
         let live = self.live.remove(&id)?;
-        if let Some(conversation) = live.conversation {
-            self.traffic.ended(conversation, well.then_some(&live.reply), self.now);
+        if let Some(key) = live.key {
+            self.traffic.ended(key, well.then_some(&live.reply), self.now);
         }
         Some(live)
     }

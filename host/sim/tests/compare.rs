@@ -1,14 +1,14 @@
-//! Sweeps: the order of results, several seeds, and runs that fail without harm to the others.
+//! Sweeps: the order of results, several seeds and hosts, and runs that fail without harm to the others.
 
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
 use infer_sim::cost::{Cost, Fit, Fitted};
 use infer_sim::trace::{Recorded, TraceError, in_order};
-use infer_sim::{Cell, Contender, Outcome, Profile, Settings, Slo, Subject, Sweep, Workload};
+use infer_sim::{Cell, Contender, Host, Outcome, Pace, Profile, Settings, Slo, Subject, Sweep, Workload};
 
 /// A sweep of two contenders with the built-ins.
-fn sweep<'a>(subjects: Vec<(Subject<'a>, Vec<f64>)>, seeds: &[u64]) -> Sweep<'a> {
+fn sweep<'a>(subjects: Vec<Subject<'a>>, seeds: &[u64]) -> Sweep<'a> {
     let settings = Settings {
         engine: EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() },
         profile: Profile::named("h100", "8b").expect("a known profile"),
@@ -21,11 +21,15 @@ fn sweep<'a>(subjects: Vec<(Subject<'a>, Vec<f64>)>, seeds: &[u64]) -> Sweep<'a>
     let contender =
         |name: &str| Contender { name: name.to_owned(), make: Box::new(|| Ok(Policies::builtin())) };
     let contenders = vec![contender("one"), contender("other")];
-    Sweep { settings, contenders, subjects, seeds: seeds.to_vec(), threads: 2 }
+    let hosts = vec![Host { name: "h100".to_owned(), settings }];
+    Sweep { hosts, contenders, subjects, seeds: seeds.to_vec(), threads: 2 }
 }
 
-fn diverse() -> Subject<'static> {
-    Subject::Made(Workload::named("diverse", 40).expect("a known workload"))
+fn diverse(paces: &[Pace]) -> Subject<'static> {
+    Subject::Made {
+        workload: Workload::named("diverse", 40).expect("a known workload"),
+        paces: paces.to_vec(),
+    }
 }
 
 /// A trace of ten requests that all arrive at once, and possibly ends in an error.
@@ -38,7 +42,12 @@ fn recorded(error: Option<&'static str>) -> Subject<'static> {
             error.map(|message| Err(TraceError::At { line: 11, column: 2, message: message.to_owned() }));
         Ok(in_order(rows.chain(end)))
     };
-    Subject::Recorded { name: "monday".to_owned(), requests: u64::MAX, open: Box::new(open) }
+    Subject::Recorded {
+        name: "monday".to_owned(),
+        requests: u64::MAX,
+        loads: vec![1.0],
+        open: Box::new(open),
+    }
 }
 
 fn outcomes(cells: &[Cell]) -> Vec<&Outcome> {
@@ -48,7 +57,7 @@ fn outcomes(cells: &[Cell]) -> Vec<&Outcome> {
 #[test]
 fn results_are_ordered_and_a_seed_gives_the_same_with_others_and_alone() {
     let run = |seeds: &[u64], threads| {
-        let sweep = Sweep { threads, ..sweep(vec![(diverse(), vec![0.5, 0.9])], seeds) };
+        let sweep = Sweep { threads, ..sweep(vec![diverse(&[Pace::Load(0.5), Pace::Load(0.9)])], seeds) };
         sweep.run(|_| {})
     };
     let both = run(&[3, 1], 4);
@@ -66,7 +75,7 @@ fn results_are_ordered_and_a_seed_gives_the_same_with_others_and_alone() {
 
 #[test]
 fn failed_runs_leave_the_others_alone() {
-    let subjects = vec![(diverse(), vec![0.5]), (recorded(Some("not a number")), vec![1.0])];
+    let subjects = vec![diverse(&[Pace::Load(0.5)]), recorded(Some("not a number"))];
     let mut sweep = sweep(subjects, &[1, 2]);
     let make = || Err("no such component".to_owned());
     sweep.contenders.push(Contender { name: "gone".to_owned(), make: Box::new(make) });
@@ -93,7 +102,7 @@ fn failed_runs_leave_the_others_alone() {
 
 #[test]
 fn progress_ends_at_all_runs_even_if_some_fail() {
-    let subjects = vec![(recorded(None), vec![1.0]), (recorded(Some("cut off")), vec![1.0])];
+    let subjects = vec![recorded(None), recorded(Some("cut off"))];
     let last = std::sync::Mutex::new((0, 0));
     sweep(subjects, &[1, 2]).run(|progress| {
         let mut last = last.lock().expect("no holder panics");
@@ -105,9 +114,11 @@ fn progress_ends_at_all_runs_even_if_some_fail() {
 #[test]
 fn seed_of_a_trace_only_changes_measured_costs() {
     let latencies = |profile: Option<Profile>| {
-        let mut sweep = sweep(vec![(recorded(None), vec![1.0])], &[1, 2]);
+        let mut sweep = sweep(vec![recorded(None)], &[1, 2]);
         sweep.contenders.truncate(1);
-        sweep.settings.profile = profile.unwrap_or(sweep.settings.profile);
+        if let Some(profile) = profile {
+            sweep.hosts[0].settings.profile = profile;
+        }
         let cells = sweep.run(|_| {});
         let outcomes = outcomes(&cells);
         [outcomes[0].latency_ms.mean, outcomes[1].latency_ms.mean]
@@ -119,4 +130,49 @@ fn seed_of_a_trace_only_changes_measured_costs() {
     let measured = Fitted::new("here".to_owned(), (16, 8_000), cost, spread, Fit::default());
     let [one, other] = latencies(Some(Profile::Fitted(measured)));
     assert!(one > 0.0 && (one - other).abs() > 0.001 * one, "{one} {other}");
+}
+
+/// A sweep like `sweep` on an H100, then on an L4.
+fn on_two_hosts(subject: Subject<'_>) -> Sweep<'_> {
+    let mut sweep = sweep(vec![subject], &[1]);
+    let mut settings = sweep.hosts[0].settings.clone();
+    settings.profile = Profile::named("l4", "1b").expect("a known profile");
+    sweep.hosts.push(Host { name: "l4".to_owned(), settings });
+    sweep
+}
+
+#[test]
+fn hosts_get_the_same_requests() {
+    let cells = on_two_hosts(diverse(&[Pace::Load(0.7)])).run(|_| {});
+    let order: Vec<_> = cells.iter().map(|cell| (&cell.contender[..], &cell.settings.device[..])).collect();
+    let each =
+        |host| [(if host == "h100" { ["h100 one", "h100 other"] } else { ["l4 one", "l4 other"] }, host)];
+    let expected =
+        ["h100", "l4"].into_iter().flat_map(each).flat_map(|(names, host)| names.map(|name| (name, host)));
+    assert_eq!(order, Vec::from_iter(expected));
+    let own = on_two_hosts(diverse(&[Pace::Load(0.7)]));
+    let alone = Sweep { hosts: own.hosts[1..].to_vec(), ..own }.run(|_| {});
+    let rate = |cell: &Cell| cell.offered_per_second.expect("synthetic traffic has a rate");
+    assert_eq!(rate(&cells[0]), rate(&cells[2]), "of the first host's capacity");
+    assert_ne!(rate(&cells[2]), rate(&alone[0]), "of its own");
+    let tokens = |cell: &Cell| {
+        let outcome = outcomes(std::slice::from_ref(cell))[0];
+        (outcome.finished, outcome.tenants[0].tokens)
+    };
+    assert_eq!(tokens(&cells[0]), tokens(&cells[2]));
+    assert_ne!(outcomes(&cells)[0].seconds, outcomes(&cells)[2].seconds, "they take different times");
+}
+
+#[test]
+fn rate_is_the_load_that_offers_it() {
+    let at_load = sweep(vec![diverse(&[Pace::Load(0.6)])], &[1]).run(|_| {});
+    let rate = at_load[0].offered_per_second.expect("synthetic traffic has a rate");
+    let at_rate = sweep(vec![diverse(&[Pace::Rate(rate)])], &[1]).run(|_| {});
+    assert_eq!(at_rate[0].offered_per_second, Some(rate));
+    assert!((at_rate[0].load - 0.6).abs() < 1e-12, "{}", at_rate[0].load);
+    let [fast, slow] = [20.0, 10.0].map(|rate| {
+        let cells = sweep(vec![diverse(&[Pace::Rate(rate)])], &[1]).run(|_| {});
+        outcomes(&cells)[0].seconds
+    });
+    assert!(fast < slow, "{fast} {slow}");
 }

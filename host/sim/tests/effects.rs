@@ -133,6 +133,40 @@ fn shared_prefixes_hit_under_load() {
 }
 
 #[test]
+fn longer_shared_prefixes_save_more() {
+    let prefilled = |prefixes, tokens| {
+        let mut few_shot = Workload::named("few-shot", 600).expect("a known workload");
+        few_shot.streams[0].text = Text::Shared { prefixes, tokens };
+        simulate(&settings(0.3, 1), Policies::builtin(), &few_shot, |_| {}).cache.prefilled_ratio.unwrap()
+    };
+    let (short, middle, long) = (prefilled(20, 200), prefilled(20, 800), prefilled(20, 2_400));
+    assert!(short > 1.5 * middle && middle > 1.5 * long, "{short} {middle} {long}");
+    let (few, many) = (prefilled(4, 800), prefilled(200, 800));
+    assert!(few < middle && middle < many, "the first use of each has to be computed: {few} {middle} {many}");
+}
+
+#[test]
+fn repeated_prompts_need_no_prefill_while_the_prompt_cache_holds_them() {
+    let run = |prompts, entries| {
+        let mut repeat = Workload::named("repeat", 600).expect("a known workload");
+        repeat.streams[0].text = Text::Repeated { prompts };
+        repeat.streams[0].prompt = Lengths::Uniform(1_000, 1_500);
+        let mut settings = settings(0.3, 1);
+        settings.engine.prompt_cache_entries = entries;
+        let outcome = simulate(&settings, Policies::builtin(), &repeat, |_| {});
+        let [.., full, _] = outcome.cache.events;
+        (full, outcome.cache)
+    };
+    let ((few, cache), (many, _), (none, without)) = (run(20, 100), run(400, 100), run(20, 0));
+    // The first request of each prompt misses, and the next ones if they arrive before it is computed.
+    assert!((560..=580).contains(&few), "{few}");
+    assert!(cache.hit_ttft_ms.unwrap() < 0.5 * cache.miss_ttft_ms.unwrap(), "{cache:?}");
+    assert!(many < few / 2, "four hundred prompts don't fit: {many}");
+    assert_eq!(none, 0);
+    assert!(without.mean_cached.unwrap() > 0.0, "blocks are found without the prompt cache, too");
+}
+
+#[test]
 fn caching_neither_helps_nor_hurts_distinct_prompts() {
     let (diverse, without) = (run("diverse", 0.5), run_without_cache("diverse", 0.5));
     assert_eq!((diverse.cache.hit_rate, diverse.cache.prefilled_ratio), (0.0, Some(1.0)));

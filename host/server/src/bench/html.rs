@@ -21,6 +21,7 @@ p, li, figcaption { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid var(--grid); }
 th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 500; }
+.wide { overflow-x: auto; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1rem; margin-top: 1rem; }
 figure { background: var(--card); border-radius: .5rem; margin: 0; padding: .8rem; }
 svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft); } .grid { stroke: var(--grid); }
@@ -46,7 +47,7 @@ pub fn html(reports: &[Report]) -> String {
         let load = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), |value| format!("{value:.2}"));
         let _ = write!(
             page,
-            "<li>{}{}: {} at {}, seed {}; {}, {} cores, load average {} before and {} after</li>",
+            "<li>{}{}: {} at {}, seed {}; {}, {} cores, load average {} before and {} after",
             key(nth),
             escape(&report.subject),
             escape(&report.model),
@@ -57,6 +58,10 @@ pub fn html(reports: &[Report]) -> String {
             load(report.machine.load_average_before),
             load(report.load_average_after)
         );
+        for line in report.about() {
+            let _ = write!(page, "<br>{}", escape(&line));
+        }
+        page.push_str("</li>");
     }
     page.push_str("</ul>");
     for description in descriptions(reports) {
@@ -103,6 +108,12 @@ fn section(page: &mut String, description: &str, parts: &[Part<'_>]) {
             let _ = write!(page, "<p>{}{count} failed: {}</p>", key(part.colour), escape(error));
         }
     }
+    for part in parts {
+        if let Some([hits, misses]) = part.report.ttft_by_cache() {
+            let (key, hits, misses) = (key(part.colour), middle(&hits), middle(&misses));
+            let _ = write!(page, "<p>{key}TTFT of hits: {hits}; of misses: {misses}</p>");
+        }
+    }
     page.push_str("<div class=\"charts\">");
     let share = |values: &dyn Fn(&Sample) -> Vec<f64>| -> Vec<Series> {
         parts.iter().map(|part| line(part, distribution(part, values))).collect()
@@ -134,37 +145,45 @@ fn section(page: &mut String, description: &str, parts: &[Part<'_>]) {
 
 fn table(page: &mut String, parts: &[Part<'_>]) {
     page.push_str(
-        "<table><tr><th>server<th>completed<th>failed<th>output tok/s<th>prompt tok/s<th>cached tokens\
-         <th>TTFT p50<th>p99<th>ITL p50<th>p99<th>latency p50<th>p99<th>good/s<th>in process</tr>",
+        "<div class=\"wide\"><table><tr><th>server<th>completed<th>failed<th>output tok/s<th>prompt tok/s\
+         <th>cached tokens<th>TTFT p50<th>p95<th>p99<th>ITL p50<th>p95<th>p99<th>latency p50<th>p95<th>p99<th>good/s\
+         <th>in process<th>overhead</tr>",
     );
     for Part { colour, subject, report } in parts {
         let failed: usize = report.errors.values().sum();
         let good = report.goodput.map_or_else(|| "-".to_owned(), |g| format!("{:.2}", g.requests_per_s));
         let local = report.in_process.as_ref();
-        let local = local.and_then(|c| c.throughput_ratio);
-        let local = local.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x"));
+        let ratio = local.and_then(|c| c.throughput_ratio);
+        let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x"));
+        let overhead = local.and_then(|c| c.overhead_percent);
+        let overhead = overhead.map_or_else(|| "-".to_owned(), |percent| format!("{percent:+.1} %"));
         let _ = write!(
             page,
-            "<tr><td>{}{}<td>{}<td>{failed}<td>{:.1}<td>{:.1}<td>{}{}{}{}<td>{good}<td>{local}</tr>",
+            "<tr><td>{}{}<td>{}<td>{failed}<td>{:.1}<td>{:.1}<td>{}{}{}{}<td>{good}<td>{ratio}<td>{overhead}</tr>",
             key(*colour),
             escape(subject),
             report.completed,
             report.output_tokens_per_s,
             report.prompt_tokens as f64 / report.wall_s.max(1e-9),
             report.cached_tokens,
-            pair(&report.ttft_ms),
-            pair(&report.itl_ms),
-            pair(&report.latency_ms)
+            percentiles(&report.ttft_ms),
+            percentiles(&report.itl_ms),
+            percentiles(&report.latency_ms)
         );
     }
     page.push_str(
-        "</table><p>Times in milliseconds. `in process`: throughput relative to the same prompts run one after the \
-         other without a server.</p>",
+        "</table></div><p>Times in milliseconds. `in process`: throughput relative to the same prompts run one after \
+         the other without a server. `overhead`: what serving adds to their mean latency, if requests run one at a \
+         time.</p>",
     );
 }
 
-fn pair(summary: &Summary) -> String {
-    format!("<td>{:.2}<td>{:.2}", summary.p50, summary.p99)
+fn middle(summary: &Summary) -> String {
+    format!("p50 {:.2}, p95 {:.2} ({} requests)", summary.p50, summary.p95, summary.count)
+}
+
+fn percentiles(summary: &Summary) -> String {
+    format!("<td>{:.2}<td>{:.2}<td>{:.2}", summary.p50, summary.p95, summary.p99)
 }
 
 fn figure(
@@ -297,7 +316,7 @@ fn rates(report: &Report) -> BTreeMap<&str, Vec<(f64, f64)>> {
 #[cfg(test)]
 mod tests {
     use super::super::load::Served;
-    use super::super::{Api, Dialect, Machine, Targets, Workload};
+    use super::super::{Api, Comparison, Dialect, Machine, Targets, Workload};
     use super::*;
 
     /// A report with four requests at each rate, all answered immediately.
@@ -311,6 +330,9 @@ mod tests {
         };
         Report {
             subject: subject.to_owned(),
+            version: String::new(),
+            settings: BTreeMap::new(),
+            policies: BTreeMap::new(),
             url: String::new(),
             dialect: Dialect::Named,
             api: Api::Completions,
@@ -320,6 +342,46 @@ mod tests {
             load_average_after: None,
             workloads: rates.iter().map(at).collect(),
         }
+    }
+
+    #[test]
+    fn table_has_three_percentiles_of_each_metric_and_the_overhead() {
+        let summary =
+            |p50: f64| Summary { count: 9, mean: p50, p50, p95: p50 + 1.0, p99: p50 + 2.0, max: 99.0 };
+        let mut measured = swept("measured", &[2.0]);
+        let part = &mut measured.workloads[0];
+        (part.ttft_ms, part.itl_ms, part.latency_ms) = (summary(10.0), summary(20.0), summary(30.0));
+        part.in_process = Some(Comparison {
+            wall_s: 1.0,
+            output_tokens_per_s: 1.0,
+            ttft_ms: summary(1.0),
+            latency_ms: summary(1.0),
+            throughput_ratio: Some(0.9),
+            overhead_percent: Some(-4.26),
+            identical: None,
+        });
+        let page = html(&[measured, swept("alone", &[2.0])]);
+        let names = ["TTFT", "ITL", "latency"].map(|name| format!("<th>{name} p50<th>p95<th>p99"));
+        assert!(page.contains(&names.concat()), "{page}");
+        let times = "<td>10.00<td>11.00<td>12.00<td>20.00<td>21.00<td>22.00<td>30.00<td>31.00<td>32.00<td>";
+        assert!(page.contains(times), "{page}");
+        assert!(page.contains("<td>0.90x<td>-4.3 %</tr>") && page.contains("<td>-<td>-</tr>"), "{page}");
+        let columns = |row: &str, cell: &str| row.split("</tr>").next().unwrap().matches(cell).count();
+        let rows: Vec<&str> = page.split("<tr>").collect();
+        assert_eq!((columns(rows[1], "<th>"), columns(rows[2], "<td>")), (18, 18), "{page}");
+    }
+
+    #[test]
+    fn hits_and_misses_of_the_prefix_cache_are_told_apart() {
+        let mut report = swept("cached", &[2.0]);
+        let samples = &mut report.workloads[0].samples;
+        let answers = [(0, 8.0), (16, 2.0), (32, 3.0), (0, 9.0)];
+        for (sample, (cached_tokens, ttft_ms)) in samples.iter_mut().zip(answers) {
+            *sample = Sample { prompt_tokens: 40, cached_tokens, ttft_ms, ..Sample::default() };
+        }
+        let page = html(&[report, swept("uncounted", &[2.0])]);
+        let said = "TTFT of hits: p50 2.00, p95 3.00 (2 requests); of misses: p50 8.00, p95 9.00 (2";
+        assert_eq!((page.matches(said).count(), page.matches("TTFT of hits").count()), (1, 1), "{page}");
     }
 
     #[test]

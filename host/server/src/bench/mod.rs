@@ -22,8 +22,10 @@ mod report_text;
 pub mod robust;
 mod sse;
 mod stats;
+mod subject;
 mod workload;
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,8 +36,9 @@ pub use client::{Api, Dialect, Lengths, Target};
 pub use html::html;
 pub use machine::Machine;
 pub use report::{Comparison, Goodput, Report, Sample, Targets, WorkloadReport};
-pub(crate) use sse::{Events, read};
+pub(crate) use sse::read;
 pub use stats::{Distribution, Summary};
+pub use subject::SlotPolicy;
 pub use workload::{Arrival, Job, Shape, Workload};
 
 use crate::generate::{Generated, Generation, Sequential};
@@ -44,7 +47,7 @@ use history::History;
 use load::Served;
 
 /// A measurement to run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The server, and how to talk to it.
     pub target: Target,
@@ -56,6 +59,10 @@ pub struct Plan {
     pub targets: Targets,
     /// Describes the model and the server, for the report.
     pub subject: String,
+    /// Settings other than the defaults, for the report.
+    pub settings: BTreeMap<String, String>,
+    /// Live policies of the server by slot, for the report; empty if they are unknown.
+    pub policies: BTreeMap<String, SlotPolicy>,
 }
 
 /// Why there is nothing to report.
@@ -98,6 +105,9 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
     }
     Ok(Report {
         subject: plan.subject,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        settings: plan.settings,
+        policies: plan.policies,
         url: client.url().to_owned(),
         dialect: plan.target.dialect,
         api: plan.target.api,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Outcome;
 use super::load::Served;
-use super::{Api, Arrival, Dialect, Distribution, Machine, Shape, Summary, Workload};
+use super::{Api, Arrival, Dialect, Distribution, Machine, Shape, SlotPolicy, Summary, Workload};
 use crate::generate::Generated;
 
 /// A run of the benchmark.
@@ -14,6 +14,15 @@ use crate::generate::Generated;
 pub struct Report {
     /// Describes the model and the server.
     pub subject: String,
+    /// Version of the program that measured; empty if the report is too old to say.
+    #[serde(default)]
+    pub version: String,
+    /// Flags of the load, and of the host in the measuring process, that were not their defaults.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+    /// Policies of that host by slot, when the measurement began.
+    #[serde(default)]
+    pub policies: BTreeMap<String, SlotPolicy>,
     /// Where requests went.
     pub url: String,
     /// Stream format of the server.
@@ -111,6 +120,12 @@ pub struct Sample {
     /// Tokens received.
     #[serde(default)]
     pub completion_tokens: u32,
+    /// Prompt tokens as the server counts them; 0 if it doesn't report them.
+    #[serde(default)]
+    pub prompt_tokens: u32,
+    /// Those that it found in its prefix cache.
+    #[serde(default)]
+    pub cached_tokens: u32,
     /// Milliseconds to the end of the stream.
     pub latency_ms: f64,
     /// Why it failed.
@@ -152,6 +167,8 @@ fn samples(served: &Served) -> Vec<Sample> {
             ttft_ms: timing.ttft_ms,
             itl_ms: timing.itl_ms.clone(),
             completion_tokens: timing.completion_tokens,
+            prompt_tokens: timing.prompt_tokens,
+            cached_tokens: timing.cached_tokens,
             latency_ms: timing.latency_ms,
             error: None,
         },
@@ -221,6 +238,17 @@ impl WorkloadReport {
         };
         report.in_process = local.map(|local| report.compare(outcomes, local));
         report
+    }
+
+    /// Times to the first token of hits (any token of the prompt was cached) and of misses; `None` unless there are both.
+    /// Prompts that the server didn't count are neither.
+    pub(super) fn ttft_by_cache(&self) -> Option<[Summary; 2]> {
+        let counted = self.samples.iter().filter(|sample| sample.error.is_none() && sample.prompt_tokens > 0);
+        let (hits, misses): (Vec<_>, Vec<_>) = counted.partition(|sample| sample.cached_tokens > 0);
+        let summary = |samples: &[&Sample]| {
+            samples.iter().map(|sample| sample.ttft_ms).collect::<Distribution>().summary()
+        };
+        (!hits.is_empty() && !misses.is_empty()).then(|| [summary(&hits), summary(&misses)])
     }
 
     fn compare(&self, outcomes: &[Outcome], local: &[Generated]) -> Comparison {
@@ -343,6 +371,40 @@ mod tests {
             text.contains("2 completed, 2 failed") && text.contains("failed 2x  HTTP 503: full"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn hits_and_misses_of_the_prefix_cache_have_their_own_times() {
+        let workload = Workload::single(1, 4, 0, 64);
+        let counted = |prompt_tokens, cached_tokens, ttft_ms| {
+            timing(&[1, 2], 90.0).map(|timing| Timing { prompt_tokens, cached_tokens, ttft_ms, ..timing })
+        };
+        let report = |outcomes: [Outcome; 4]| {
+            let served =
+                Served { outcomes: outcomes.into(), sent_ms: vec![0.0; 4], late_ms: 0.0, wall_s: 2.0 };
+            WorkloadReport::new(&workload, &served, Targets::default(), None)
+        };
+        let (hit, failed) = (counted(256, 240, 10.0), Outcome::Err("gone".to_owned()));
+        let mixed = report([counted(256, 0, 40.0), hit.clone(), counted(256, 0, 60.0), failed.clone()]);
+        let sample = &mixed.samples[1];
+        assert_eq!((sample.prompt_tokens, sample.cached_tokens), (256, 240));
+        let [hits, misses] = mixed.ttft_by_cache().unwrap();
+        assert_eq!((hits.count, hits.p50, hits.p95), (1, 10.0, 10.0));
+        assert_eq!((misses.count, misses.p50, misses.p95), (2, 40.0, 60.0));
+        let text = mixed.text();
+        let row = |name: &str| {
+            let line = text.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap();
+            line.split_whitespace().collect::<Vec<_>>()
+        };
+        assert_eq!(row("of hits"), ["10.00", "10.00", "10.00", "10.00", "1"]);
+        assert_eq!(row("of misses"), ["40.00", "60.00", "60.00", "50.00", "2"]);
+
+        let uncounted = counted(0, 0, 40.0);
+        for alike in [[&hit, &hit, &hit, &failed], [&uncounted, &hit, &hit, &failed]] {
+            let report = report(alike.map(Clone::clone));
+            assert_eq!(report.ttft_by_cache(), None);
+            assert!(!report.text().contains("of hits"), "{}", report.text());
+        }
     }
 
     #[test]

@@ -21,6 +21,9 @@ impl Report {
             load(self.machine.load_average_before),
             load(self.load_average_after)
         );
+        for line in self.about() {
+            out += &format!("{line}\n");
+        }
         for workload in &self.workloads {
             out += "\n";
             out += &workload.text();
@@ -34,6 +37,10 @@ impl WorkloadReport {
         let mut out = self.counts();
         out += &format!("{:17} {:>10} {:>10} {:>10} {:>10} {:>8}\n", "", "p50", "p95", "p99", "mean", "n");
         out += &row("TTFT ms", &self.ttft_ms);
+        if let Some([hits, misses]) = self.ttft_by_cache() {
+            out += &row("  of hits", &hits);
+            out += &row("  of misses", &misses);
+        }
         out += &row("ITL ms", &self.itl_ms);
         let gaps = self.output_tokens.saturating_sub(self.completed as u64);
         if (self.itl_ms.count as u64) < gaps {

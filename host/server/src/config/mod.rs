@@ -6,7 +6,7 @@
 
 mod document;
 mod local;
-mod parse;
+pub(crate) mod parse;
 mod settings;
 
 use std::collections::BTreeMap;

@@ -4,8 +4,10 @@
 mod process;
 
 mod author;
+mod bench;
 mod chaos;
 mod commands;
+mod formats;
 mod health;
 mod logs;
 mod record;

@@ -1,6 +1,6 @@
 //! `infer sim` as a process: its output depends only on the arguments and the seed, and errors name the bad argument.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -23,26 +23,9 @@ fn text(output: &[u8]) -> String {
     String::from_utf8(output.to_vec()).expect("UTF-8")
 }
 
-/// The fields of a line of CSV; quotes within them are dropped.
-fn fields(line: &str) -> Vec<String> {
-    let mut fields = vec![String::new()];
-    for (nth, part) in line.split('"').enumerate() {
-        let mut parts: Vec<&str> = if nth % 2 == 0 { part.split(',').collect() } else { vec![part] };
-        fields.last_mut().expect("there is one").push_str(parts.remove(0));
-        fields.extend(parts.into_iter().map(str::to_owned));
-    }
-    fields
-}
-
 /// The rows of CSV as maps from the names of the columns.
-fn rows(csv: &str) -> Vec<BTreeMap<String, String>> {
-    let mut lines = csv.lines().map(fields);
-    let names = lines.next().expect("a head");
-    let row = |fields: Vec<String>| {
-        assert_eq!(fields.len(), names.len(), "{fields:?}");
-        names.iter().cloned().zip(fields).collect::<BTreeMap<_, _>>()
-    };
-    lines.map(row).collect()
+fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
+    csv::Reader::from_reader(text.as_bytes()).deserialize().map(|row| row.expect("a row")).collect()
 }
 
 #[test]
@@ -68,7 +51,7 @@ fn comparison_does_not_depend_on_the_number_of_threads() {
     };
     let (one, four) = (run("1"), run("4"));
     assert_eq!(one, four);
-    assert!(one.contains("heavy-tail at load 0.90: 150 requests"), "{one}");
+    assert!(one.contains("heavy-tail at load 0.90, ") && one.contains(" requests/s: 150 requests"), "{one}");
     assert!(one.contains(r#"srpt{"patience_ms": 500}"#) && one.contains(", tenant 2"), "{one}");
 }
 
@@ -96,6 +79,130 @@ fn results_come_as_csv_json_and_html() {
 }
 
 #[test]
+fn hosts_and_policies_are_compared_in_all_combinations() {
+    let usual =
+        ["compare", "--workload", "diverse", "--requests", "60", "--rate", "5", "--scheduler", "srpt"];
+    let hosts = ["--device", "l4", "--device", "a100", "--prefill-chunk", "128", "--prefill-chunk", "512"];
+    let runs = results(&[&usual[..], &hosts, &["--scheduler", "continuous"]].concat());
+    let shown = |run: &Value| {
+        let settings = &run["settings"];
+        (run["contender"].to_string(), settings["device"].to_string(), settings["prefill_chunk"].as_u64())
+    };
+    let mut expected = Vec::new();
+    for device in ["l4", "a100"] {
+        for chunk in [128, 512] {
+            for scheduler in ["srpt", "continuous"] {
+                let name = format!("\"{device} prefill-chunk={chunk} {scheduler}\"");
+                expected.push((name, format!("\"{device}\""), Some(chunk)));
+            }
+        }
+    }
+    assert_eq!(runs.iter().map(shown).collect::<Vec<_>>(), expected);
+    for run in &runs {
+        assert_eq!((run["offered_per_second"].as_f64(), run["finished"].as_u64()), (Some(5.0), Some(60)));
+    }
+    let alone = results(&[&usual[..], &["--device", "a100", "--prefill-chunk", "128"]].concat());
+    assert_eq!((&alone[0]["fingerprint"], &alone[0]["contender"]), (&runs[4]["fingerprint"], &"srpt".into()));
+    let output = sim(&[&usual[..], &hosts].concat());
+    let (table, chunked) =
+        (text(&output.stdout), "  l4 prefill-chunk=128: l4 with a model of shape 8b, at most 64");
+    assert!(
+        table.starts_with("simulated hosts; all get the same requests") && table.contains(chunked),
+        "{table}"
+    );
+    assert!(table.contains(", 5.00 requests/s: 60 requests"), "{table}");
+}
+
+#[test]
+fn run_writes_a_row_per_request() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("requests.csv");
+    let shown = file.to_str().expect("UTF-8");
+    let usual =
+        ["run", "--workload", "repeat", "--requests", "200", "--load", "3", "--max-waiting-requests", "8"];
+    let run = &results(&[&usual[..], &["--requests-out", shown]].concat())[0];
+    let rows = rows(&std::fs::read_to_string(&file).expect("it is written"));
+    let of = |column: &str, value: &str| rows.iter().filter(|row| row[column] == value).count() as u64;
+    assert_eq!(Some(rows.len() as u64), run["requests"].as_u64());
+    for ending in ["finished", "refused"] {
+        assert!(
+            of("ending", ending) > 0 && Some(of("ending", ending)) == run[ending].as_u64(),
+            "{ending}: {run}"
+        );
+    }
+    let events = run["cache"]["events"].as_object().expect("an object");
+    assert!(events["FULL_HIT_NO_PREFILL_NEEDED"].as_u64() > Some(0), "{run}");
+    for (name, count) in events {
+        assert_eq!(Some(of("event", name)), count.as_u64(), "{name}");
+    }
+    let sum =
+        |column: &str| rows.iter().map(|row| row[column].parse::<u64>().expect("a number")).sum::<u64>();
+    let total =
+        |map: &Value| map.as_object().expect("an object").values().filter_map(Value::as_u64).sum::<u64>();
+    assert_eq!(sum("cached_tokens"), total(&run["cache"]["cached_tokens"]));
+    let ttft: Vec<f64> = rows.iter().filter_map(|row| row["ttft_ms"].parse().ok()).collect();
+    let (mean, reported) = (ttft.iter().sum::<f64>() / ttft.len() as f64, run["ttft_ms"]["mean"].as_f64());
+    assert!(reported.is_some_and(|reported| (mean - reported).abs() < 0.01 * mean), "{mean} {reported:?}");
+    let conversations = |workload: &str| {
+        results(&["run", "--workload", workload, "--requests", "60", "--requests-out", shown]);
+        let rows = self::rows(&std::fs::read_to_string(&file).expect("it is written"));
+        rows.iter().map(|row| row["conversation"].clone()).collect::<BTreeSet<String>>()
+    };
+    assert!((2..50).contains(&conversations("chat").len()), "several turns each");
+    assert_eq!(conversations("diverse"), BTreeSet::from([String::new()]));
+    let late = sim(&["run", "--requests-out", "nowhere/requests.csv"]);
+    assert_eq!(late.status.code(), Some(2), "{}", text(&late.stderr));
+}
+
+#[test]
+fn devices_are_listed_and_read_from_files() {
+    let listed = text(&sim(&["devices"]).stdout);
+    assert!(["cpu ", "h200 ", "70b "].iter().all(|name| listed.contains(name)), "{listed}");
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("it can be written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let (device, model) = (text(&sim(&["devices", "l4"]).stdout), text(&sim(&["devices", "8b"]).stdout));
+    let (same, shape) = (file("l4.json", &device), file("8b.json", &model));
+    let usual = ["run", "--workload", "diverse", "--requests", "50", "--rate", "2"];
+    let outcome = |more: &[&str]| results(&[&usual[..], more].concat()).remove(0);
+    let named = outcome(&["--device", "l4", "--model", "8b"]);
+    assert_eq!(outcome(&["--device", &same, "--model", &shape]), named);
+    let double = device.replace("300000000000.0", "600000000000.0").replace("\"l4\"", "\"fast l4\"");
+    assert_ne!(double, device);
+    let fast = outcome(&["--device", &file("fast.json", &double)]);
+    assert_eq!(fast["settings"]["device"], "fast l4");
+    assert!(fast["itl_ms"]["p50"].as_f64() < named["itl_ms"]["p50"].as_f64(), "{fast}");
+    let unknown = text(&sim(&["devices", "abacus"]).stderr);
+    assert!(unknown.contains("unknown device or model `abacus`; use one of cpu"), "{unknown}");
+    let broken = file("broken.json", &device.replace("\"memory\"", "\"memories\""));
+    let refused = text(&sim(&["run", "--device", &broken]).stderr);
+    assert!(refused.contains("not a device: unknown field `memories`"), "{refused}");
+    let cut = file("cut.json", &device[..40]);
+    let refused = text(&sim(&["run", "--device", &cut, "--model", "8b"]).stderr);
+    assert!(refused.contains("cut.json: not a JSON object: EOF"), "{refused}");
+}
+
+#[test]
+fn caching_can_be_switched_off_in_comparisons() {
+    let usual = ["compare", "--workload", "chat", "--requests", "150", "--scheduler", "continuous"];
+    let runs = results(&[&usual[..], &["--prefix-caching", "on", "--prefix-caching", "off"]].concat());
+    let names: Vec<&Value> = runs.iter().map(|run| &run["contender"]).collect();
+    assert_eq!(names, ["prefix-caching=on", "prefix-caching=off"]);
+    let prefilled: Vec<f64> =
+        runs.iter().map(|run| run["cache"]["prefilled_ratio"].as_f64().expect("a ratio")).collect();
+    assert!(prefilled[0] < 0.6 && prefilled[1] == 1.0, "{prefilled:?}");
+    let limits = ["--max-prefill-requests", "3", "--prompt-cache-entries", "7", "--prompt-cache-ttl", "9"];
+    let settings =
+        results(&[&["run", "--requests", "20"][..], &limits].concat()).remove(0)["settings"].take();
+    let read = ["max_prefill_requests", "prompt_cache_entries", "prompt_cache_ttl_s"]
+        .map(|name| settings[name].as_f64());
+    assert_eq!(read, [Some(3.0), Some(7.0), Some(9.0)]);
+}
+
+#[test]
 fn unwritable_output_is_a_failure() {
     let mut infer = Command::new(env!("CARGO_BIN_EXE_infer"));
     let full = std::fs::File::options().write(true).open("/dev/full").expect("a device that is always full");
@@ -117,6 +224,23 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
         (&["run", "--workload", "chat", "--trace", "x"], "cannot be used with"),
         (&["compare", "--load", "0.5", "--load", "1", "--load", "0.5"], "--load 0.5 is given twice"),
         (&["compare", "--seed", "3", "--seed", "3"], "--seed 3 is given twice; give each seed once"),
+        (
+            &["compare", "--blocks", "600", "--blocks", "600"],
+            "--blocks 600 is given twice; give each value once",
+        ),
+        (&["compare", "--blocks", "600", "--blocks", "60"], "blocks=60: a pool of 60 blocks can't hold"),
+        (
+            &["compare", "--rate", "4", "--rate", "0"],
+            "--rate must be from 0.001 to 1000000 requests per second, not 0",
+        ),
+        (&["run", "--rate", "4", "--load", "1"], "cannot be used with"),
+        (
+            &["run", "--device", "l4", "--device", "h100"],
+            "not several (l4; h100); `infer sim compare` compares hosts",
+        ),
+        (&["compare", "--plan-ahead", "off", "--plan-ahead", "off"], "--plan-ahead off is given twice"),
+        (&["run", "--out", "same.csv", "--requests-out", "same.csv"], "the file is that of --out"),
+        (&["fuzz", "--seeds", "1", "--out", "case.json"], "--minimize"),
         (&["run", "--hardware", "l4", "--model", "70b"], "choose a larger device"),
         (&["run", "--scheduler", "unknown"], "use one of continuous"),
         (&["run", "--closed-loop"], "--closed-loop: only a recording"),
@@ -198,9 +322,11 @@ fn traces_with_equal_names_stay_apart_and_keep_their_speed() {
     let output = sim(&[&compare[..], &arguments].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
-    for group in
-        ["diverse at load 0.90: 40", &format!("{one} at load 1.00: 2"), &format!("{other} at load 1.00: 2")]
-    {
+    for group in [
+        "diverse at load 0.90, 57.91 requests/s: 40",
+        &format!("{one} at load 1.00: 2"),
+        &format!("{other} at load 1.00: 2"),
+    ] {
         assert!(table.contains(group), "{group}: {table}");
     }
     let runs = results(&[&compare[..], &arguments].concat());
@@ -256,7 +382,7 @@ fn listed_workload_is_a_template_that_can_be_read_back() {
     let listed = sim(&["run", "--list", "--workload", "instruct", "--format", "json", "--out", shown]);
     assert!(listed.status.success() && listed.stdout.is_empty(), "{}", text(&listed.stderr));
     let all: Vec<Value> = results(&["compare", "--list"]);
-    assert!(all.len() == 12 && all.iter().all(|workload| workload["streams"].is_array()), "{all:?}");
+    assert!(all.len() == 13 && all.iter().all(|workload| workload["streams"].is_array()), "{all:?}");
 
     let run = |workload: &str| results(&["run", "--workload", workload, "--requests", "60"]);
     assert_eq!(run(shown), run("instruct"));
@@ -391,7 +517,7 @@ fn runs_that_finish_are_reported_beside_one_that_fails() {
         text(&output.stdout)
     };
     let shown = run("text");
-    assert!(shown.contains("diverse at load 0.90: 40 requests"), "{shown}");
+    assert!(shown.contains("diverse at load 0.90, 57.91 requests/s: 40 requests"), "{shown}");
     let rows = rows(&run("csv"));
     let of = |row: usize| ["workload", "finished"].map(|name| &rows[row][name][..]);
     assert_eq!([of(0), of(1)], [["diverse", "40"], ["broken", ""]]);

@@ -17,7 +17,7 @@ fn short(requests: usize, vocab_size: u32) -> Workload {
 fn plan(url: String, dialect: Dialect, model: Option<&str>, workloads: Vec<Workload>) -> Plan {
     let target = Target { url, dialect, model: model.map(str::to_owned), ..Target::default() };
     let targets = Targets { ttft_ms: Some(1e6), itl_ms: Some(1e6) };
-    Plan { target, workloads, seed: 5, targets, subject: "a test".to_owned() }
+    Plan { target, workloads, seed: 5, targets, subject: "a test".to_owned(), ..Plan::default() }
 }
 
 async fn measure(host: &Host, plan: Plan, baseline: Option<Sequential>) -> Result<Report, BenchError> {
@@ -75,6 +75,11 @@ async fn conversations_resend_their_history_and_a_saved_report_is_rendered() {
     assert_eq!(local.identical, Some(6), "the histories are the same on both sides: {}", report.text());
     assert!(result.cached_tokens >= 4 * 16, "later turns hit the earlier ones: {}", report.text());
     assert_eq!(result.goodput.map(|good| (good.good, good.share)), Some((6, 1.0)));
+    let cached = result.samples.iter().map(|sample| u64::from(sample.cached_tokens));
+    assert_eq!(cached.sum::<u64>(), result.cached_tokens);
+    let text = report.text();
+    let times = |of: &str| text.lines().find(|line| line.contains(of)).map(|line| line.ends_with(" 4"));
+    assert_eq!((times("of hits"), times("of misses")), (Some(true), Some(false)), "{text}");
 
     // A report survives JSON, and can be shown next to another.
     let json = serde_json::to_string(&report).unwrap();

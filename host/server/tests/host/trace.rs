@@ -1,5 +1,6 @@
 //! Recordings of a live host: what they hold, what they keep secret, and that replaying them gives the same decisions.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -280,7 +281,23 @@ fn calibrates_and_judges(Recorded { path, .. }: &Recorded) {
     }
     let throughput = figures.iter().find(|figure| figure["what"] == "output tok/s").unwrap();
     assert!(throughput["error_percent"].as_f64().unwrap().abs() < 50.0, "{throughput}");
-    let steady = infer(&["calibrate", "--steady"], path);
+    let table = path.with_file_name("figures.csv");
+    let (table_path, profile_path) = (table.to_str().unwrap(), profile.to_str().unwrap());
+    let written = infer(&["judge", "--format", "csv", "--out", table_path, "--device", profile_path], path);
+    assert!(written.status.success() && written.stdout.is_empty(), "{}", said(&written));
+    let rows = csv::Reader::from_path(&table).unwrap().into_deserialize();
+    let rows: Vec<BTreeMap<String, String>> = rows.map(|row| row.unwrap()).collect();
+    assert_eq!(rows.len(), figures.len());
+    for (row, figure) in rows.iter().zip(&figures) {
+        for key in ["recording", "what"] {
+            assert_eq!(figure[key], row[key], "{figure}");
+        }
+        for key in ["measured", "predicted", "error_percent"] {
+            let (written, shown) = (row[key].parse::<f64>().unwrap(), figure[key].as_f64().unwrap());
+            assert!((written - shown).abs() <= 1e-9 * shown.abs(), "{key}: {row:?} {figure}");
+        }
+    }
+    let steady = infer(&["calibrate", "--steady", "--format", "json"], path);
     let steady: Value = serde_json::from_slice(&steady.stdout).unwrap();
     assert_eq!(steady["spread"], json!([]));
     let generated = infer(&["run", "--requests", "30", "--format", "csv", "--device"], &profile);

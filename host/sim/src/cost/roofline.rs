@@ -7,10 +7,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Work;
+use super::{ProfileError, Work};
+use crate::range::{named, within};
 
 /// A device, described by its peak rates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Hardware {
     /// Short name, such as `h100`.
     pub name: String,
@@ -30,6 +32,7 @@ pub struct Hardware {
 
 /// Dimensions of a decoder that determine its cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ModelShape {
     /// Short name, such as `8b`.
     pub name: String,
@@ -50,7 +53,7 @@ pub struct ModelShape {
 }
 
 /// A model on a device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Roofline {
     /// The device.
     pub hardware: Hardware,
@@ -84,6 +87,27 @@ impl Hardware {
             step_overhead_us: overhead_us,
         })
     }
+
+    /// Reads a device from JSON.
+    ///
+    /// # Errors
+    /// If it is not a device, or a number is out of range. The message names the field.
+    pub fn from_json(text: &str) -> Result<Self, ProfileError> {
+        let device: Self =
+            serde_json::from_str(text).map_err(|error| ProfileError(format!("not a device: {error}")))?;
+        device.check().map_err(ProfileError)?;
+        Ok(device)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        named(&self.name)?;
+        within("`flops`", self.flops, 1e6..=1e20)?;
+        within("`bandwidth`", self.bandwidth, 1e6..=1e18)?;
+        within("`memory`", self.memory, 1e6..=1e18)?;
+        within("`compute_efficiency`", self.compute_efficiency, 0.001..=1.0)?;
+        within("`memory_efficiency`", self.memory_efficiency, 0.001..=1.0)?;
+        within("`step_overhead_us`", self.step_overhead_us, 0.0..=1e9)
+    }
 }
 
 impl ModelShape {
@@ -101,6 +125,31 @@ impl ModelShape {
         };
         let name = name.to_owned();
         Some(Self { name, weights, weight_bytes: 2.0, layers, heads, kv_heads, head_dim, kv_bytes: 2.0 })
+    }
+
+    /// Reads a shape from JSON.
+    ///
+    /// # Errors
+    /// If it is not a shape, or a number is out of range. The message names the field.
+    pub fn from_json(text: &str) -> Result<Self, ProfileError> {
+        let shape: Self = serde_json::from_str(text)
+            .map_err(|error| ProfileError(format!("not a model shape: {error}")))?;
+        shape.check().map_err(ProfileError)?;
+        Ok(shape)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        named(&self.name)?;
+        within("`weights`", self.weights, 1e3..=1e15)?;
+        within("`weight_bytes`", self.weight_bytes, 0.1..=8.0)?;
+        within("`kv_bytes`", self.kv_bytes, 0.1..=8.0)?;
+        let sizes = [
+            ("`layers`", self.layers),
+            ("`heads`", self.heads),
+            ("`kv_heads`", self.kv_heads),
+            ("`head_dim`", self.head_dim),
+        ];
+        sizes.into_iter().try_for_each(|(name, value)| within(name, f64::from(value), 1.0..=65_536.0))
     }
 
     /// Bytes of a token's keys and values in all layers.
@@ -135,6 +184,42 @@ impl Roofline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_and_shapes_are_read_from_what_is_written() {
+        for name in Hardware::NAMES {
+            let known = Hardware::named(name).unwrap();
+            let text = serde_json::to_string(&known).unwrap();
+            assert_eq!(Hardware::from_json(&text).unwrap(), known, "{text}");
+        }
+        for name in ModelShape::NAMES {
+            let known = ModelShape::named(name).unwrap();
+            let text = serde_json::to_string(&known).unwrap();
+            assert_eq!(ModelShape::from_json(&text).unwrap(), known, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_named() {
+        let device = serde_json::to_string(&Hardware::named("l4").unwrap()).unwrap();
+        for (good, bad, says) in [
+            (
+                r#""compute_efficiency":0.6"#,
+                r#""compute_efficiency":1.6"#,
+                "`compute_efficiency` is 1.6, not from 0.001",
+            ),
+            (r#""flops":121000000000000.0"#, r#""flops":0"#, "`flops` is 0, not from 1000000"),
+            (r#""name":"l4""#, r#""name":" ""#, "`name` is empty"),
+            (r#""name""#, r#""title""#, "not a device: unknown field `title`"),
+        ] {
+            assert!(device.contains(good), "{device}");
+            let error = Hardware::from_json(&device.replacen(good, bad, 1)).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        let shape = serde_json::to_string(&ModelShape::named("8b").unwrap()).unwrap();
+        let error = ModelShape::from_json(&shape.replacen(r#""layers":32"#, r#""layers":0"#, 1)).unwrap_err();
+        assert!(error.to_string().contains("`layers` is 0, not from 1 to 65536"), "{error}");
+    }
 
     fn of(hardware: &str, model: &str) -> Roofline {
         let (hardware, model) = (Hardware::named(hardware).unwrap(), ModelShape::named(model).unwrap());

@@ -5,13 +5,17 @@ mod faults;
 mod occupancy;
 mod outcome;
 mod recorder;
+mod request;
 mod samples;
 mod service;
 
+use durations::millis;
 pub(crate) use durations::present;
 pub use durations::{Durations, Measured};
 pub use outcome::{CacheOutcome, FirstFault, Outcome, PoolOutcome, Sample, Slo, TenantOutcome};
 pub(crate) use recorder::{Ended, Recorder, Start};
+pub(crate) use request::Known;
+pub use request::{Ending, RequestOutcome, Watch};
 
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 pub(crate) fn count(number: u64) -> f64 {

@@ -30,6 +30,10 @@ pub struct CacheOutcome {
     pub conversational_rate: f64,
     /// Fraction of these requests that hit blocks of other requests.
     pub cross_request_rate: f64,
+    /// Fraction of these requests that found their whole prompt, with its last logits.
+    pub full_rate: f64,
+    /// Fraction of these requests whose conversation diverged; those with cached tokens are hits.
+    pub diverged_rate: f64,
     /// Mean cached prompt tokens of a hit; `None` without hits.
     pub mean_cached: Option<f64>,
     /// Mean prefilled prompt tokens of a request; `None` if none started.
@@ -43,10 +47,16 @@ pub struct CacheOutcome {
     /// Requests by prefix event, in the order of `PrefixEvent::ALL`; by name in JSON.
     #[serde(serialize_with = "by_name")]
     pub events: [u64; 5],
+    /// Cached prompt tokens of these requests.
+    #[serde(serialize_with = "by_name")]
+    pub cached_tokens: [u64; 5],
+    /// Prefilled prompt tokens of these requests.
+    #[serde(serialize_with = "by_name")]
+    pub prefilled_tokens: [u64; 5],
 }
 
-fn by_name<S: Serializer>(events: &[u64; 5], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(PrefixEvent::ALL.map(PrefixEvent::name).into_iter().zip(events))
+fn by_name<S: Serializer>(counts: &[u64; 5], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(PrefixEvent::ALL.map(PrefixEvent::name).into_iter().zip(counts))
 }
 
 /// Occupancy of the block pool as shares of its blocks, from the first arrival to the last end.

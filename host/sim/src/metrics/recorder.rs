@@ -32,6 +32,8 @@ pub(crate) struct Recorder {
     prefilled: Mean,
     events: [u64; 5],
     with_block: [u64; 5],
+    cached_tokens: [u64; 5],
+    prefilled_tokens: [u64; 5],
     tenants: BTreeMap<u32, Tenant>,
     service: Service,
     slo: Slo,
@@ -105,6 +107,8 @@ impl Recorder {
             prefilled: Mean::default(),
             events: [0; 5],
             with_block: [0; 5],
+            cached_tokens: [0; 5],
+            prefilled_tokens: [0; 5],
             tenants: BTreeMap::new(),
             service: Service::default(),
             promised: 0,
@@ -143,6 +147,8 @@ impl Recorder {
         let at = Counters::prefix_index(start.prefix);
         self.events[at] += 1;
         self.with_block[at] += u64::from(start.has_block);
+        self.cached_tokens[at] += u64::from(start.cached);
+        self.prefilled_tokens[at] += u64::from(start.prefill);
         if start.is_hit() == Some(true) {
             self.cached.add(f64::from(start.cached));
         }
@@ -207,12 +213,16 @@ impl Recorder {
             hit_rate: count(self.cached.count) / with_block,
             conversational_rate: rate(PrefixEvent::ConversationalHit),
             cross_request_rate: rate(PrefixEvent::CrossRequestHit),
+            full_rate: rate(PrefixEvent::FullHitNoPrefillNeeded),
+            diverged_rate: rate(PrefixEvent::ConversationalMissUnexpectedPrompt),
             mean_cached: self.cached.get(),
             mean_prefilled: self.prefilled.get(),
             prefilled_ratio: (prompt > 0).then(|| self.prefilled.sum / count(prompt)),
             hit_ttft_ms: self.hit_ttft.get(),
             miss_ttft_ms: self.miss_ttft.get(),
             events: self.events,
+            cached_tokens: self.cached_tokens,
+            prefilled_tokens: self.prefilled_tokens,
         };
         outcome.pool = self.occupancy.shares();
         outcome.builtin_share = self.faults.share(outcome.steps);
@@ -275,9 +285,13 @@ mod tests {
         }
         let outcome = recorder.finish(Sample::default());
         let cache = &outcome.cache;
-        let rates = [cache.hit_rate, cache.conversational_rate, cache.cross_request_rate];
-        assert_eq!(rates, [0.75, 0.25, 0.25]);
+        let rates = [cache.hit_rate, cache.conversational_rate, cache.cross_request_rate, cache.full_rate];
+        assert_eq!(rates, [0.75, 0.25, 0.25, 0.25]);
         assert_eq!(cache.events.iter().sum::<u64>(), 7);
+        assert_eq!(
+            (cache.cached_tokens, cache.prefilled_tokens),
+            ([160, 320, 0, 82, 0], [40, 280, 609, 0, 0])
+        );
     }
 
     #[test]
@@ -306,6 +320,7 @@ mod tests {
         let saved = cache.hit_rate * cache.mean_cached.unwrap() * 4.0;
         assert!((saved - 400.0).abs() < 1e-9, "{cache:?}");
         assert_eq!((cache.hit_ttft_ms, cache.miss_ttft_ms), (Some(80.0), Some(300.0)));
+        assert_eq!((cache.hit_rate, cache.diverged_rate), (0.5, 0.5), "one of those that diverged hit");
     }
 
     #[test]

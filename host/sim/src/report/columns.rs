@@ -37,11 +37,12 @@ pub(super) struct Value {
     pub deviation: Option<f64>,
 }
 
-pub(super) const SPEED: [Column<Outcome>; 8] = [
+pub(super) const SPEED: [Column<Outcome>; 9] = [
     column("run s", 1, |o| Some(o.seconds), Better::Neither),
     column("out tok/s", 0, |o| Some(o.output_per_second), Better::More),
     column("goodput/s", 2, |o| Some(o.goodput_per_second), Better::More),
     column("in time %", 1, |o| percent(o.in_time), Better::More),
+    column("queue mean", 0, |o| present(o.queue_ms.mean), Better::Less),
     column("ttft mean", 0, |o| present(o.ttft_ms.mean), Better::Less),
     column("ttft p50", 0, |o| present(o.ttft_ms.p50), Better::Less),
     column("ttft p95", 0, |o| present(o.ttft_ms.p95), Better::Less),
@@ -73,10 +74,12 @@ pub(super) const MEMORY: [Column<Outcome>; 10] = [
 ];
 
 /// The prefix cache.
-pub(super) const CACHE: [Column<Outcome>; 7] = [
+pub(super) const CACHE: [Column<Outcome>; 9] = [
     column("hits %", 1, |o| percent(Some(o.cache.hit_rate)), Better::More),
     column("conversational %", 1, |o| percent(Some(o.cache.conversational_rate)), Better::More),
     column("cross-request %", 1, |o| percent(Some(o.cache.cross_request_rate)), Better::More),
+    column("full %", 1, |o| percent(Some(o.cache.full_rate)), Better::Neither),
+    column("diverged %", 1, |o| percent(Some(o.cache.diverged_rate)), Better::Neither),
     column("cached tokens", 0, |o| o.cache.mean_cached, Better::More),
     column("prefilled tokens", 0, |o| o.cache.mean_prefilled, Better::Less),
     column("ttft hits", 0, |o| o.cache.hit_ttft_ms, Better::Less),

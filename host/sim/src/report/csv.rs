@@ -1,5 +1,6 @@
 //! CSV with a row per run, a row per tenant of runs with several, and more columns than the tables.
 
+use ::csv::Writer;
 use Read::{Both, Every, Run, Tenant};
 use infer_core::event::PrefixEvent;
 use infer_core::snapshot::Counters;
@@ -20,7 +21,7 @@ enum Read {
 }
 
 /// Names are part of the interface: new columns come last.
-const COLUMNS: [(&str, Read); 60] = [
+const COLUMNS: [(&str, Read); 71] = [
     ("workload", Every(|c| c.workload.clone())),
     ("load", Every(|c| c.load.to_string())),
     ("contender", Every(|c| c.contender.clone())),
@@ -87,33 +88,46 @@ const COLUMNS: [(&str, Read); 60] = [
     ("fault_message", Run(|o| fault(o, |fault| fault.message.clone()))),
     ("fault_at", Run(|o| fault(o, |fault| milli(fault.at_s)))),
     ("error", Every(|c| c.outcome.as_ref().err().cloned().unwrap_or_default())),
+    ("offered_per_second", Every(|c| known(c.offered_per_second, 3))),
+    ("max_batch_size", Every(|c| c.settings.max_batch_size.to_string())),
+    ("max_batch_tokens", Every(|c| c.settings.max_batch_tokens.to_string())),
+    ("prefill_chunk", Every(|c| c.settings.prefill_chunk.to_string())),
+    ("max_waiting_requests", Every(|c| c.settings.max_waiting_requests.to_string())),
+    ("max_prefill_requests", Every(|c| c.settings.max_prefill_requests.to_string())),
+    ("prefix_caching", Every(|c| c.settings.prefix_caching.to_string())),
+    ("prompt_cache_entries", Every(|c| c.settings.prompt_cache_entries.to_string())),
+    ("prompt_cache_ttl_s", Every(|c| c.settings.prompt_cache_ttl_s.to_string())),
+    ("plan_ahead", Every(|c| c.settings.plan_ahead.to_string())),
+    ("host_us", Every(|c| c.settings.host_us.to_string())),
 ];
 
 /// Renders CSV. Durations are in milliseconds; what has no value is empty.
 pub fn csv(cells: &[Cell]) -> String {
-    let mut text = COLUMNS.map(|(name, _)| name).join(",") + "\n";
+    let mut text = Writer::from_writer(Vec::new());
+    write(&mut text, COLUMNS.map(|(name, _)| name.to_owned()));
     for cell in cells {
         let outcome = cell.outcome.as_ref().ok();
-        line(&mut text, |read| match read {
+        let run = |read: &Read| match read {
             Every(read) => read(cell),
             Run(read) | Both(read, _) => outcome.map_or_else(String::new, read),
             Tenant(_) => String::new(),
-        });
+        };
+        write(&mut text, COLUMNS.each_ref().map(|(_, read)| run(read)));
         let tenants = outcome.map(|outcome| outcome.tenants.as_slice()).unwrap_or_default();
         for tenant in tenants.iter().filter(|_| tenants.len() > 1) {
-            line(&mut text, |read| match read {
+            let part = |read: &Read| match read {
                 Every(read) => read(cell),
                 Both(_, read) | Tenant(read) => read(tenant),
                 Run(_) => String::new(),
-            });
+            };
+            write(&mut text, COLUMNS.each_ref().map(|(_, read)| part(read)));
         }
     }
-    text
+    String::from_utf8(text.into_inner().expect("memory takes it")).expect("all fields are text")
 }
 
-fn line(text: &mut String, value: impl Fn(&Read) -> String) {
-    text.push_str(&COLUMNS.each_ref().map(|(_, read)| field(&value(read))).join(","));
-    text.push('\n');
+fn write(text: &mut Writer<Vec<u8>>, fields: [String; COLUMNS.len()]) {
+    text.write_record(fields).expect("memory takes it");
 }
 
 fn milli(value: f64) -> String {
@@ -141,47 +155,16 @@ fn fault(outcome: &Outcome, read: fn(&FirstFault) -> String) -> String {
     outcome.fault.as_ref().map_or_else(String::new, read)
 }
 
-/// Quotes a field according to RFC 4180; configurations and paths may contain quotes and commas.
-fn field(text: &str) -> String {
-    if text.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::tests::{cell, mixed};
+    use super::super::tests::{cell, mixed, on_two_hosts};
     use super::*;
-
-    /// The fields of a line.
-    fn fields(line: &str) -> Vec<String> {
-        let mut fields = vec![String::new()];
-        let mut quoted = false;
-        let mut rest = line.chars().peekable();
-        while let Some(letter) = rest.next() {
-            match letter {
-                '"' if quoted && rest.next_if_eq(&'"').is_some() => fields.last_mut().expect("one").push('"'),
-                '"' => quoted = !quoted,
-                ',' if !quoted => fields.push(String::new()),
-                letter => fields.last_mut().expect("one").push(letter),
-            }
-        }
-        fields
-    }
 
     /// The rows as maps from the names of the columns.
     fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
-        let mut lines = text.lines().map(fields);
-        let head = lines.next().expect("a head");
-        let row = |fields: Vec<String>| {
-            assert_eq!(fields.len(), head.len(), "{fields:?}");
-            head.iter().cloned().zip(fields).collect::<BTreeMap<_, _>>()
-        };
-        lines.map(row).collect()
+        ::csv::Reader::from_reader(text.as_bytes()).deserialize().map(|row| row.expect("a row")).collect()
     }
 
     #[test]
@@ -236,6 +219,13 @@ mod tests {
         ] {
             assert_eq!(full[name], value, "{name}");
         }
+    }
+
+    #[test]
+    fn hosts_are_told_apart() {
+        let rows = rows(&csv(&on_two_hosts()));
+        assert_eq!([&rows[0]["device"], &rows[1]["device"]], ["l4", "h100"]);
+        assert_eq!(rows[0]["offered_per_second"], "4.500");
     }
 
     #[test]

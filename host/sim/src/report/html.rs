@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::chart::{Axis, COLOURS, Chart, Mark, Scale, Series, escape};
 use super::columns::{CACHE, Column, LATENCY, MEMORY, Row, SPEED, TENANT};
-use super::{conditions, groups, heading, notes, seeds};
+use super::{SAME_TRAFFIC, conditions, groups, heading, hosts, notes, seeds};
 use crate::compare::Cell;
 use crate::metrics::{Outcome, Sample, present};
 
@@ -40,9 +40,19 @@ pub fn html(cells: &[Cell]) -> String {
         "<meta name=\"viewport\" content=\"width=device-width\"><title>infer sim</title><style>{STYLE}</style></head><body>"
     );
     page.push_str("<h1>infer sim</h1>");
-    if let Some(first) = cells.first() {
-        let (host, conditions) = (escape(&first.settings.host()), conditions(cells));
-        let _ = write!(page, "<p>The engine and its policies in virtual time: {host}; {conditions}.</p>");
+    let what = "The engine and its policies in virtual time";
+    match (&hosts(cells)[..], conditions(cells)) {
+        ([], _) => {}
+        ([(_, host)], conditions) => {
+            let _ = write!(page, "<p>{what}: {}; {conditions}.</p>", escape(host));
+        }
+        (several, conditions) => {
+            let _ = write!(page, "<p>{what}; {conditions}. Hosts, of which {SAME_TRAFFIC}:</p><ul>");
+            for (name, host) in several {
+                let _ = write!(page, "<li>{}: {}</li>", escape(name), escape(host));
+            }
+            page.push_str("</ul>");
+        }
     }
     for workload in cells.chunk_by(|a, b| a.subject == b.subject) {
         if groups(workload).count() > 1 {
@@ -253,7 +263,7 @@ fn series(rows: &Rows<'_>, mark: Mark, points: impl Fn(usize, &Row<'_, Outcome>)
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{cell, mixed};
+    use super::super::tests::{cell, mixed, on_two_hosts};
     use super::*;
 
     #[test]
@@ -282,6 +292,18 @@ mod tests {
             assert!(page.contains(says), "{says}: {page}");
         }
         assert_eq!(page.matches("<figure>").count(), 8, "{page}");
+    }
+
+    #[test]
+    fn page_describes_each_host_once() {
+        let [mut one, other] = on_two_hosts();
+        (one.host_name, one.contender) = ("<l4>".to_owned(), "<l4>".to_owned());
+        let page = html(&[one.clone(), other, one]);
+        for says in
+            ["<li>&lt;l4&gt;: l4 with a model", "<li>h100: h100 with", "monday at load 1.00, 4.50 requests/s"]
+        {
+            assert_eq!(page.matches(says).count(), 1, "{says}: {page}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub use html::html;
 pub use setup::Setup;
 pub use table::table;
 
+use std::collections::BTreeMap;
+
 use crate::compare::Cell;
 
 /// All results as JSON: an array with an object per run.
@@ -41,10 +43,26 @@ fn conditions(cells: &[Cell]) -> String {
     format!("{seeds}; {}", first.settings.targets())
 }
 
+/// The simulated hosts, with their names if there are several.
+fn hosts(cells: &[Cell]) -> Vec<(&str, String)> {
+    let mut hosts = BTreeMap::new();
+    for cell in cells {
+        hosts.entry(cell.host).or_insert_with(|| (cell.host_name.as_str(), cell.settings.host()));
+    }
+    hosts.into_values().collect()
+}
+
+/// What a reader must know about a comparison of hosts.
+const SAME_TRAFFIC: &str = "all get the same requests, and loads of workloads are relative to the first";
+
 /// Names the traffic of a group.
 fn heading(group: &[Cell]) -> String {
     let first = &group[0];
-    let name = format!("{} at load {:.2}", first.workload, first.load);
+    let rate = match first.offered_per_second {
+        Some(rate) => format!(", {rate:.2} requests/s"),
+        None => String::new(),
+    };
+    let name = format!("{} at load {:.2}{rate}", first.workload, first.load);
     match group.iter().find_map(|cell| cell.outcome.as_ref().ok()) {
         Some(outcome) => format!("{name}: {} requests", outcome.requests),
         None => name,
@@ -100,9 +118,12 @@ mod tests {
         };
         Cell {
             subject,
+            host: 0,
             entrant,
             workload: "monday".to_owned(),
             load: 1.0,
+            offered_per_second: None,
+            host_name: String::new(),
             contender: ["a", "b", "c", "d"][entrant].to_owned(),
             settings: Setup::of(&settings),
             outcome: Ok(outcome),
@@ -151,6 +172,18 @@ mod tests {
             }
         }
         cells
+    }
+
+    /// Runs of a contender on two hosts.
+    pub(super) fn on_two_hosts() -> [Cell; 2] {
+        [("l4", 3.0), ("h100", 9.0)].map(|(name, output_per_second)| {
+            let outcome = Outcome { requests: 5, finished: 5, output_per_second, ..Outcome::default() };
+            let host = usize::from(name == "h100");
+            let mut cell = cell(0, host, outcome);
+            (cell.host, cell.host_name, cell.contender) = (host, name.to_owned(), name.to_owned());
+            (cell.settings.device, cell.offered_per_second) = (name.to_owned(), Some(4.5));
+            cell
+        })
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub struct Setup {
     pub max_waiting_requests: u32,
     /// Whether prefixes are cached.
     pub prefix_caching: bool,
+    /// Whole prompts of which the prompt cache keeps the end state.
+    pub prompt_cache_entries: u32,
+    /// Seconds that an entry of the prompt cache is kept after its last use.
+    pub prompt_cache_ttl_s: f64,
     /// Whether a step is planned while another is on the device.
     pub plan_ahead: bool,
     /// Host time per step in microseconds.
@@ -70,6 +74,8 @@ impl Setup {
             max_seq_len: engine.max_seq_len,
             max_waiting_requests: engine.max_waiting,
             prefix_caching: engine.prefix_caching,
+            prompt_cache_entries: engine.prompt_cache_entries,
+            prompt_cache_ttl_s: count(engine.prompt_cache_ttl.0) / 1e6,
             plan_ahead: engine.plan_ahead,
             host_us: host.0,
             starvation_bound_s: count(engine.starvation_bound.0) / 1e6,
@@ -85,8 +91,13 @@ impl Setup {
         };
         format!(
             "{profile}, at most {} running sequences, {} tokens per step, prefill chunks of {} tokens, {} blocks of {} \
-             tokens",
-            self.max_batch_size, self.max_batch_tokens, self.prefill_chunk, self.blocks, self.block_size
+             tokens{}",
+            self.max_batch_size,
+            self.max_batch_tokens,
+            self.prefill_chunk,
+            self.blocks,
+            self.block_size,
+            if self.prefix_caching { "" } else { ", no prefix caching" }
         )
     }
 

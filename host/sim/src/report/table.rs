@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::columns::{CACHE, Column, LATENCY, MEMORY, Row, SPEED, TENANT};
-use super::{conditions, groups, heading, notes};
+use super::{SAME_TRAFFIC, conditions, groups, heading, hosts, notes};
 use crate::compare::Cell;
 
 /// Columns of a terminal. A table that is wider goes on below.
@@ -11,8 +11,15 @@ const WIDTH: usize = 120;
 
 /// Renders tables for the terminal; durations are in milliseconds. Columns that tell nothing are left out.
 pub fn table(cells: &[Cell]) -> String {
-    let Some(first) = cells.first() else { return String::new() };
-    let mut text = format!("simulated host: {}\n{}\n", first.settings.host(), conditions(cells));
+    let mut text = match &hosts(cells)[..] {
+        [] => return String::new(),
+        [(_, host)] => format!("simulated host: {host}\n"),
+        several => {
+            let each = several.iter().map(|(name, host)| format!("  {name}: {host}\n"));
+            format!("simulated hosts; {SAME_TRAFFIC}:\n{}", each.collect::<String>())
+        }
+    };
+    text += &(conditions(cells) + "\n");
     for group in groups(cells) {
         let _ = writeln!(text, "\n{}", heading(group));
         let rows = Row::of(group);
@@ -71,7 +78,7 @@ fn width(lines: &[String]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{cell, mixed};
+    use super::super::tests::{cell, mixed, on_two_hosts};
     use super::*;
     use crate::metrics::{Durations, Outcome, PoolOutcome};
 
@@ -145,6 +152,16 @@ mod tests {
             assert_eq!(text.matches(heading).count(), 1, "{heading}: {text}");
         }
         assert!(text.contains("\nseeds 1, 2, 3 (mean") && text.contains("12346 ±0"), "{text}");
+    }
+
+    #[test]
+    fn hosts_are_described_and_compared() {
+        let text = table(&on_two_hosts());
+        let head = "simulated hosts; all get the same requests, and loads of workloads are relative to the first:\n  \
+                    l4: l4 with a model of shape 8b, at most ";
+        assert!(text.starts_with(head) && text.contains("\n  h100: h100 with "), "{text}");
+        assert!(text.contains("\nmonday at load 1.00, 4.50 requests/s: 5 requests\n"), "{text}");
+        assert!(text.contains("9*"), "they compete: {text}");
     }
 
     #[test]

@@ -7,8 +7,9 @@ use infer_core::config::Limits;
 
 use super::arrivals::Clock;
 use super::source::{Source, outgrown};
-use super::{Arrivals, Stream};
+use super::{Arrivals, Stream, Workload};
 use crate::cost::{Profile, Work};
+use crate::run::Settings;
 
 /// Minimum number of requests to measure: heavy-tailed lengths need thousands for a stable mean.
 const REQUESTS: u64 = 8_000;
@@ -16,6 +17,28 @@ const REQUESTS: u64 = 8_000;
 const WARM: u64 = 2;
 /// Seed of the measured requests; the capacity must not depend on the seed of a run.
 const SEED: u64 = 1;
+
+/// What a device can finish of a workload, which a load of 1 offers.
+#[derive(Clone, Debug)]
+pub struct Capacity {
+    /// Requests per second of each stream.
+    pub(super) streams: Vec<f64>,
+}
+
+impl Capacity {
+    /// That of the settings' device and limits.
+    pub fn of(workload: &Workload, settings: &Settings) -> Self {
+        let Settings { engine, profile, .. } = settings;
+        let of =
+            |stream: &Stream| stream.share * capacity(stream, profile, &engine.limits, engine.max_seq_len);
+        Self { streams: workload.streams.iter().map(of).collect() }
+    }
+
+    /// Requests per second of all streams.
+    pub fn requests_per_second(&self) -> f64 {
+        self.streams.iter().sum()
+    }
+}
 
 /// A slot for a running sequence, and the work left in it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +59,7 @@ struct Queue {
 }
 
 /// Requests of `stream` that the device can finish per second.
-pub(super) fn capacity(stream: &Stream, profile: &Profile, limits: &Limits, max_seq_len: u32) -> f64 {
+fn capacity(stream: &Stream, profile: &Profile, limits: &Limits, max_seq_len: u32) -> f64 {
     let mut queue = Queue::new(stream, max_seq_len);
     let mut slots: Vec<Slot> = (0..limits.max_running).map(|_| queue.next()).collect();
     let warm = WARM * u64::from(limits.max_running);

@@ -1,10 +1,8 @@
 //! Workloads from files: JSON in the form of the built-in ones. Numbers are bounded so that a run neither overflows nor
 //! goes on for ever.
 
-use std::fmt::Display;
-use std::ops::RangeInclusive;
-
 use super::{Arrivals, Lengths, Limit, Stream, Text, Workload};
+use crate::range::{named, within};
 use crate::trace::MAX_TOKENS;
 
 const MAX_REQUESTS: u64 = 1_000_000_000;
@@ -27,21 +25,19 @@ impl Workload {
             return Err(WorkloadError("expected one workload, an object, not a list".to_owned()));
         }
         let workload: Self = serde_json::from_str(text).map_err(|error| WorkloadError(error.to_string()))?;
-        workload.check()?;
+        workload.check().map_err(WorkloadError)?;
         Ok(workload)
     }
 
-    fn check(&self) -> Result<(), WorkloadError> {
-        if self.name.trim().is_empty() {
-            return Err(WorkloadError("`name` is empty".to_owned()));
-        }
+    fn check(&self) -> Result<(), String> {
+        named(&self.name)?;
         within("requests", self.requests, 1..=MAX_REQUESTS)?;
         within("the number of `streams`", self.streams.len(), 1..=MAX_STREAMS)?;
         self.streams.iter().enumerate().try_for_each(|(at, one)| stream(&format!("streams[{at}]"), one))
     }
 }
 
-fn stream(path: &str, stream: &Stream) -> Result<(), WorkloadError> {
+fn stream(path: &str, stream: &Stream) -> Result<(), String> {
     let field = |name: &str| format!("{path}.{name}");
     if let Some(ms) = stream.ttft_ms {
         within(&field("ttft_ms"), ms, 1..=DAY_MS)?;
@@ -66,6 +62,7 @@ fn stream(path: &str, stream: &Stream) -> Result<(), WorkloadError> {
             within(&field("text.shared.prefixes"), prefixes, 1..=1_000_000)?;
             tokens(&field("text.shared.tokens"), length)
         }
+        Text::Repeated { prompts } => within(&field("text.repeated.prompts"), prompts, 1..=1_000_000),
         Text::Conversation { turns, think_s, window } => {
             within(&field("text.conversation.turns"), turns, 1..=10_000)?;
             within(&field("text.conversation.think_s"), think_s, 0.0..=DAY_S)?;
@@ -74,7 +71,7 @@ fn stream(path: &str, stream: &Stream) -> Result<(), WorkloadError> {
     }
 }
 
-fn lengths(path: &str, lengths: Lengths) -> Result<(), WorkloadError> {
+fn lengths(path: &str, lengths: Lengths) -> Result<(), String> {
     match lengths {
         Lengths::Fixed(length) => tokens(&format!("{path}.fixed"), length),
         Lengths::Uniform(low, high) => {
@@ -89,20 +86,8 @@ fn lengths(path: &str, lengths: Lengths) -> Result<(), WorkloadError> {
     }
 }
 
-fn tokens(path: &str, tokens: u32) -> Result<(), WorkloadError> {
+fn tokens(path: &str, tokens: u32) -> Result<(), String> {
     within(path, u64::from(tokens), 1..=MAX_TOKENS)
-}
-
-fn within<T: PartialOrd + Display>(
-    path: &str,
-    value: T,
-    range: RangeInclusive<T>,
-) -> Result<(), WorkloadError> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    let (least, most) = range.into_inner();
-    Err(WorkloadError(format!("{path} is {value}, not from {least} to {most}")))
 }
 
 #[cfg(test)]

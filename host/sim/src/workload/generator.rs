@@ -7,9 +7,8 @@ use infer_core::ids::{Micros, SessionId, TenantId};
 use infer_core::request::{Request, SamplingParams};
 
 use super::arrivals::Clock;
-use super::capacity::capacity;
 use super::source::{Ask, Begin, Source, outgrown};
-use super::{Limit, Stream, Traffic, Workload};
+use super::{Capacity, Limit, Traffic, Workload};
 use crate::device::END_TOKEN;
 use crate::metrics::count;
 use crate::run::Settings;
@@ -66,18 +65,15 @@ struct Rank {
 }
 
 impl Generator {
-    /// The traffic of `workload` at the settings' load.
+    /// The traffic of `workload` at the settings' load, which is a fraction of `capacity`.
     ///
     /// # Panics
     /// If a request of the workload may exceed the maximum sequence length, see `Workload::longest`.
-    pub fn new(workload: &Workload, settings: &Settings) -> Self {
+    pub fn new(workload: &Workload, capacity: &Capacity, settings: &Settings) -> Self {
         let max_seq_len = settings.engine.max_seq_len;
         assert!(workload.longest() <= max_seq_len, "the longest request must fit");
-        let rates = |stream: &Stream| {
-            let capacity = capacity(stream, &settings.profile, &settings.engine.limits, max_seq_len);
-            (settings.load * stream.share * capacity).max(1e-6)
-        };
-        let rates: Vec<f64> = workload.streams.iter().map(rates).collect();
+        let rates: Vec<f64> =
+            capacity.streams.iter().map(|capacity| (settings.load * capacity).max(1e-6)).collect();
         let run_s = count(workload.requests) / rates.iter().sum::<f64>();
         let sources = workload.streams.iter().zip(rates).zip(0..);
         let streams: Vec<Source> = sources
@@ -256,7 +252,8 @@ mod tests {
             seed: 1,
             tenants: Vec::new(),
         };
-        Generator::new(&Workload::named(workload, requests).expect("a known workload"), &settings)
+        let workload = Workload::named(workload, requests).expect("a known workload");
+        Generator::new(&workload, &Capacity::of(&workload, &settings), &settings)
     }
 
     /// The requests to a host that takes `answer_us(n)` for the n-th one: conversation, turn, prompt and output length.

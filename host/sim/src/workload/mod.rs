@@ -2,7 +2,7 @@
 //!
 //! A workload has one or more streams. A stream belongs to a tenant and has its own arrivals, lengths and kind of text.
 //! Single requests follow their arrival process regardless of the host; the turns of a conversation wait for the
-//! previous turn to finish. Rates are relative to the device's capacity, so that a workload means the same pressure on
+//! previous turn to finish. Rates are relative to a device's capacity, so that a workload means the same pressure on
 //! every profile. The seed alone determines the requests: a slower host gets the next turn of a conversation later, but
 //! no other requests.
 
@@ -15,6 +15,7 @@ mod named;
 mod source;
 
 pub use arrivals::Arrivals;
+pub use capacity::Capacity;
 pub use file::WorkloadError;
 pub(crate) use generator::text;
 pub use generator::{Arrival, Generator};
@@ -67,7 +68,7 @@ pub struct Stream {
     pub share: f64,
     /// When requests or conversations start.
     pub arrivals: Arrivals,
-    /// New prompt tokens of a request, without a shared prefix or history.
+    /// New prompt tokens of a request, without a shared prefix or history; of repeated prompts, all tokens.
     pub prompt: Lengths,
     /// Output tokens.
     pub output: Lengths,
@@ -100,6 +101,11 @@ pub enum Text {
         /// Tokens of each.
         tokens: u32,
     },
+    /// Each is one of several whole prompts, so that all of it may be cached.
+    Repeated {
+        /// Number of prompts, all equally likely.
+        prompts: u32,
+    },
     /// Each request sends the conversation so far, outputs included.
     Conversation {
         /// Mean number of turns.
@@ -121,7 +127,7 @@ impl Workload {
         let longest = |stream: &Stream| {
             let shared = match stream.text {
                 Text::Shared { tokens, .. } => tokens,
-                Text::Unique | Text::Conversation { .. } => 0,
+                Text::Unique | Text::Repeated { .. } | Text::Conversation { .. } => 0,
             };
             shared + stream.prompt.max() + stream.output.max()
         };
@@ -140,7 +146,7 @@ impl Text {
         let fits = max_seq_len.saturating_sub(output_tokens);
         match self {
             Self::Conversation { window, .. } => window.min(fits) as usize,
-            Self::Unique | Self::Shared { .. } => fits as usize,
+            Self::Unique | Self::Shared { .. } | Self::Repeated { .. } => fits as usize,
         }
     }
 
@@ -148,7 +154,7 @@ impl Text {
     fn turns(self) -> f64 {
         match self {
             Self::Conversation { turns, .. } => f64::from(turns.max(1)),
-            Self::Unique | Self::Shared { .. } => 1.0,
+            Self::Unique | Self::Shared { .. } | Self::Repeated { .. } => 1.0,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{Arrivals, Lengths, Limit, Stream, Text, Workload};
 
 impl Workload {
     /// Names of the built-in workloads.
-    pub const NAMES: [&'static str; 12] = [
+    pub const NAMES: [&'static str; 13] = [
         "chat",
         "instruct",
         "few-shot",
@@ -17,6 +17,7 @@ impl Workload {
         "flood",
         "urgent",
         "neighbours",
+        "repeat",
     ];
 
     /// A built-in workload by name, with `requests` requests.
@@ -108,6 +109,10 @@ impl Workload {
                         ..plain()
                     },
                 ],
+            ),
+            "repeat" => (
+                "eighty prompts that are asked again and again",
+                vec![Stream { text: Text::Repeated { prompts: 80 }, ..plain() }],
             ),
             _ => return None,
         };

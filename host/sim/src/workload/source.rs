@@ -24,7 +24,7 @@ pub(super) struct Begin {
     pub at_us: u64,
     /// Id of the conversation; `None` for a single request.
     pub conversation: Option<u64>,
-    /// Id and length of the shared prefix.
+    /// Id and length of the text that other requests start with, too.
     pub prefix: Option<(u64, u32)>,
     /// Its requests, at least one.
     pub asks: VecDeque<Ask>,
@@ -35,6 +35,7 @@ pub(super) struct Begin {
 pub(super) struct Ask {
     /// Id of its text.
     pub text: u64,
+    /// 0 only behind a prefix.
     pub prompt_tokens: u32,
     pub output_tokens: u32,
     /// Time since the end of the previous turn; 0 for the first.
@@ -59,6 +60,13 @@ impl Source {
                 let which = self.random.below(u64::from(prefixes.max(1)));
                 let prefix = Some((self.identity ^ which, tokens));
                 Begin { at_us, conversation: None, prefix, asks: single(self.ask(0.0)) }
+            }
+            Text::Repeated { prompts } => {
+                let which = self.random.below(u64::from(prompts.max(1)));
+                let mut random = Random::new(self.identity, which);
+                let prefix = Some((random.bits(), self.stream.prompt.draw(&mut random)));
+                let ask = Ask { prompt_tokens: 0, ..self.ask(0.0) };
+                Begin { at_us, conversation: None, prefix, asks: single(ask) }
             }
             Text::Conversation { turns, think_s, .. } => {
                 let turns = Lengths::Uniform(1, (2 * turns).saturating_sub(1)).draw(&mut self.random);

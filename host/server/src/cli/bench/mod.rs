@@ -3,15 +3,17 @@
 mod engine;
 mod kernels;
 mod measured;
+mod report;
 mod robust;
 mod serve;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
 use super::Failure;
 use super::flags::Flags;
+use super::out::{check_out, emit};
 use crate::bench::{self, Report, loading};
 
 /// Benchmarks.
@@ -77,13 +79,14 @@ fn load(args: &LoadArgs) -> Result<(), Failure> {
 }
 
 fn page(args: &ReportArgs) -> Result<(), Failure> {
+    check_out(args.out.as_deref())?;
     let read = |path: &PathBuf| {
         let wrong = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
         serde_json::from_str(&text).map_err(|e| wrong(&e))
     };
     let reports: Vec<Report> = args.files.iter().map(read).collect::<Result<_, _>>()?;
-    put(args.out.as_deref(), &bench::html(&reports))
+    emit(args.out.as_deref(), &bench::html(&reports))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
@@ -95,13 +98,4 @@ fn show(json: bool, report: &impl serde::Serialize, text: &str) -> Result<(), Fa
     let json = if json { Some(serde_json::to_string_pretty(report).map_err(Failure::failed)?) } else { None };
     println!("{}", json.as_deref().unwrap_or(text.trim_end()));
     Ok(())
-}
-
-/// Writes `text` to a file, or to stdout if none is given.
-fn put(out: Option<&Path>, text: &str) -> Result<(), Failure> {
-    let Some(path) = out else {
-        print!("{text}");
-        return Ok(());
-    };
-    std::fs::write(path, text).map_err(|e| Failure::Failed(format!("can't write {}: {e}", path.display())))
 }

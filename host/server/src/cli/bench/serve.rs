@@ -1,15 +1,16 @@
 //! `infer bench serve`: measures serving over HTTP, and the in-process baseline beside it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, FromArgMatches as _, ValueEnum};
 
 use super::super::flags::Flags;
 use super::super::serve::raise_open_files;
-use super::{Failure, put, runtime};
+use super::{Failure, check_out, emit, report, runtime};
 use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload};
 use crate::cli::base_url;
-use crate::config::{Config, DialectChoice, GenerationConfig};
+use crate::config::{Config, DialectChoice, GenerationConfig, Setting, Settings};
 use crate::generate::Sequential;
 use crate::serve::{self, RunningServer};
 use crate::web::Trust;
@@ -123,6 +124,7 @@ enum Format {
 
 /// Runs the benchmark.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
+    check_out(args.out.as_deref())?;
     args.check()?;
     let config = of_its_own(args.flags.config()?);
     raise_open_files();
@@ -136,7 +138,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         Format::Json => serde_json::to_string_pretty(&report).map_err(Failure::failed)? + "\n",
         Format::Html => bench::html(&[report]),
     };
-    put(args.out.as_deref(), &text)?;
+    emit(args.out.as_deref(), &text)?;
     match failed {
         0 => Ok(()),
         failed => Err(Failure::Failed(format!("{failed} requests failed; the report says why"))),
@@ -165,6 +167,7 @@ async fn measure(
     workloads: Vec<Workload>,
     baseline: Option<Sequential>,
 ) -> Result<Report, Failure> {
+    let settings = args.given(&args.flags.settings()?)?;
     let own: Option<RunningServer> = match args.url {
         Some(_) => None,
         None => Some(serve::start(config.clone()).await?),
@@ -174,13 +177,9 @@ async fn measure(
         (None, Some(server)) => format!("http://{}", server.data_addr),
         (None, None) => unreachable!("a server is started unless there is a URL"),
     };
-    let subject = match (&args.label, &own) {
-        (Some(label), _) => label.clone(),
-        (None, Some(_)) => format!(
-            "{} served in this process, {} threads, scheduler {}",
-            config.model, config.threads, config.scheduler.name
-        ),
-        (None, None) => "remote server".to_owned(),
+    let policies = match &own {
+        Some(server) => report::live_policies(server).await?,
+        None => BTreeMap::new(),
     };
     let plan = Plan {
         target: Target {
@@ -196,7 +195,9 @@ async fn measure(
         workloads,
         seed: config.seed.unwrap_or(0),
         targets: Targets { ttft_ms: args.ttft_target_ms, itl_ms: args.itl_target_ms },
-        subject,
+        subject: args.subject(config, &settings),
+        settings,
+        policies,
     };
     let report = bench::run(plan, baseline).await.map_err(Failure::failed);
     if let Some(server) = own {
@@ -206,6 +207,87 @@ async fn measure(
 }
 
 impl ServeArgs {
+    /// Flags of the load, and settings of what computes in this process, that are not their defaults.
+    fn given(&self, settings: &Settings) -> Result<BTreeMap<String, String>, Failure> {
+        let load = self.load().into_iter().zip(Self::usual()?.load());
+        let load = load.filter(|(given, usual)| given != usual);
+        let applies = |setting: &Setting| match self.url {
+            None => true,
+            // Only the baseline computes here.
+            Some(_) => self.wants_baseline() && setting.generate,
+        };
+        let settings = report::of_host(settings, applies).map(|(key, value)| (key, value.to_owned()));
+        let given = load.map(|(given, _)| given).chain(settings);
+        Ok(given.map(|(key, value)| (key.to_owned(), value)).collect())
+    }
+
+    /// Names what is measured, with these settings.
+    fn subject(&self, config: &Config, settings: &BTreeMap<String, String>) -> String {
+        match (&self.label, &self.url) {
+            (Some(label), _) => label.clone(),
+            // The settings are those of the load and of the baseline.
+            (None, Some(_)) => "remote server".to_owned(),
+            (None, None) => format!(
+                "{} served in this process, {} threads, scheduler {}{}",
+                config.model,
+                config.threads,
+                config.scheduler.name,
+                report::unseen(settings)
+            ),
+        }
+    }
+
+    /// The flags that describe the load, as text; those without a value are empty.
+    fn load(&self) -> [(&'static str, String); 14] {
+        // No `..`, so that a new flag isn't forgotten.
+        let Self {
+            url: _,
+            trust: _,
+            dialect,
+            api,
+            lengths,
+            workload,
+            rate,
+            ttft_target_ms,
+            itl_target_ms,
+            repeat,
+            requests,
+            concurrency,
+            shared_prefix,
+            vocab_size,
+            baseline,
+            served_model,
+            api_key: _,
+            format: _,
+            out: _,
+            label: _,
+            flags: _,
+        } = self;
+        [
+            ("dialect", name(dialect)),
+            ("api", name(api)),
+            ("lengths", name(lengths)),
+            ("workload", workload.iter().map(name).collect::<Vec<_>>().join(",")),
+            ("rate", rate.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
+            ("ttft-target-ms", text(*ttft_target_ms)),
+            ("itl-target-ms", text(*itl_target_ms)),
+            ("repeat", repeat.to_string()),
+            ("requests", requests.to_string()),
+            ("concurrency", concurrency.to_string()),
+            ("shared-prefix", shared_prefix.to_string()),
+            ("vocab-size", text(*vocab_size)),
+            ("baseline", baseline.as_ref().map(name).unwrap_or_default()),
+            ("served-model", served_model.clone().unwrap_or_default()),
+        ]
+    }
+
+    /// The arguments of a command line without flags.
+    fn usual() -> Result<Self, Failure> {
+        let command = Self::augment_args(clap::Command::new("serve"));
+        let matches = command.try_get_matches_from(["serve"]).map_err(Failure::failed)?;
+        Self::from_arg_matches(&matches).map_err(Failure::failed)
+    }
+
     /// Refuses combinations of flags that would measure something other than what the report says.
     fn check(&self) -> Result<(), Failure> {
         let refused = |why: &str| Err(Failure::Usage(why.to_owned()));
@@ -295,7 +377,72 @@ impl ServeArgs {
     }
 }
 
+fn name<T: ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+fn text<T: ToString>(value: Option<T>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.001..=100_000.0).contains(rate));
     rate.ok_or_else(|| "expected a number a second from 0.001 to 100000".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+
+    /// What a report says was given, with these flags and this infer.toml.
+    fn given(flags: &[&str], file: &str) -> Vec<(String, String)> {
+        let Line { args } = Line::parse_from([&["serve"][..], flags].concat());
+        let settings = Settings::of_text(Path::new("infer.toml"), file).unwrap();
+        args.given(&settings).unwrap_or_else(|_| panic!("{flags:?}")).into_iter().collect()
+    }
+
+    #[test]
+    fn reports_say_what_was_given_other_than_the_defaults() {
+        let file = "max-batch-size = 4\nthreads = 2\nport = 9\nprefix-caching = false\nplan-ahead = false\nblock-size = 16";
+        let host = [("max-batch-size", "4"), ("prefix-caching", "off"), ("threads", "2")];
+        let load = ["--workload", "w1,w3", "--rate", "2,0.5", "--requests", "16", "--itl-target-ms", "50"];
+        let given_load = [("itl-target-ms", "50"), ("rate", "2,0.5"), ("workload", "w1,w3")];
+        let remote = ["--url", "http://h", "--api", "text", "--served-model", "m", "--api-key", "secret"];
+        let cases = [
+            (vec![], host.to_vec()),
+            (load.to_vec(), [&host[..], &given_load].concat()),
+            (vec!["--url", "http://h"], vec![]),
+            (vec!["--url", "http://h", "--baseline", "on"], vec![("baseline", "on"), ("threads", "2")]),
+            (remote.to_vec(), vec![("api", "text"), ("served-model", "m")]),
+        ];
+        for (flags, mut expected) in cases {
+            expected.sort_unstable();
+            let found = given(&flags, file);
+            let found: Vec<(&str, &str)> = found.iter().map(|(key, value)| (&key[..], &value[..])).collect();
+            assert_eq!(found, expected, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn remote_server_is_named_without_the_settings_of_the_baseline() {
+        let subject = |flags: &[&str]| {
+            let Line { args } = Line::parse_from([&["serve"][..], flags].concat());
+            let settings = given(flags, "dtype = \"bf16\"\nspeculate = 4");
+            args.subject(&Config::default(), &BTreeMap::from_iter(settings))
+        };
+        let own = subject(&[]);
+        assert!(own.ends_with(", dtype bf16, speculate 4"), "{own}");
+        assert_eq!(subject(&["--url", "http://h", "--baseline", "on"]), "remote server");
+        assert_eq!(subject(&["--url", "http://h", "--label", "l"]), "l");
+    }
 }

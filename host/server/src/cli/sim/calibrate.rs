@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use infer_api::trace::Step;
 use infer_sim::cost::{Fitted, Observation, Work, calibrate};
 
@@ -31,12 +31,20 @@ pub struct CalibrateArgs {
     /// File for the profile [default: stdout]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Format of the profile
+    #[arg(long, value_enum, default_value_t = Format::Json)]
+    format: Format,
     /// Name of the profile [default: the model and the device of the recording]
     #[arg(long)]
     name: Option<String>,
     /// Leave out the variation of step times: each step takes the mean for its work
     #[arg(long)]
     steady: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Json,
 }
 
 /// Fits and writes.
@@ -75,7 +83,10 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
          {:+.1} %",
         found.fit.steps, found.fit.error_p50_percent, found.fit.error_p95_percent, found.fit.total_percent
     );
-    emit(args.out.as_deref(), &fitted.to_json())
+    let text = match args.format {
+        Format::Json => fitted.to_json(),
+    };
+    emit(args.out.as_deref(), &text)
 }
 
 /// Turns recorded steps into observations.

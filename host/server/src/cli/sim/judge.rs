@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::policies::{self, Choice, Components};
 use super::settings::{profile, validated};
 use super::trace::TraceFile;
-use super::{Failure, emit};
+use super::{Failure, check_out, emit};
 use crate::trace::RecordedLines;
 
 pub const AFTER_HELP: &str = "\
@@ -29,11 +29,11 @@ pub struct JudgeArgs {
     /// Recordings of the profile's host
     #[arg(value_name = "FILE", required = true)]
     recordings: Vec<PathBuf>,
-    /// Profile file written by `infer sim calibrate`, or the name of a device
+    /// Profile file written by `infer sim calibrate`, or a device by name or file
     #[arg(long, visible_alias = "hardware", value_name = "FILE|NAME")]
     device: String,
-    /// Model shape, if the device is given by name
-    #[arg(long)]
+    /// Model shape by name or file, if the device is no profile
+    #[arg(long, value_name = "NAME|FILE")]
     model: Option<String>,
     /// Closed loop: requests sent right after another one finished wait for that one, as with a client that keeps
     /// a fixed number in flight
@@ -48,12 +48,16 @@ pub struct JudgeArgs {
     /// Format of the result
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    /// File for the result [default: stdout]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     Text,
     Json,
+    Csv,
     /// A table for a README
     Markdown,
 }
@@ -71,6 +75,7 @@ struct Figure {
 
 /// Compares and prints.
 pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
+    check_out(args.out.as_deref())?;
     let profile = profile(&args.device, args.model.as_deref())?;
     let loader = policies::loader()?;
     let components = Components::new(&loader, &args.component)?;
@@ -110,10 +115,11 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
     }
     let text = match args.format {
         Format::Json => serde_json::to_string_pretty(&figures).map_err(Failure::failed)? + "\n",
+        Format::Csv => csv(&figures),
         Format::Text => table(&figures, false),
         Format::Markdown => table(&figures, true),
     };
-    emit(None, &text)
+    emit(args.out.as_deref(), &text)
 }
 
 /// Latencies and tokens of a recorded run.
@@ -185,6 +191,15 @@ fn compare(recording: &str, run: &Run, predicted: &Outcome) -> Vec<Figure> {
     }
     figures.push(figure("output tok/s", run.tokens as f64 / seconds.max(1e-9), predicted.output_per_second));
     figures
+}
+
+/// A row per figure; the names of the columns are those of the fields.
+fn csv(figures: &[Figure]) -> String {
+    let mut text = ::csv::Writer::from_writer(Vec::new());
+    for figure in figures {
+        text.serialize(figure).expect("memory takes it");
+    }
+    String::from_utf8(text.into_inner().expect("memory takes it")).expect("all fields are text")
 }
 
 fn table(figures: &[Figure], markdown: bool) -> String {

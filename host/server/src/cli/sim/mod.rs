@@ -3,22 +3,22 @@
 
 mod calibrate;
 mod decisions;
+mod devices;
 mod fuzz;
 mod judge;
 mod policies;
 mod progress;
 mod record;
+mod requests;
 mod run;
 mod settings;
 mod trace;
 mod traffic;
 
-use std::fs::File;
-use std::path::Path;
-
 use clap::Subcommand;
 
-use super::{Failure, POLICY_LOG, out};
+use super::out::{check_out, emit};
+use super::{Failure, POLICY_LOG};
 
 /// Commands of the simulator.
 #[derive(Subcommand)]
@@ -29,6 +29,9 @@ pub enum SimCommand {
     /// Compares policies on workloads or traces; by default the shipped schedulers on three workloads
     #[command(after_help = run::AFTER_HELP)]
     Compare(Box<run::CompareArgs>),
+    /// Lists the named devices and model shapes, or prints one as a file to change
+    #[command(after_help = devices::AFTER_HELP)]
+    Devices(devices::DevicesArgs),
     /// Records the traffic and the steps of a running host as a trace
     Record(record::RecordArgs),
     /// Repeats the recorded policy calls of a live host and compares the answers
@@ -51,38 +54,11 @@ pub fn run(command: SimCommand) -> Result<(), Failure> {
     match command {
         SimCommand::Run(args) => run::run(*args),
         SimCommand::Compare(args) => run::compare(*args),
+        SimCommand::Devices(args) => devices::run(&args),
         SimCommand::Record(args) => record::run(&args),
         SimCommand::Decisions(args) => decisions::run(&args),
         SimCommand::Calibrate(args) => calibrate::run(&args),
         SimCommand::Judge(args) => judge::run(&args),
         SimCommand::Fuzz(args) => fuzz::run(&args),
-    }
-}
-
-/// Fails if no result could be written to `file`, so that a wrong path costs no simulation. A file that exists keeps
-/// its content.
-fn check_out(file: Option<&Path>) -> Result<(), Failure> {
-    // Opening a pipe waits for its reader.
-    let is_stream = |path: &&Path| path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
-    let Some(path) = file.filter(|path| !is_stream(path)) else { return Ok(()) };
-    let is_new = path.symlink_metadata().is_err();
-    File::options().write(true).create(true).truncate(false).open(path).map_err(|error| {
-        Failure::Usage(format!("--out: can't write {}: {error}; choose another file", path.display()))
-    })?;
-    if is_new {
-        let _ = std::fs::remove_file(path);
-    }
-    Ok(())
-}
-
-/// Writes a result to a file, or to stdout if none is given.
-fn emit(file: Option<&Path>, text: &str) -> Result<(), Failure> {
-    match file {
-        Some(path) => std::fs::write(path, text)
-            .map_err(|error| Failure::Failed(format!("can't write {}: {error}", path.display()))),
-        None => {
-            out::put(format_args!("{text}"));
-            Ok(())
-        }
     }
 }

@@ -1,14 +1,16 @@
 //! `infer sim run` and `infer sim compare`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use infer_core::policy::PolicyKind;
-use infer_sim::{Cell, Contender, Profile, Settings, Subject, Sweep, Workload, report};
+use infer_sim::{Cell, Contender, Host, Pace, Profile, RequestOutcome, Subject, Sweep, Workload, report};
 
 use super::policies::{self, Choice, Components, choice, choices};
 use super::progress::Bar;
-use super::settings::HostArgs;
+use super::requests::RequestsFile;
+use super::settings::{HostArgs, repeated};
 use super::trace::TraceFile;
 use super::traffic::{self, Lengths, Limits, tenant_numbers, workload};
 use super::{Failure, check_out, emit};
@@ -25,6 +27,11 @@ Traces are recordings of a host (`infer sim record`), or files of Azure's LLM in
 (JSONL) and BurstGPT's (CSV). A recording also provides the default settings of the host and, for `run`, its
 policies, but neither its device nor its model: name them, or fit a profile (`infer sim calibrate`):
   infer sim run --trace requests.csv --device l4 --model 8b --load 2
+`compare` also compares hosts: it takes several values of the flags that describe them, from --device to
+--plan-ahead, and simulates all combinations with the same requests. A load is a fraction of the first one's
+capacity:
+  infer sim compare --scheduler continuous --device l4 --device a100 --model 8b --rate 4
+  infer sim compare --scheduler continuous --prefill-chunk 256 --prefill-chunk 1024 --workload heavy-tail
 Durations in tables are in milliseconds; a `*` marks the best of a group. The output depends only on the
 arguments and the seed. INFER_LOG=policy=debug shows all that policies log; by default, only their warnings
 appear.";
@@ -51,12 +58,18 @@ pub struct RunArgs {
     /// is replayed faster than recorded [default: 1]
     #[arg(long)]
     load: Option<f64>,
+    /// Offered load in requests per second
+    #[arg(long, value_name = "PER_SECOND", conflicts_with_all = ["load", "trace"])]
+    rate: Option<f64>,
     /// Component that the recording names but that isn't bundled; repeatable
     #[arg(long, value_name = "FILE.wasm")]
     component: Vec<PathBuf>,
     /// Seed of the traffic
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// CSV file for a row per request: what it found cached, its times, and how it ended
+    #[arg(long, value_name = "FILE")]
+    requests_out: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -79,10 +92,13 @@ pub struct CompareArgs {
     /// Prefix cache, repeatable [default: lru]
     #[arg(long)]
     prefix_cache: Vec<String>,
-    /// Offered load as a fraction of the device's capacity, repeatable [default: 0.9]; for a trace, the factor
+    /// Offered load as a fraction of the first host's capacity, repeatable [default: 0.9]; for a trace, the factor
     /// by which it is replayed faster than recorded [default: 1]
     #[arg(long)]
     load: Vec<f64>,
+    /// Offered load in requests per second, repeatable
+    #[arg(long, value_name = "PER_SECOND", conflicts_with_all = ["load", "trace"])]
+    rate: Vec<f64>,
     /// Seed of the traffic, repeatable: everything is run with each, and tables show means and standard deviations
     /// [default: 1]
     #[arg(long)]
@@ -175,9 +191,12 @@ pub fn run(args: RunArgs) -> Result<(), Failure> {
         workloads: workloads(given.as_slice(), &args.common)?,
         traces: args.trace.into_iter().zip(traces).collect(),
         loads: args.load.into_iter().collect(),
+        rates: args.rate.into_iter().collect(),
         usual_load: 0.8,
         seeds: vec![args.seed],
         threads: 1,
+        compares: false,
+        requests_out: args.requests_out,
     };
     sweep(&task, &chosen, &loader, &args.common)
 }
@@ -202,9 +221,12 @@ pub fn compare(args: CompareArgs) -> Result<(), Failure> {
         workloads: workloads(&or_default(&args.workload, default), &args.common)?,
         traces: args.trace.into_iter().zip(traces).collect(),
         loads: args.load,
+        rates: args.rate,
         usual_load: 0.9,
         seeds: if args.seed.is_empty() { vec![1] } else { args.seed },
         threads: args.threads.unwrap_or(cores),
+        compares: true,
+        requests_out: None,
     };
     sweep(&task, &chosen, &loader, &args.common)
 }
@@ -233,12 +255,18 @@ fn list(given: &[String], common: &Common) -> Result<(), Failure> {
 struct Task {
     workloads: Vec<Workload>,
     traces: Vec<(PathBuf, TraceFile)>,
-    /// Given loads; if empty, `usual_load` for workloads and 1 for traces.
+    /// Given loads; if empty, `usual_load` for workloads without `rates`, and 1 for traces.
     loads: Vec<f64>,
+    /// Given requests per second of workloads.
+    rates: Vec<f64>,
     usual_load: f64,
     /// At least one.
     seeds: Vec<u64>,
     threads: usize,
+    /// Whether several hosts may be simulated.
+    compares: bool,
+    /// File for a row per request of the only run.
+    requests_out: Option<PathBuf>,
 }
 
 struct Chosen {
@@ -257,14 +285,29 @@ fn sweep(
     if let Some(load) = task.loads.iter().find(|load| !(0.01..=100.0).contains(*load)) {
         return Err(Failure::Usage(format!("--load must be from 0.01 to 100, not {load}")));
     }
+    if let Some(rate) = task.rates.iter().find(|rate| !(0.001..=1e6).contains(*rate)) {
+        return Err(Failure::Usage(format!(
+            "--rate must be from 0.001 to 1000000 requests per second, not {rate}"
+        )));
+    }
+    if let Some(rate) = repeated(&task.rates) {
+        return Err(Failure::Usage(format!("--rate {rate} is given twice; give each rate once")));
+    }
     if let Some(load) = repeated(&task.loads) {
         return Err(Failure::Usage(format!("--load {load} is given twice; give each load once")));
     }
     if let Some(seed) = repeated(&task.seeds) {
         return Err(Failure::Usage(format!("--seed {seed} is given twice; give each seed once")));
     }
-    let settings = settings(task, common)?;
-    let (subjects, lengths) = subjects(task, common, settings.engine.max_seq_len)?;
+    let hosts = hosts(task, common)?;
+    if hosts.len() > 1 && !task.compares {
+        let (one, other) = (&hosts[0].name, &hosts[1].name);
+        return Err(Failure::Usage(format!(
+            "`infer sim run` simulates one host, not several ({one}; {other}); `infer sim compare` compares hosts"
+        )));
+    }
+    // Flags of the host have one maximum sequence length.
+    let (subjects, lengths) = subjects(task, common, hosts[0].settings.engine.max_seq_len)?;
     let contenders = contenders(chosen, loader);
     // Report a policy that can't be loaded before an hour of simulation.
     for contender in &contenders {
@@ -274,11 +317,18 @@ fn sweep(
         if trace.read().map_err(Failure::Failed)?.next().is_none() {
             return Err(Failure::Failed(format!("{}: the trace has no requests to replay", trace.name())));
         }
-        note_other_host(trace, &settings.profile);
+        note_other_host(trace, &hosts);
     }
-    let sweep = Sweep { settings, contenders, subjects, seeds: task.seeds.clone(), threads: task.threads };
+    if task.requests_out.is_some() && task.requests_out == common.out {
+        let why = "--requests-out: the file is that of --out; choose another one";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    let requests = task.requests_out.as_deref().map(RequestsFile::create).transpose()?;
+    let sweep = Sweep { hosts, contenders, subjects, seeds: task.seeds.clone(), threads: task.threads };
     let bar = Bar::new();
-    let cells = sweep.run(|progress| bar.show(progress));
+    let note = |request: &RequestOutcome| requests.iter().for_each(|file| file.add(request));
+    let cells = sweep.run_each(|progress| bar.show(progress), note);
+    let written = requests.map_or(Ok(()), RequestsFile::end);
     lengths.iter().filter_map(Lengths::note).for_each(|note| eprintln!("{note}"));
     let failures: Vec<String> = cells.iter().filter_map(Cell::failure).collect();
     if failures.len() < cells.len() {
@@ -290,6 +340,7 @@ fn sweep(
         };
         emit(common.out.as_deref(), &text)?;
     }
+    written?;
     match &failures[..] {
         [] => Ok(()),
         [only] if cells.len() == 1 => Err(Failure::Failed(only.clone())),
@@ -300,48 +351,50 @@ fn sweep(
     }
 }
 
-/// The first value that was there before.
-fn repeated<T: PartialEq>(given: &[T]) -> Option<&T> {
-    let mut rest = given.iter().enumerate();
-    rest.find(|(at, value)| given[..*at].contains(value)).map(|(_, value)| value)
-}
-
-/// Says on stderr that a recording's host had another device or model than the simulated one.
-fn note_other_host(trace: &TraceFile, profile: &Profile) {
+/// Says on stderr that a recording's host had another device or model than the simulated ones.
+fn note_other_host(trace: &TraceFile, hosts: &[Host]) {
     let Some(head) = trace.head() else { return };
-    let is_same = match profile {
+    let is_same = |profile: &Profile| match profile {
         Profile::Roofline(roofline) => {
             roofline.hardware.name == head.device && roofline.model.name == head.model
         }
         Profile::Fitted(fitted) => fitted.name == format!("{} on {}", head.model, head.device),
     };
-    if !is_same {
+    let others: BTreeSet<String> = hosts
+        .iter()
+        .map(|host| &host.settings.profile)
+        .filter(|profile| !is_same(profile))
+        .map(Profile::about)
+        .collect();
+    if !others.is_empty() {
         eprintln!(
             "{} was recorded with {} on {}, and is replayed on {}; see --device and --model",
             trace.name(),
             head.model,
             head.device,
-            profile.about()
+            Vec::from_iter(others).join(", ")
         );
     }
 }
 
-/// Settings of the simulated host. Recordings that are compared must have the same settings unless flags override them,
+/// The simulated hosts. Recordings that are compared must have the same settings unless flags override them,
 /// and one with terms of tenants leaves no room for other traffic, whose tenants are others.
-fn settings(task: &Task, common: &Common) -> Result<Settings, Failure> {
+fn hosts(task: &Task, common: &Common) -> Result<Vec<Host>, Failure> {
     let names_tenants = common.host.names_tenants();
     let numbers = match names_tenants {
         true => tenant_numbers(&task.workloads, !task.traces.is_empty())?,
         false => None,
     };
     let of = |trace: Option<&TraceFile>| {
-        common.host.settings(trace.and_then(TraceFile::head), task.seeds[0], numbers.as_deref())
+        common.host.hosts(trace.and_then(TraceFile::head), task.seeds[0], numbers.as_deref())
     };
     let mut recordings = task.traces.iter().filter(|(_, trace)| trace.head().is_some());
     let Some((first, trace)) = recordings.next() else { return of(None) };
-    let settings = of(Some(trace))?;
+    let hosts = of(Some(trace))?;
+    // Flags override the same settings of all hosts.
+    let settings = &hosts[0].settings;
     for (path, trace) in recordings {
-        let other = of(Some(trace))?;
+        let other = &of(Some(trace))?[0].settings;
         let (what, how) = match (other.engine == settings.engine, other.tenants == settings.tenants) {
             (true, true) => continue,
             (true, false) => ("weights or rates of tenants", "give all the same by --api-keys"),
@@ -361,19 +414,20 @@ fn settings(task: &Task, common: &Common) -> Result<Settings, Failure> {
             first.display()
         )));
     }
-    Ok(settings)
+    Ok(hosts)
 }
-
-/// Traffic, each with its loads.
-type Subjects<'a> = Vec<(Subject<'a>, Vec<f64>)>;
 
 /// Workloads and traces, and the traces' lengths.
 fn subjects<'a>(
     task: &'a Task,
     common: &Common,
     max_seq_len: u32,
-) -> Result<(Subjects<'a>, Vec<Lengths>), Failure> {
+) -> Result<(Vec<Subject<'a>>, Vec<Lengths>), Failure> {
     let loads = |usual: f64| if task.loads.is_empty() { vec![usual] } else { task.loads.clone() };
+    let paces: Vec<Pace> = match &task.rates[..] {
+        [] => loads(task.usual_load).into_iter().map(Pace::Load).collect(),
+        rates => rates.iter().copied().map(Pace::Rate).collect(),
+    };
     let (mut subjects, mut lengths) = (Vec::new(), Vec::new());
     for workload in &task.workloads {
         let (name, longest) = (&workload.name, workload.longest());
@@ -382,7 +436,7 @@ fn subjects<'a>(
                 "--max-seq-len {max_seq_len}: requests of `{name}` have up to {longest} tokens"
             )));
         }
-        subjects.push((Subject::Made(workload.clone()), loads(task.usual_load)));
+        subjects.push(Subject::Made { workload: workload.clone(), paces: paces.clone() });
     }
     let limits =
         Limits { requests: common.requests.unwrap_or(u64::MAX), max_tokens: common.max_tokens, max_seq_len };
@@ -391,8 +445,8 @@ fn subjects<'a>(
         let others = task.traces.iter().filter(|(other, trace)| other != path && trace.name() == name);
         let alike = others.count() + task.workloads.iter().filter(|workload| workload.name == name).count();
         let shown = if alike > 0 { path.display().to_string() } else { name };
-        let (subject, seen) = traffic::subject(trace, shown, limits);
-        subjects.push((subject, loads(1.0)));
+        let (subject, seen) = traffic::subject(trace, shown, loads(1.0), limits);
+        subjects.push(subject);
         lengths.push(seen);
     }
     Ok((subjects, lengths))

@@ -1,5 +1,6 @@
-//! Settings of the simulated host: from flags, else from the head of a recording, else defaults.
+//! The simulated hosts: settings from flags, else from the head of a recording, else defaults.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -7,55 +8,64 @@ use infer_api::trace::{Head, Settings as Recorded};
 use infer_core::TenantTerms;
 use infer_core::config::EngineConfig;
 use infer_core::ids::{Micros, TenantId};
-use infer_sim::cost::Fitted;
-use infer_sim::{Hardware, ModelShape, Profile, Roofline, Settings, Slo};
+use infer_sim::cost::{Fitted, ProfileError};
+use infer_sim::{Hardware, Host, ModelShape, Profile, Roofline, Settings, Slo};
 
 use super::Failure;
+use crate::config::parse;
 use crate::tenants;
 use crate::trace::terms;
 
-/// Flags of the host.
+/// Flags of the host. All combinations of those with several values are hosts to compare.
 #[derive(Args)]
 pub struct HostArgs {
-    /// Device: cpu, l4, a100, h100 or h200, or a profile file written by `infer sim calibrate`
-    #[arg(long, visible_alias = "hardware", value_name = "NAME|FILE", default_value = "h100")]
-    device: String,
-    /// Model shape: demo, 1b, 8b or 70b [default: 8b; a profile file has its own]
-    #[arg(long)]
-    model: Option<String>,
+    /// Device: cpu, l4, a100, h100 or h200, a file like those that `infer sim devices NAME` prints, or a profile
+    /// written by `infer sim calibrate` [default: h100]
+    #[arg(long, visible_alias = "hardware", value_name = "NAME|FILE")]
+    device: Vec<String>,
+    /// Model shape: demo, 1b, 8b or 70b, or a file like those that `infer sim devices NAME` prints [default: 8b; a
+    /// profile has its own]
+    #[arg(long, value_name = "NAME|FILE")]
+    model: Vec<String>,
     /// Blocks in the KV pool [default: the recorded host's, or what fits beside the weights in device memory]
     #[arg(long)]
-    blocks: Option<u32>,
+    blocks: Vec<u32>,
     /// Tokens per block [default: the recorded host's, or 16]
     #[arg(long)]
-    block_size: Option<u32>,
+    block_size: Vec<u32>,
     /// Maximum number of running sequences [default: the recorded host's, or 64]
     #[arg(long)]
-    max_batch_size: Option<u32>,
+    max_batch_size: Vec<u32>,
     /// Maximum tokens per step [default: the recorded host's, or 2048]
     #[arg(long)]
-    max_batch_tokens: Option<u32>,
+    max_batch_tokens: Vec<u32>,
     /// Maximum prompt tokens of a sequence per step [default: the recorded host's, or 512]
     #[arg(long)]
-    prefill_chunk: Option<u32>,
+    prefill_chunk: Vec<u32>,
+    /// Maximum number of sequences in prefill per step [default: the recorded host's, or --max-batch-size]
+    #[arg(long)]
+    max_prefill_requests: Vec<u32>,
     /// Maximum prompt plus output tokens of a request [default: the recorded host's, or 8192]
     #[arg(long)]
     max_seq_len: Option<u32>,
     /// Maximum number of waiting requests [default: the recorded host's, or 1000]
     #[arg(long)]
-    max_waiting_requests: Option<u32>,
-    /// Host time per step in microseconds; the device waits for it unless the host plans ahead
-    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=60_000_000))]
-    host_us: u64,
-    /// Plan a step while another is on the device [default: as the recorded host, or false]
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true"
-    )]
-    plan_ahead: Option<bool>,
+    max_waiting_requests: Vec<u32>,
+    /// Share KV blocks between requests with the same prefix [default: as the recorded host, or on]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, default_missing_value = "on", value_parser = Switch::parse)]
+    prefix_caching: Vec<Switch>,
+    /// Whole prompts of which the prompt cache keeps the end state [default: the recorded host's, or 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    prompt_cache_entries: Vec<u32>,
+    /// How long an entry of the prompt cache is kept after its last use [default: the recorded host's, or 300]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    prompt_cache_ttl: Vec<u64>,
+    /// Host time per step in microseconds; the device waits for it unless the host plans ahead [default: 0]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(..=60_000_000))]
+    host_us: Vec<u64>,
+    /// Plan a step while another is on the device [default: as the recorded host, or off]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, default_missing_value = "on", value_parser = Switch::parse)]
+    plan_ahead: Vec<Switch>,
     /// How long a sequence that could run may be ignored before its scheduler is removed
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
     starvation_bound: f64,
@@ -71,7 +81,84 @@ pub struct HostArgs {
     slo_itl_ms: f64,
 }
 
+/// A value of each flag that may have several.
+#[derive(Clone, Default)]
+struct Variant<'a> {
+    device: Option<&'a str>,
+    model: Option<&'a str>,
+    blocks: Option<u32>,
+    block_size: Option<u32>,
+    max_batch_size: Option<u32>,
+    max_batch_tokens: Option<u32>,
+    prefill_chunk: Option<u32>,
+    max_prefill_requests: Option<u32>,
+    max_waiting_requests: Option<u32>,
+    prefix_caching: Option<bool>,
+    prompt_cache_entries: Option<u32>,
+    prompt_cache_ttl: Option<u64>,
+    host_us: Option<u64>,
+    plan_ahead: Option<bool>,
+    /// The values that vary.
+    name: String,
+}
+
 impl HostArgs {
+    /// All combinations of the flags' values.
+    fn variants(&self) -> Result<Vec<Variant<'_>>, Failure> {
+        let mut all = vec![Variant::default()];
+        vary(&mut all, "device", &self.device, |one, value| one.device = Some(value))?;
+        vary(&mut all, "model", &self.model, |one, value| one.model = Some(value))?;
+        vary(&mut all, "blocks", &self.blocks, |one, value| one.blocks = Some(*value))?;
+        vary(&mut all, "block-size", &self.block_size, |one, value| one.block_size = Some(*value))?;
+        vary(&mut all, "max-batch-size", &self.max_batch_size, |one, value| {
+            one.max_batch_size = Some(*value);
+        })?;
+        vary(&mut all, "max-batch-tokens", &self.max_batch_tokens, |one, value| {
+            one.max_batch_tokens = Some(*value);
+        })?;
+        vary(&mut all, "prefill-chunk", &self.prefill_chunk, |one, value| one.prefill_chunk = Some(*value))?;
+        vary(&mut all, "max-waiting-requests", &self.max_waiting_requests, |one, value| {
+            one.max_waiting_requests = Some(*value);
+        })?;
+        vary(&mut all, "max-prefill-requests", &self.max_prefill_requests, |one, value| {
+            one.max_prefill_requests = Some(*value);
+        })?;
+        vary(&mut all, "prefix-caching", &self.prefix_caching, |one, value| {
+            one.prefix_caching = Some(value.0);
+        })?;
+        vary(&mut all, "prompt-cache-entries", &self.prompt_cache_entries, |one, value| {
+            one.prompt_cache_entries = Some(*value);
+        })?;
+        vary(&mut all, "prompt-cache-ttl", &self.prompt_cache_ttl, |one, value| {
+            one.prompt_cache_ttl = Some(*value);
+        })?;
+        vary(&mut all, "host-us", &self.host_us, |one, value| one.host_us = Some(*value))?;
+        vary(&mut all, "plan-ahead", &self.plan_ahead, |one, value| one.plan_ahead = Some(value.0))?;
+        Ok(all)
+    }
+
+    /// The hosts that the flags describe, see [`Self::settings`].
+    pub fn hosts(
+        &self,
+        head: Option<&Head>,
+        seed: u64,
+        numbers: Option<&[u32]>,
+    ) -> Result<Vec<Host>, Failure> {
+        if head.is_some_and(|head| head.engine.speculate > 0) {
+            eprintln!("the recorded host used draft tokens (--speculate); the simulated one doesn't");
+        }
+        let host = |variant: Variant<'_>| {
+            let settings = self.settings(&variant, head, seed, numbers).map_err(|error| match error {
+                Failure::Usage(why) if !variant.name.is_empty() => {
+                    Failure::Usage(format!("{}: {why}", variant.name))
+                }
+                other => other,
+            })?;
+            Ok(Host { name: variant.name, settings })
+        };
+        self.variants()?.into_iter().map(host).collect()
+    }
+
     /// Whether a tenants file was given.
     pub fn names_tenants(&self) -> bool {
         self.api_keys.is_some()
@@ -79,16 +166,14 @@ impl HostArgs {
 
     /// All settings; `head` is that of the replayed recording, if any, and `numbers` are those of the tenants in the
     /// traffic, see `tenant_numbers`.
-    pub fn settings(
+    fn settings(
         &self,
+        variant: &Variant<'_>,
         head: Option<&Head>,
         seed: u64,
         numbers: Option<&[u32]>,
     ) -> Result<Settings, Failure> {
-        let profile = profile(&self.device, self.model.as_deref())?;
-        if head.is_some_and(|head| head.engine.speculate > 0) {
-            eprintln!("the recorded host used draft tokens (--speculate); the simulated one doesn't");
-        }
+        let profile = profile(variant.device.unwrap_or("h100"), variant.model)?;
         let base = match head {
             Some(head) => head.engine,
             None => Recorded {
@@ -108,25 +193,28 @@ impl HostArgs {
                 plan_ahead: false,
             },
         };
-        let block_size = self.block_size.unwrap_or(base.block_size);
-        let known = (base.total_blocks > 0 && self.block_size.is_none()).then_some(base.total_blocks);
+        let block_size = variant.block_size.unwrap_or(base.block_size);
+        let known = (base.total_blocks > 0 && variant.block_size.is_none()).then_some(base.total_blocks);
         let wanted = Recorded {
             block_size,
-            total_blocks: self.blocks.or(known).unwrap_or_else(|| profile.blocks(block_size)),
+            total_blocks: variant.blocks.or(known).unwrap_or_else(|| profile.blocks(block_size)),
             max_seq_len: self.max_seq_len.unwrap_or(base.max_seq_len),
-            max_batch_tokens: self.max_batch_tokens.unwrap_or(base.max_batch_tokens),
-            max_batch_size: self.max_batch_size.unwrap_or(base.max_batch_size),
-            prefill_chunk: self.prefill_chunk.unwrap_or(base.prefill_chunk),
-            max_prefill_requests: match head {
+            max_batch_tokens: variant.max_batch_tokens.unwrap_or(base.max_batch_tokens),
+            max_batch_size: variant.max_batch_size.unwrap_or(base.max_batch_size),
+            prefill_chunk: variant.prefill_chunk.unwrap_or(base.prefill_chunk),
+            max_prefill_requests: variant.max_prefill_requests.unwrap_or(match head {
                 Some(_) => base.max_prefill_requests,
-                None => self.max_batch_size.unwrap_or(base.max_batch_size),
-            },
+                None => variant.max_batch_size.unwrap_or(base.max_batch_size),
+            }),
             max_prefill_tokens: match head {
                 Some(_) => base.max_prefill_tokens,
-                None => self.max_batch_tokens.unwrap_or(base.max_batch_tokens),
+                None => variant.max_batch_tokens.unwrap_or(base.max_batch_tokens),
             },
-            max_waiting_requests: self.max_waiting_requests.unwrap_or(base.max_waiting_requests),
-            plan_ahead: self.plan_ahead.unwrap_or(base.plan_ahead),
+            max_waiting_requests: variant.max_waiting_requests.unwrap_or(base.max_waiting_requests),
+            prefix_caching: variant.prefix_caching.unwrap_or(base.prefix_caching),
+            prompt_cache_entries: variant.prompt_cache_entries.unwrap_or(base.prompt_cache_entries),
+            prompt_cache_ttl_us: variant.prompt_cache_ttl.map_or(base.prompt_cache_ttl_us, |s| s * 1_000_000),
+            plan_ahead: variant.plan_ahead.unwrap_or(base.plan_ahead),
             ..base
         };
         let seconds = self.starvation_bound;
@@ -143,7 +231,8 @@ impl HostArgs {
         }
         let slo = Slo { ttft_ms: self.slo_ttft_ms, itl_ms: self.slo_itl_ms };
         let tenants = self.tenants(head, numbers)?;
-        Ok(Settings { engine, profile, host: Micros(self.host_us), load: 1.0, slo, seed, tenants })
+        let host = Micros(variant.host_us.unwrap_or(0));
+        Ok(Settings { engine, profile, host, load: 1.0, slo, seed, tenants })
     }
 
     fn tenants(
@@ -162,30 +251,104 @@ impl HostArgs {
     }
 }
 
-/// A device by name, or from a profile file.
-pub fn profile(device: &str, model: Option<&str>) -> Result<Profile, Failure> {
-    if Path::new(device).extension().is_some() {
-        if model.is_some() {
-            let message = "--model: a profile file includes its model; omit one of the two";
-            return Err(Failure::Usage(message.to_owned()));
-        }
-        let wrong = |error: String| Failure::Usage(format!("--device {device}: {error}"));
-        let text =
-            std::fs::read_to_string(device).map_err(|error| wrong(format!("can't be read: {error}")))?;
-        return Ok(Profile::Fitted(Fitted::from_json(&text).map_err(|error| wrong(error.to_string()))?));
+/// `on` or `off`.
+#[derive(Clone, Copy, PartialEq)]
+struct Switch(bool);
+
+impl Switch {
+    fn parse(text: &str) -> Result<Self, String> {
+        parse::switch(text).map(Self)
     }
-    let hardware = Hardware::named(device).ok_or_else(|| {
-        let known = Hardware::NAMES.join(", ");
-        Failure::Usage(format!(
-            "--device: unknown device `{device}`; use one of {known}, or a profile file (.json)"
-        ))
-    })?;
+}
+
+impl Display for Switch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0 { "on" } else { "off" })
+    }
+}
+
+/// Replaces each variant by one for each value of a flag.
+fn vary<'a, T: Display + PartialEq>(
+    all: &mut Vec<Variant<'a>>,
+    flag: &str,
+    values: &'a [T],
+    set: fn(&mut Variant<'a>, &'a T),
+) -> Result<(), Failure> {
+    if let Some(value) = repeated(values) {
+        return Err(Failure::Usage(format!("--{flag} {value} is given twice; give each value once")));
+    }
+    if values.is_empty() {
+        return Ok(());
+    }
+    let with = |variant: &Variant<'a>, value: &'a T| {
+        let mut variant = variant.clone();
+        if values.len() > 1 {
+            let gap = if variant.name.is_empty() { "" } else { " " };
+            // Devices and models have names.
+            let what = if matches!(flag, "device" | "model") { String::new() } else { format!("{flag}=") };
+            variant.name += &format!("{gap}{what}{value}");
+        }
+        set(&mut variant, value);
+        variant
+    };
+    *all = all.iter().flat_map(|variant| values.iter().map(move |value| with(variant, value))).collect();
+    Ok(())
+}
+
+/// The first value that was there before.
+pub fn repeated<T: PartialEq>(given: &[T]) -> Option<&T> {
+    let mut rest = given.iter().enumerate();
+    rest.find(|(at, value)| given[..*at].contains(value)).map(|(_, value)| value)
+}
+
+/// A device and a model by name or from files; a profile file has both.
+pub fn profile(device: &str, model: Option<&str>) -> Result<Profile, Failure> {
+    let hardware = match file("--device", device)? {
+        None => Hardware::named(device).ok_or_else(|| {
+            let known = Hardware::NAMES.join(", ");
+            Failure::Usage(format!(
+                "--device: unknown device `{device}`; use one of {known}, or a file (.json)"
+            ))
+        })?,
+        Some(text) => {
+            let wrong = |error: ProfileError| Failure::Usage(format!("--device {device}: {error}"));
+            let is_hardware = describes_hardware(&text)
+                .map_err(|error| Failure::Usage(format!("--device {device}: not a JSON object: {error}")))?;
+            if !is_hardware {
+                if model.is_some() {
+                    let message = "--model: a profile file includes its model; omit one of the two";
+                    return Err(Failure::Usage(message.to_owned()));
+                }
+                return Ok(Profile::Fitted(Fitted::from_json(&text).map_err(wrong)?));
+            }
+            Hardware::from_json(&text).map_err(wrong)?
+        }
+    };
     let shape = model.unwrap_or("8b");
-    let model = ModelShape::named(shape).ok_or_else(|| {
-        let known = ModelShape::NAMES.join(", ");
-        Failure::Usage(format!("--model: unknown shape `{shape}`; use one of {known}"))
-    })?;
+    let model = match file("--model", shape)? {
+        None => ModelShape::named(shape).ok_or_else(|| {
+            let known = ModelShape::NAMES.join(", ");
+            Failure::Usage(format!("--model: unknown shape `{shape}`; use one of {known}, or a file (.json)"))
+        })?,
+        Some(text) => ModelShape::from_json(&text)
+            .map_err(|error| Failure::Usage(format!("--model {shape}: {error}")))?,
+    };
     Ok(Profile::Roofline(Roofline { hardware, model }))
+}
+
+/// The content of a flag's file, or `None` if its value is a name.
+fn file(flag: &str, given: &str) -> Result<Option<String>, Failure> {
+    if Path::new(given).extension().is_none() {
+        return Ok(None);
+    }
+    let unread = |error| Failure::Usage(format!("{flag} {given}: can't be read: {error}"));
+    std::fs::read_to_string(given).map(Some).map_err(unread)
+}
+
+/// Whether a device's file has peak rates rather than measured costs.
+fn describes_hardware(text: &str) -> Result<bool, serde_json::Error> {
+    let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text)?;
+    Ok(!fields.contains_key("format") && !fields.contains_key("cost"))
 }
 
 /// Validates recorded settings and turns them into an engine's.
@@ -196,7 +359,7 @@ pub fn validated(settings: &Recorded, seed: u64) -> Result<EngineConfig, Failure
         ("--max-batch-tokens", settings.max_batch_tokens),
         ("--prefill-chunk", settings.prefill_chunk),
         ("--max-waiting-requests", settings.max_waiting_requests),
-        ("the recording's max_prefill_requests", settings.max_prefill_requests),
+        ("--max-prefill-requests", settings.max_prefill_requests),
         ("the recording's max_prefill_tokens", settings.max_prefill_tokens),
     ];
     if let Some((flag, _)) = positive.iter().find(|(_, value)| *value == 0) {

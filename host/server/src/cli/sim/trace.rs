@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use infer_api::trace::Head;
-use infer_sim::Subject;
 use infer_sim::trace::{Format, Lines, Reader, in_order};
 
 use super::Failure;
@@ -78,11 +77,6 @@ impl TraceFile {
     /// The lines of a recording.
     pub fn lines(&self) -> Result<RecordedLines, String> {
         lines(&self.path, Arc::clone(&self.cut))
-    }
-
-    /// A subject for the simulator, with at most `requests` requests.
-    pub fn subject(&self, requests: u64) -> Subject<'_> {
-        Subject::Recorded { name: self.name(), requests, open: Box::new(|| self.read()) }
     }
 }
 

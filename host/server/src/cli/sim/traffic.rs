@@ -100,23 +100,18 @@ impl Lengths {
 }
 
 /// A trace as a subject under a name, and its lengths as far as it will have been replayed.
-pub fn subject<'a>(trace: &'a TraceFile, name: String, limits: Limits) -> (Subject<'a>, Lengths) {
+pub fn subject(trace: &TraceFile, name: String, loads: Vec<f64>, limits: Limits) -> (Subject<'_>, Lengths) {
     let Limits { requests, max_tokens, max_seq_len } = limits;
     let max_tokens = max_tokens.unwrap_or(MAX_NEW_TOKENS);
     let is_public = trace.head().is_none();
     let seen = Arc::<Mutex<Seen>>::default();
     let lengths = Lengths { name: name.clone(), max_seq_len, seen: Arc::clone(&seen) };
-    let counted = move |reader: Reader<'a>| -> Reader<'a> {
+    let open = move || -> Result<Reader<'_>, String> {
+        let reader = trace.read()?;
         let reader = if is_public { limited(reader, max_tokens, max_seq_len) } else { reader };
-        Box::new(Counted { reader, max_seq_len, now: Seen::default(), seen: Arc::clone(&seen) })
+        Ok(Box::new(Counted { reader, max_seq_len, now: Seen::default(), seen: Arc::clone(&seen) }))
     };
-    let subject = match trace.subject(requests) {
-        Subject::Recorded { requests, open, .. } => {
-            Subject::Recorded { name, requests, open: Box::new(move || open().map(&counted)) }
-        }
-        made @ Subject::Made(_) => made,
-    };
-    (subject, lengths)
+    (Subject::Recorded { loads, name, requests, open: Box::new(open) }, lengths)
 }
 
 /// Counts what is read. A trace is read once per run, and always as far.
