@@ -36,6 +36,111 @@ fn templates_render_as_hugging_face_does() {
     }
 }
 
+/// The texts are Python's.
+#[test]
+fn tojson_takes_the_options_that_python_has() {
+    let messages =
+        json!([{"b": ["a, b: \"c\"", 1.5, []], "a": {"z": null, "y": "\u{e9}\u{1f600}\u{7f}\n<"}}]);
+    let indented = "{\n  \"a\" = {\n    \"y\" = 1;\n    \"x\" = []\n  }\n}";
+    for (options, json) in [
+        ("", r#"{"b": ["a, b: \"c\"", 1.5, []], "a": {"z": null, "y": "é😀\x7f\n<"}}"#),
+        ("separators=(',', ':')", r#"{"b":["a, b: \"c\"",1.5,[]],"a":{"z":null,"y":"é😀\x7f\n<"}}"#),
+        ("separators=['; ', '→']", r#"{"b"→["a, b: \"c\""; 1.5; []]; "a"→{"z"→null; "y"→"é😀\x7f\n<"}}"#),
+        ("sort_keys=true", r#"{"a": {"y": "é😀\x7f\n<", "z": null}, "b": ["a, b: \"c\"", 1.5, []]}"#),
+        (
+            "ensure_ascii=true",
+            r#"{"b": ["a, b: \"c\"", 1.5, []], "a": {"z": null, "y": "\u00e9\ud83d\ude00\u007f\n<"}}"#,
+        ),
+        (
+            "ensure_ascii=true, sort_keys=true, separators=('→', ':')",
+            r#"{"a":{"y":"\u00e9\ud83d\ude00\u007f\n<"→"z":null}→"b":["a, b: \"c\""→1.5→[]]}"#,
+        ),
+        (
+            "ensure_ascii=false, sort_keys=false, separators=none, indent=none",
+            r#"{"b": ["a, b: \"c\"", 1.5, []], "a": {"z": null, "y": "é😀\x7f\n<"}}"#,
+        ),
+    ] {
+        let template = format!("{{{{ messages[0] | tojson({options}) }}}}");
+        let json = json.replace(r"\x7f", "\u{7f}");
+        assert_eq!(render(&template, &messages).as_deref(), Ok(json.as_str()), "{options}");
+    }
+    let template = "{{ {'a': {'y': 1, 'x': []}} | tojson(indent=2, separators=(';', ' = ')) }}";
+    assert_eq!(render(template, &messages).as_deref(), Ok(indented));
+    for (placed, named) in [
+        ("true", "ensure_ascii=true"),
+        ("false, 2", "indent=2"),
+        ("false, none, (',', ':'), true", "separators=(',', ':'), sort_keys=true"),
+        ("indent=true", "indent=1"),
+        ("true, indent=2", "ensure_ascii=true, indent=2"),
+    ] {
+        let [placed, named] = [placed, named].map(|options| {
+            render(&format!("{{{{ messages[0] | tojson({options}) }}}}"), &messages).expect(options)
+        });
+        assert_eq!(placed, named);
+    }
+    for (options, why) in [
+        ("true, 2, none, true, true", "four options"),
+        ("true, ensure_ascii=true", "unknown keyword argument 'ensure_ascii'"),
+        ("separator=(',', ':')", "unknown keyword argument 'separator'"),
+        ("separators=(',',)", "must be two texts"),
+        ("separators=(1, 2)", "must be two texts"),
+        ("separators=7", "must be two texts"),
+    ] {
+        let error = render(&format!("{{{{ 1 | tojson({options}) }}}}"), &messages).expect_err(options);
+        assert!(error.contains(why), "{options}: {error}");
+    }
+}
+
+#[test]
+fn tools_and_documents_are_none_where_there_are_none() {
+    let forms = [
+        "{% if tools is not none %}some{% else %}none{% endif %}",
+        "{% if tools is defined and tools %}some{% else %}none{% endif %}",
+        "{% if tools is iterable and tools | length %}some{% else %}none{% endif %}",
+        "{% if documents is not none %}some{% else %}none{% endif %}",
+        "{% if documents is iterable and documents | length %}some{% else %}none{% endif %}",
+    ];
+    for form in forms {
+        let template = common::template(form).expect("sound");
+        for (variables, said) in [
+            (json!({}), "none"),
+            (json!({"tools": null, "documents": null}), "none"),
+            (json!({"tools": ["a"], "documents": ["b"]}), "some"),
+        ] {
+            let rendered = template.render_with(&json!([]), true, &common::variables(&variables));
+            assert_eq!(rendered.as_deref(), Ok(said), "{form} {variables}");
+        }
+    }
+    // These are Python's answers, too.
+    let iterable = "{{ tools is defined }} {{ none is iterable }} {{ [] is iterable }} {{ 'x' is iterable }} \
+        {{ 1 is iterable }} {{ nothing is iterable }}";
+    assert_eq!(render(iterable, &json!([])).as_deref(), Ok("True False True True False True"));
+}
+
+/// The texts are those of jinja2 with transformers' extension.
+#[test]
+fn replies_that_are_marked_for_training_are_written_as_others_are() {
+    let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+    for (template, prompt) in [
+        (
+            "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}!{% endgeneration %}\
+             {% else %}{{ m.content }}?{% endif %}{% endfor %}",
+            "a?b!",
+        ),
+        ("a\n  {%- generation -%}\n b\n  {% endgeneration %}\nc", "ab\nc"),
+        (
+            "{% set x = 'a' %}{% for i in [1, 2] %}{% generation %}{% set x = 'b' %}{{ x }}{{ loop.index }}\
+             {% endgeneration %}{{ x }}{% endfor %}",
+            "b1ab2a",
+        ),
+        ("{{ '{% generation %}' }}{% generation %}{% endgeneration %}", "{% generation %}"),
+    ] {
+        assert_eq!(render(template, &messages).as_deref(), Ok(prompt), "{template}");
+    }
+    let error = render("{% generation %}", &messages).expect_err("it never ends");
+    assert!(error.contains("has an error"), "{error}");
+}
+
 /// The texts are transformers' own (5.23.0).
 #[test]
 fn objects_keep_the_order_that_clients_wrote() {

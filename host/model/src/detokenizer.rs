@@ -28,10 +28,12 @@ pub const LONGEST_RUN: usize = 32;
 /// A window of this many tokens is emitted even if its last character seems unfinished.
 const LONGEST_WINDOW: usize = 64;
 
-/// Incremental decoder of one stream. Special tokens have no text.
+/// Incremental decoder of one stream. Special tokens have no text, except those that it spells.
 pub struct Detokenizer {
     inner: Arc<Inner>,
     state: State,
+    /// Special tokens whose names are text.
+    spelled: Vec<u32>,
 }
 
 enum State {
@@ -67,18 +69,32 @@ impl Detokenizer {
                 State::Window(window)
             }
         };
-        Self { inner, state }
+        Self { inner, state, spelled: Vec::new() }
+    }
+
+    /// Takes the names of these special tokens for text, as readers who look for them need it. Other names change nothing.
+    #[must_use]
+    pub fn spelling(mut self, names: &[&str]) -> Self {
+        let library = &self.inner.library;
+        let special = names.iter().filter(|name| library.get_added_vocabulary().is_special_token(name));
+        self.spelled = special.filter_map(|name| library.token_to_id(name)).collect();
+        self
     }
 
     /// Returns the text that `token` completes: empty while a character is unfinished.
     pub fn push(&mut self, token: u32) -> String {
+        let is_spelled = self.spelled.contains(&token);
         match (&mut self.state, &self.inner.scheme) {
             (State::Bytes { unfinished }, Scheme::Bytes(pieces)) => {
-                unfinished.extend_from_slice(pieces.of(token));
+                if is_spelled {
+                    unfinished.extend(self.inner.library.id_to_token(token).unwrap_or_default().bytes());
+                } else {
+                    unfinished.extend_from_slice(pieces.of(token));
+                }
                 complete_text(unfinished)
             }
             (State::Window(window), Scheme::Window(neighbours)) => {
-                window.push(&self.inner.library, *neighbours, token)
+                window.push(&self.inner.library, *neighbours, token, is_spelled)
             }
             _ => unreachable!("the state was made for this scheme"),
         }
@@ -223,10 +239,16 @@ impl Window {
         self.sent = self.tokens.len();
     }
 
-    fn push(&mut self, library: &tokenizers::Tokenizer, neighbours: Neighbours, token: u32) -> String {
+    fn push(
+        &mut self,
+        library: &tokenizers::Tokenizer,
+        neighbours: Neighbours,
+        token: u32,
+        is_spelled: bool,
+    ) -> String {
         let byte_fallback = neighbours.byte_fallback;
         let Some(written) = library.id_to_token(token) else { return String::new() };
-        if library.get_added_vocabulary().is_special_token(&written) {
+        if !is_spelled && library.get_added_vocabulary().is_special_token(&written) {
             return String::new();
         }
         self.tokens.push(token);
@@ -248,7 +270,8 @@ impl Window {
 
     /// Returns the text not sent yet; empty if it is not certain yet and `now` is false.
     fn take(&mut self, library: &tokenizers::Tokenizer, now: bool) -> String {
-        let decode = |tokens: &[u32]| library.decode(tokens, true).unwrap_or_default();
+        // Special tokens are here only if they are spelled.
+        let decode = |tokens: &[u32]| library.decode(tokens, false).unwrap_or_default();
         let before = decode(&self.tokens[..self.sent]);
         let after = decode(&self.tokens);
         let now = now || self.tokens.len() >= LONGEST_WINDOW;

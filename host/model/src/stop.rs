@@ -43,10 +43,27 @@ impl StopStrings {
                 return StopStep { text: std::mem::take(&mut self.held), stopped: true };
             }
         }
+        StopStep { text: self.release(), stopped: false }
+    }
+
+    /// Processes a piece of text in which the stream can't stop: a stop string that ends in it doesn't count, one that only
+    /// begins in it does.
+    pub fn pass(&mut self, text: &str) -> StopStep {
+        self.held.push_str(text);
+        for byte in text.bytes() {
+            for automaton in &mut self.automata {
+                automaton.step(byte);
+            }
+        }
+        StopStep { text: self.release(), stopped: false }
+    }
+
+    /// Takes the text that can't become part of a stop string.
+    fn release(&mut self) -> String {
         let matched = self.automata.iter().map(|automaton| automaton.matched).max().unwrap_or(0);
         // A match begins with the first byte of a stop string, so this is a character boundary.
         let rest = self.held.split_off(self.held.len() - matched);
-        StopStep { text: std::mem::replace(&mut self.held, rest), stopped: false }
+        std::mem::replace(&mut self.held, rest)
     }
 
     /// Returns the text held back when no more follows.
@@ -86,6 +103,12 @@ impl Automaton {
             self.matched = self.shorter[self.matched - 1];
         }
         self.matched += usize::from(self.string[self.matched] == byte);
-        (self.matched == self.string.len()).then_some(self.matched)
+        let whole = self.string.len();
+        if self.matched < whole {
+            return None;
+        }
+        // The end of this match may begin the next one.
+        self.matched = self.shorter[whole - 1];
+        Some(whole)
     }
 }

@@ -1,10 +1,14 @@
 //! Text to tokens and back, by the checkpoint's `tokenizer.json` (for a GGUF file, its equivalent).
 //!
-//! A thin layer over the `tokenizers` library: it turns off truncation and padding, which a server must not do, and prepares
-//! incremental decoding once, at load. Templates are in `chat`, streams in `detokenizer`.
+//! A thin layer over the `tokenizers` library: it turns off truncation and padding, which a server must not do, applies what
+//! tokenizer_config.json says about BOS and EOS, and prepares incremental decoding once, at load. Templates are in `chat`,
+//! streams in `detokenizer`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+
+use serde_json::{Map, Value as Json, json};
+use tokenizers::processors::PostProcessorWrapper;
 
 use crate::detokenizer::{Detokenizer, Scheme, fallback_byte};
 use crate::error::ModelError;
@@ -21,6 +25,16 @@ pub(crate) struct Inner {
     pub(crate) scheme: Scheme,
 }
 
+/// Classes for which transformers 4 builds the post-processor from `add_bos_token` and `add_eos_token`, whatever
+/// tokenizer.json has, and what an absent `add_bos_token` means beside the other. An absent `add_eos_token` is false.
+const REBUILDING: &[(&str, bool)] = &[
+    ("LlamaTokenizer", true),
+    ("CodeLlamaTokenizer", true),
+    ("GemmaTokenizer", true),
+    ("CohereTokenizer", true),
+    ("GPTNeoXTokenizer", false),
+];
+
 /// Parses a tokenizer, turning the library's panics on malformed files into errors.
 fn parse(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     match std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(bytes)) {
@@ -30,10 +44,10 @@ fn parse(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`.
+    /// Reads `tokenizer.json` and, if present, `tokenizer_config.json`.
     ///
     /// # Errors
-    /// The file is missing, can't be read, or isn't a tokenizer.
+    /// `tokenizer.json` is missing or isn't a tokenizer, or one of the files can't be read or says something impossible.
     pub fn load(source: &Source) -> Result<Self, ModelError> {
         let bytes = source.read("tokenizer.json")?.ok_or_else(|| {
             ModelError::tokenizer(format!(
@@ -47,6 +61,11 @@ impl Tokenizer {
             .with_truncation(None)
             .map_err(|error| ModelError::tokenizer(format!("tokenizer.json: {error}")))?
             .with_padding(None);
+        if let Some(template) = declared(&settings(source)?, &library)? {
+            let template: PostProcessorWrapper = serde_json::from_value(template)
+                .map_err(|error| ModelError::tokenizer(format!("tokenizer_config.json: {error}")))?;
+            library.with_post_processor(Some(template));
+        }
         let scheme = Scheme::of(&library)?;
         Ok(Self { inner: Arc::new(Inner { library, scheme }) })
     }
@@ -74,7 +93,7 @@ impl Tokenizer {
             .map_err(|error| ModelError::tokenizer(format!("tokens can't be turned into text: {error}")))
     }
 
-    /// An incremental decoder of a new text, without special tokens.
+    /// An incremental decoder of a new text, without special tokens unless it is told to spell some.
     #[must_use]
     pub fn detokenizer(&self) -> Detokenizer {
         Detokenizer::new(Arc::clone(&self.inner), false)
@@ -144,12 +163,78 @@ impl Tokenizer {
 /// # Errors
 /// If the file can't be read or is not JSON.
 pub fn eos_token(source: &Source<'_>) -> Result<Option<String>, ModelError> {
-    let Some(bytes) = source.read("tokenizer_config.json")? else { return Ok(None) };
-    let config: serde_json::Value = serde_json::from_slice(&bytes)
-        .map_err(|error| ModelError::tokenizer(format!("tokenizer_config.json is not JSON: {error}")))?;
-    let eos = &config["eos_token"];
-    // A string, or an object with the token's settings.
-    Ok(eos.as_str().or_else(|| eos["content"].as_str()).map(str::to_owned))
+    Ok(named(&settings(source)?, "eos_token").map(str::to_owned))
+}
+
+/// The contents of tokenizer_config.json; null if there is no such file.
+fn settings(source: &Source<'_>) -> Result<Json, ModelError> {
+    let Some(bytes) = source.read("tokenizer_config.json")? else { return Ok(Json::Null) };
+    serde_json::from_slice(&bytes)
+        .map_err(|error| ModelError::tokenizer(format!("tokenizer_config.json is not JSON: {error}")))
+}
+
+/// The name of a special token in tokenizer_config.json: a string, or an object with the token's settings.
+fn named<'a>(settings: &'a Json, key: &str) -> Option<&'a str> {
+    let token = &settings[key];
+    token.as_str().or_else(|| token["content"].as_str())
+}
+
+/// The post-processor that tokenizer_config.json asks for. `None` keeps that of tokenizer.json, if the class doesn't
+/// rebuild it or the file has neither flag: transformers 5 writes neither, and wrote what they said into tokenizer.json.
+///
+/// # Errors
+/// A flag is neither true nor false, or it asks for a token that the vocabulary lacks.
+fn declared(settings: &Json, library: &tokenizers::Tokenizer) -> Result<Option<Json>, ModelError> {
+    let class = settings["tokenizer_class"].as_str().unwrap_or_default();
+    let class = class.strip_suffix("Fast").unwrap_or(class);
+    let Some((_, bos_by_default)) = REBUILDING.iter().find(|(name, _)| *name == class) else {
+        return Ok(None);
+    };
+    let flag = |key: &str| match settings.get(key) {
+        None => Ok(None),
+        Some(Json::Null) => Ok(Some(false)),
+        Some(Json::Bool(value)) => Ok(Some(*value)),
+        Some(other) => {
+            let message = format!("tokenizer_config.json: {key} is {other}; it must be true or false");
+            Err(ModelError::tokenizer(message))
+        }
+    };
+    let (bos, eos) = (flag("add_bos_token")?, flag("add_eos_token")?);
+    if bos.is_none() && eos.is_none() {
+        return Ok(None);
+    }
+    let token = |wanted: bool, key: &str| {
+        let found = || {
+            let name = named(settings, key)?;
+            Some((name, library.token_to_id(name)?))
+        };
+        if wanted && found().is_none() {
+            let message =
+                format!("tokenizer_config.json: add_{key} is true, but {key} is no token of tokenizer.json");
+            return Err(ModelError::tokenizer(message));
+        }
+        Ok(found().filter(|_| wanted))
+    };
+    let bos = token(bos.unwrap_or(*bos_by_default), "bos_token")?;
+    let eos = token(eos.unwrap_or(false), "eos_token")?;
+    Ok(Some(template(bos, eos)))
+}
+
+/// A tokenizer.json's post-processor that adds these tokens before and after a bare prompt.
+pub(crate) fn template(bos: Option<(&str, u32)>, eos: Option<(&str, u32)>) -> Json {
+    let mut special = Map::new();
+    let mut piece = |token: Option<(&str, u32)>| {
+        let (name, id) = token?;
+        special.insert(name.to_owned(), json!({"id": name, "ids": [id], "tokens": [name]}));
+        Some(json!({"SpecialToken": {"id": name, "type_id": 0}}))
+    };
+    let (before, after) = (piece(bos), piece(eos));
+    let sequence = |id: &str| {
+        let text = Some(json!({"Sequence": {"id": id, "type_id": 0}}));
+        [before.clone(), text, after.clone()].into_iter().flatten().collect::<Vec<_>>()
+    };
+    let pair: Vec<Json> = sequence("A").into_iter().chain(sequence("B")).collect();
+    json!({"type": "TemplateProcessing", "single": sequence("A"), "pair": pair, "special_tokens": special})
 }
 
 /// All tokens with their ids, including added ones.

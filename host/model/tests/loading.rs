@@ -97,6 +97,15 @@ fn scaled_position_embedding_extends_the_context_length() {
     assert_eq!(scaled(yarn).max_positions, 4_096);
     let shrinks = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128});
     assert_eq!(scaled(shrinks).max_positions, 1_024);
+    assert_eq!(scaled(json!({"type": "linear", "factor": 4.0})).max_positions, 4_096);
+    assert_eq!(scaled(json!({"type": "linear", "factor": 0.5})).max_positions, 1_024);
+    // Llama 3.1 and Gemma 3 declare their positions after scaling.
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 128});
+    assert_eq!(scaled(llama3).max_positions, 1_024);
+    let gemma = json!({"model_type": "gemma3_text", "head_dim": 32, "sliding_window_pattern": 2,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}});
+    assert_eq!(parse(llama_config(), gemma).expect("sound").max_positions, 1_024);
     // A dynamic base would grow only beyond the trained positions, which this host refuses.
     let dynamic = scaled(json!({"type": "dynamic", "factor": 4.0}));
     assert_eq!((&dynamic.ropes[0].scaling, dynamic.max_positions), (&RopeScaling::None, 1_024));

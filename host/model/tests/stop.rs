@@ -61,6 +61,32 @@ fn only_what_may_become_a_stop_string_is_held_back() {
 }
 
 #[test]
+fn passed_text_can_begin_a_stop_string_but_not_end_one() {
+    for (strings, passed, then, sent) in [
+        (&["\n\n"][..], &["\n"][..], "\n", Some("")),
+        (&["END"], &["the END", " E"], "ND", Some("the END ")),
+        (&["aa"], &["aa"], "a", Some("a")),
+        (&["aa"], &["aa"], "ba", None),
+        (&["é"], &["é", "é"], "e", None),
+        (&["abab", "b"], &["ab", "a"], "b", Some("")),
+    ] {
+        let mut stops = StopStrings::new(strings.iter().map(|&string| string.to_owned()).collect());
+        let mut text = String::new();
+        for piece in passed {
+            let step = stops.pass(piece);
+            assert!(!step.stopped, "{strings:?} {passed:?}");
+            text.push_str(&step.text);
+        }
+        let step = stops.push(then);
+        text.push_str(&step.text);
+        let case = format!("{strings:?} {passed:?} {then:?}");
+        assert_eq!(step.stopped, sent.is_some(), "{case}");
+        let whole = passed.concat() + then;
+        assert_eq!(text + &stops.finish(), sent.unwrap_or(&whole), "{case}");
+    }
+}
+
+#[test]
 fn nothing_is_sent_after_a_stop() {
     let mut stops = StopStrings::new(vec!["x".to_owned()]);
     assert!(stops.push("ax").stopped);

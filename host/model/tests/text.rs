@@ -126,6 +126,86 @@ fn implausibly_large_token_id_is_refused() {
     assert!(error.message.contains("\"a\" has id 4194304"), "{error}");
 }
 
+/// The tokens of "a" as a bare prompt, by a post-processor and a tokenizer_config.json.
+fn bare(post_processor: &Json, config: &Json) -> Result<Vec<u32>, ModelError> {
+    let special = |id: u32, name: &str| {
+        serde_json::json!({"id": id, "content": name, "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false})
+    };
+    let tokenizer = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [special(0, "<s>"), special(1, "</s>")],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": post_processor,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "WordLevel", "vocab": {"<s>": 0, "</s>": 1, "a": 2}, "unk_token": "<s>"}
+    });
+    let (tokenizer, settings) = (tokenizer.to_string(), config.to_string());
+    let files = [("tokenizer.json", tokenizer.as_bytes()), ("tokenizer_config.json", settings.as_bytes())];
+    let tokenizer = Tokenizer::load(&Source::Embedded(&files))?;
+    // A rendered chat has its BOS already.
+    assert_eq!(tokenizer.encode("a", false).expect("encodes"), [2], "{config}");
+    tokenizer.encode("a", true)
+}
+
+/// Some classes follow `add_bos_token` and `add_eos_token`, as in transformers 4, and the others tokenizer.json. So do all
+/// without these flags, which transformers 5 doesn't write.
+#[test]
+fn bare_prompt_gets_the_tokens_that_its_tokenizer_class_adds() {
+    let nothing = serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+        "use_regex": true});
+    let sequence = |id: &str| serde_json::json!({"Sequence": {"id": id, "type_id": 0}});
+    let bos = serde_json::json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
+    let adds_bos = serde_json::json!({"type": "TemplateProcessing", "single": [bos, sequence("A")],
+        "pair": [bos, sequence("A"), sequence("B")],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}});
+    let (plain, with_bos, with_both) = (&[2][..], &[0, 2][..], &[0, 2, 1][..]);
+    for (class, more, on_nothing, on_bos) in [
+        ("LlamaTokenizerFast", serde_json::json!({"add_bos_token": true}), with_bos, with_bos),
+        ("LlamaTokenizerFast", serde_json::json!({"add_bos_token": false}), plain, plain),
+        ("LlamaTokenizerFast", serde_json::json!({"add_bos_token": null}), plain, plain),
+        ("LlamaTokenizerFast", serde_json::json!({"add_eos_token": true}), with_both, with_both),
+        (
+            "LlamaTokenizer",
+            serde_json::json!({"add_bos_token": true, "bos_token": {"content": "<s>"}}),
+            with_bos,
+            with_bos,
+        ),
+        ("LlamaTokenizer", serde_json::json!({}), plain, with_bos),
+        ("GemmaTokenizer", serde_json::json!({}), plain, with_bos),
+        ("GPTNeoXTokenizerFast", serde_json::json!({}), plain, with_bos),
+        ("GPTNeoXTokenizerFast", serde_json::json!({"add_bos_token": true}), with_bos, with_bos),
+        ("GPTNeoXTokenizerFast", serde_json::json!({"add_eos_token": false}), plain, plain),
+        ("Qwen2Tokenizer", serde_json::json!({}), plain, with_bos),
+        ("Qwen2Tokenizer", serde_json::json!({"add_bos_token": true}), plain, with_bos),
+        ("PreTrainedTokenizerFast", serde_json::json!({"add_bos_token": false}), plain, with_bos),
+        ("LlamaTokenizer", serde_json::json!({"add_bos_token": false, "bos_token": null}), plain, plain),
+    ] {
+        let mut config = serde_json::json!({"tokenizer_class": class, "bos_token": "<s>",
+            "eos_token": "</s>"});
+        for (key, value) in more.as_object().expect("an object") {
+            config[key] = value.clone();
+        }
+        assert_eq!(bare(&nothing, &config).expect("it loads"), on_nothing, "{config}");
+        assert_eq!(bare(&adds_bos, &config).expect("it loads"), on_bos, "{config}");
+    }
+    assert_eq!(bare(&adds_bos, &serde_json::json!({})).expect("it loads"), with_bos);
+    for (more, why) in [
+        (serde_json::json!({"add_bos_token": "true"}), "add_bos_token is \"true\"; it must be true or false"),
+        (
+            serde_json::json!({"add_bos_token": true, "bos_token": "<bos>"}),
+            "bos_token is no token of tokenizer.json",
+        ),
+        (serde_json::json!({"add_eos_token": true}), "add_eos_token is true, but eos_token is no token"),
+    ] {
+        let mut config = serde_json::json!({"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>"});
+        for (key, value) in more.as_object().expect("an object") {
+            config[key] = value.clone();
+        }
+        let error = bare(&nothing, &config).expect_err("it says what is wrong");
+        assert!(error.message.contains(why), "{config}: {error}");
+    }
+}
+
 fn llama_2() -> Tokenizer {
     let decoder = serde_json::json!({"type": "Sequence", "decoders": [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
@@ -220,8 +300,49 @@ fn a_long_run_of_byte_tokens_does_not_hold_everything_back() {
     assert_eq!(shown, format!("a{}.", "\u{6771}".repeat(100)));
 }
 
+#[test]
+fn spelled_special_token_has_its_name_as_text_between_any_others() {
+    let tokenizer = llama_2();
+    for (ids, text) in [
+        (&[0, 3][..], "<s> the"),
+        (&[3, 0, 3, 0, 0, 12], "the<s> the<s><s> x"),
+        // It ends a run of bytes.
+        (&[6, 7, 0, 8, 11], "\u{fffd}\u{fffd}<s>\u{fffd}."),
+        (&[6, 7, 8, 0, 6, 7, 8, 11], "\u{6771}<s>\u{6771}."),
+    ] {
+        let mut detokenizer = tokenizer.detokenizer().spelling(&["<s>", "a", "none"]);
+        let shown: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
+        assert_eq!(shown + &detokenizer.finish(), text, "{ids:?}");
+        assert_eq!(stream(&tokenizer, ids), tokenizer.decode(ids, true).expect("decodes"), "{ids:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn a_stream_with_spelled_tokens_adds_up_to_the_whole(
+        random in prop::collection::vec(0_u32..70_000, 0..60),
+    ) {
+        KINDS.with(|kinds| {
+            for (kind, tokenizer) in kinds {
+                let name = |id: &u32| tokenizer.token(*id).filter(|written| tokenizer.is_special(written));
+                let spelled = (0..tokenizer.vocab_size()).find(|id| name(id).is_some()).expect("there is one");
+                // Every fifth token is the spelled one.
+                let ids = random.iter().zip(0..).map(|(id, at)| {
+                    if at % 5 == 2 { spelled } else { id % (tokenizer.vocab_size() + 2) }
+                });
+                let ids: Vec<u32> = ids.collect();
+                let mut detokenizer = tokenizer.detokenizer().spelling(&[&name(&spelled).expect("special")]);
+                let text: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
+                let kept: Vec<u32> =
+                    ids.iter().copied().filter(|id| *id == spelled || name(id).is_none()).collect();
+                let whole = tokenizer.decode(&kept, false).expect("decodes");
+                prop_assert_eq!(text + &detokenizer.finish(), whole, "{} {:?}", kind, ids);
+            }
+            Ok(())
+        })?;
+    }
 
     #[test]
     fn a_stream_adds_up_to_the_whole(random in prop::collection::vec(0_u32..70_000, 0..60)) {

@@ -245,10 +245,13 @@ impl Served {
 
     /// The chat template; waits until it is compiled.
     pub async fn chat_template(&self) -> Result<Arc<ChatTemplate>, ApiError> {
-        self.chat.ready().await.ok_or_else(|| {
-            let message = "this model has no chat template; use /v1/completions, or start the host with --chat-template";
-            ApiError::invalid("messages", message).code("no_chat_template")
-        })
+        let why = match self.chat.ready().await {
+            Ok(Some(template)) => return Ok(template),
+            Ok(None) => "this model has no chat template".to_owned(),
+            Err(why) => format!("this model's chat template can't be used: {why}"),
+        };
+        let message = format!("{why}; use /v1/completions, or start the host with --chat-template");
+        Err(ApiError::invalid("messages", message).code("no_chat_template"))
     }
 
     /// A hash of a client's text, keyed per process so that clients can't craft collisions.

@@ -1,28 +1,109 @@
-//! The filter `tojson`: JSON as Python writes it.
+//! The filter `tojson`: JSON as Python writes it, with the options that Hugging Face's renderer has.
 
-use minijinja::ErrorKind;
-use minijinja::value::{Kwargs, Value, ValueKind};
+use std::fmt::Write as _;
+
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::{Error, ErrorKind};
+
+use crate::wire::object;
+
+/// The options by position.
+const OPTIONS: [&str; 4] = ["ensure_ascii", "indent", "separators", "sort_keys"];
 
 /// minijinja's own filter also escapes what HTML minds, which models have never seen; in JSON these escapes can
 /// stand nowhere but in strings.
-pub(crate) fn to_json(
-    value: &Value,
-    indent: Option<Value>,
-    options: Kwargs,
-) -> Result<Value, minijinja::Error> {
-    let indent = match indent {
-        Some(indent) => Some(indent),
-        None => options.get::<Option<Value>>("indent")?,
-    };
-    // Python options without meaning here: text is never ASCII-escaped, keys keep their order.
-    let _: (Option<Value>, Option<Value>, Option<Value>) =
-        (options.get("ensure_ascii")?, options.get("separators")?, options.get("sort_keys")?);
-    options.assert_all_used()?;
-    if value.kind() == ValueKind::Undefined {
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "an undefined value has no JSON"));
+pub(crate) fn to_json(value: &Value, placed: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+    if placed.len() > OPTIONS.len() {
+        return Err(Error::new(ErrorKind::TooManyArguments, "tojson takes four options"));
     }
-    let escaped = minijinja::filters::tojson(value, indent, Kwargs::from_iter(Vec::<(&str, Value)>::new()))?;
-    Ok(Value::from_safe_string(unescape_html(&escaped.to_string())))
+    let option = |at: usize| match placed.get(at) {
+        Some(value) => Ok(Some(value.clone())),
+        None => named.get::<Option<Value>>(OPTIONS[at]),
+    };
+    let [ascii, indent, separators, sorted] =
+        [option(0)?, option(1)?, option(2)?, option(3)?].map(|given| given.filter(|value| !value.is_none()));
+    named.assert_all_used()?;
+    let is_set = |option: Option<Value>| option.is_some_and(|value| value.is_true());
+    let (ascii, sorted) = (is_set(ascii), is_set(sorted));
+    let separators = separators.as_ref().map(pair).transpose()?;
+    if value.kind() == ValueKind::Undefined {
+        return Err(Error::new(ErrorKind::InvalidOperation, "an undefined value has no JSON"));
+    }
+    let value = if sorted { with_sorted_keys(value)? } else { value.clone() };
+    // To Python true is one space.
+    let indent =
+        indent.map(|indent| bool::try_from(indent.clone()).map_or(indent, |one| u32::from(one).into()));
+    let escaped = minijinja::filters::tojson(&value, indent, Kwargs::from_iter(Vec::<(&str, Value)>::new()))?;
+    let mut json = unescape_html(&escaped.to_string());
+    if ascii || separators.is_some() {
+        json = respell(&json, separators.as_ref(), ascii);
+    }
+    Ok(Value::from_safe_string(json))
+}
+
+/// What stands between items, and what after a key.
+fn pair(given: &Value) -> Result<[String; 2], Error> {
+    let texts = given.try_iter().ok().and_then(|parts| {
+        let texts = parts.map(|part| part.as_str().map(str::to_owned));
+        texts.collect::<Option<Vec<String>>>()
+    });
+    texts.and_then(|texts| <[String; 2]>::try_from(texts).ok()).ok_or_else(|| {
+        let why = "the separators of tojson must be two texts, such as (',', ':')";
+        Error::new(ErrorKind::InvalidOperation, why)
+    })
+}
+
+fn with_sorted_keys(value: &Value) -> Result<Value, Error> {
+    Ok(match value.kind() {
+        ValueKind::Map => {
+            let mut pairs = Vec::new();
+            for key in value.try_iter()? {
+                let value = with_sorted_keys(&value.get_item(&key)?)?;
+                pairs.push((key, value));
+            }
+            pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
+            object(pairs)
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items = value.try_iter()?.map(|item| with_sorted_keys(&item));
+            Value::from(items.collect::<Result<Vec<Value>, Error>>()?)
+        }
+        _ => value.clone(),
+    })
+}
+
+/// The same JSON with these separators, and with escapes for all that isn't printable ASCII.
+fn respell(json: &str, separators: Option<&[String; 2]>, ascii: bool) -> String {
+    let mut text = String::with_capacity(json.len());
+    let mut quoted = false;
+    let mut letters = json.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' => {
+                quoted = !quoted;
+                text.push(letter);
+            }
+            // An escaped quote doesn't end a string.
+            '\\' => {
+                text.push(letter);
+                text.extend(letters.next());
+            }
+            ',' | ':' if !quoted => match separators {
+                Some([item, key]) => {
+                    letters.next_if_eq(&' ');
+                    text.push_str(if letter == ',' { item } else { key });
+                }
+                None => text.push(letter),
+            },
+            _ if ascii && quoted && !(' '..='~').contains(&letter) => {
+                for unit in letter.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(text, "\\u{unit:04x}");
+                }
+            }
+            _ => text.push(letter),
+        }
+    }
+    text
 }
 
 fn unescape_html(json: &str) -> String {

@@ -8,6 +8,7 @@
 mod date;
 #[cfg(target_arch = "wasm32")]
 mod exports;
+mod generation;
 mod json;
 mod renderer;
 pub mod wire;

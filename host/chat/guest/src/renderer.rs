@@ -4,6 +4,7 @@
 //! single instruction may cost (a filter over a large value, an operator that doubles one, a deep recursion) is not
 //! bounded here: that is what the sandbox's memory, fuel and stack are for. `strftime_now` is deliberately
 //! undefined for templates that have a fallback: a prompt that names the day shares its prefix only with that day's.
+//! The other variables that Hugging Face's renderer always sets are there, and what is none in Python is so here.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 
 use crate::date::strftime;
+use crate::generation::as_jinja;
 use crate::json::to_json;
 
 /// Longer prompts are refused; no context is as long.
@@ -26,6 +28,8 @@ const LARGEST_FUEL: u64 = i32::MAX as u64;
 const NAME: &str = "chat_template";
 /// What Hugging Face's renderer calls the function that tells the date.
 const STRFTIME_NOW: &str = "strftime_now";
+/// What Hugging Face's renderer sets to none where a request has no such thing, and never leaves undefined.
+const NONE_BY_DEFAULT: [&str; 2] = ["tools", "documents"];
 
 /// Variables by their names.
 pub type Context = BTreeMap<String, Value>;
@@ -33,8 +37,8 @@ pub type Context = BTreeMap<String, Value>;
 /// A compiled chat template.
 pub struct Renderer {
     environment: Environment<'static>,
-    /// `bos_token` and its like, as the template may write them.
-    special: Context,
+    /// `bos_token` and its like, as the template may write them, and what is none by default.
+    defaults: Context,
     /// Whether it can't do without the date.
     dated: bool,
 }
@@ -46,15 +50,21 @@ impl Renderer {
     /// What is wrong with its syntax.
     pub fn new(template: String, special: Context) -> Result<Self, String> {
         let mut environment = Environment::new();
+        // Errors name what is undefined.
+        environment.set_debug(true);
         // As Hugging Face renders: blocks leave no blank lines behind.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| with_causes(&error))?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", raise_exception);
         environment.add_filter("tojson", to_json);
+        environment.add_test("iterable", is_iterable);
+        let template = as_jinja(template);
         let dated = needs_date(&template);
         environment.add_template_owned(NAME, template).map_err(|error| with_causes(&error))?;
-        Ok(Self { environment, special, dated })
+        let mut defaults = Context::from(NONE_BY_DEFAULT.map(|name| (name.to_owned(), Value::from(()))));
+        defaults.extend(special);
+        Ok(Self { environment, defaults, dated })
     }
 
     /// The prompt for `context`, which holds `messages` and whatever else the template may ask for. Its
@@ -67,7 +77,7 @@ impl Renderer {
         let messages = context.get("messages").and_then(Value::len).unwrap_or(0);
         let mut environment = self.environment.clone();
         environment.set_fuel(Some((FUEL + FUEL_PER_MESSAGE * messages as u64).min(LARGEST_FUEL)));
-        let mut variables = self.special.clone();
+        let mut variables = self.defaults.clone();
         variables.extend(context);
         let day = variables.remove(STRFTIME_NOW).and_then(|day| u32::try_from(day).ok());
         if let Some(day) = day.filter(|_| self.dated) {
@@ -98,6 +108,11 @@ fn needs_date(template: &str) -> bool {
     let mentions = code.flat_map(|code| code.split(STRFTIME_NOW).skip(1));
     let mut calls = mentions.map(|after| after.trim_start().starts_with('(')).peekable();
     calls.peek().is_some() && calls.all(|call| call)
+}
+
+/// As in Python: to minijinja, none is an empty list.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
 }
 
 fn raise_exception(message: &str) -> Result<Value, minijinja::Error> {

@@ -6,10 +6,10 @@
 use infer_kernels::{Activation, MAX_HEAD_DIM};
 use serde_json::Value;
 
-use super::ModelConfig;
 use super::family::{Family, Windows};
 use super::keys::{Keys, MAX_SIZE};
 use super::positions::positions;
+use super::{ModelConfig, RopeScaling};
 use crate::DType;
 use crate::error::ModelError;
 
@@ -65,6 +65,11 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
     };
     let (ropes, layers) = positions(keys, family)?;
     let trained = keys.bounded("max_position_embeddings", usize::try_from(u32::MAX).unwrap_or(MAX_SIZE))?;
+    let reach = match &ropes[0].scaling {
+        // Gemma 3 declares its positions after scaling, other families usually before it.
+        RopeScaling::Linear { .. } if family.gemma => None,
+        scaling => scaling.reach(trained),
+    };
     Ok(ModelConfig {
         hidden,
         intermediate: keys.size("intermediate_size")?,
@@ -72,7 +77,7 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         kv_heads,
         head_dim,
         vocab: keys.size("vocab_size")?,
-        max_positions: ropes[0].scaling.reach().map_or(trained, |reach| reach.max(trained)),
+        max_positions: reach.map_or(trained, |reach| reach.max(trained)),
         norm_epsilon: norm_epsilon(keys)?,
         norm_offset: family.gemma,
         qk_norm: family.qk_norm,

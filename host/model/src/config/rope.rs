@@ -114,11 +114,13 @@ impl Yarn {
 }
 
 impl RopeScaling {
-    /// Positions that the rule scales to, if it says so.
-    pub(super) fn reach(&self) -> Option<usize> {
-        match self {
-            Self::Yarn(yarn) => Some((yarn.original * yarn.factor).min(f64::from(u32::MAX)) as usize),
-            _ => None,
-        }
+    /// Positions that the rule scales `trained` ones to, if it says so. Llama 3.1 declares its positions after scaling.
+    pub(super) fn reach(&self, trained: usize) -> Option<usize> {
+        let reach = match self {
+            Self::Linear { factor } => trained as f64 * factor,
+            Self::Yarn(yarn) => yarn.original * yarn.factor,
+            _ => return None,
+        };
+        Some(reach.min(f64::from(u32::MAX)) as usize)
     }
 }

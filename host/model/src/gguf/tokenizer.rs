@@ -10,6 +10,7 @@ use serde_json::{Map, Value as Json, json};
 use super::Gguf;
 use super::pretokenizer::{KNOWN, PreTokenizer};
 use crate::error::{ModelError, ModelErrorKind};
+use crate::tokenizer::template;
 
 /// Texts of tokens that end an output even if the file doesn't declare them. Some files mark them as normal tokens; like
 /// llama.cpp, this treats them as control tokens.
@@ -160,33 +161,19 @@ impl<'a> Vocabulary<'a> {
 
     /// Tokens added before and after a bare prompt.
     fn template(&self, file: &Gguf, adds_bos: bool) -> Result<Json, ModelError> {
-        let token = |flag: &str, default: bool, key: &str| -> Result<Option<usize>, ModelError> {
-            match file.flag(flag)?.unwrap_or(default) {
-                true => self.named(file, key),
-                false => Ok(None),
-            }
+        let token = |flag: &str, default: bool, key: &str| -> Result<Option<(&'a str, u32)>, ModelError> {
+            let added = match file.flag(flag)?.unwrap_or(default) {
+                true => self.named(file, key)?,
+                false => None,
+            };
+            Ok(added.and_then(|id| Some((self.tokens[id]?, id as u32))))
         };
         let bos = token("tokenizer.ggml.add_bos_token", adds_bos, "tokenizer.ggml.bos_token_id")?;
         let eos = token("tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id")?;
         if bos.is_none() && eos.is_none() {
             return Ok(Json::Null);
         }
-        let mut special = Map::new();
-        let mut piece = |id: Option<usize>| {
-            let id = id?;
-            let name = self.tokens[id]?;
-            special.insert(name.to_owned(), json!({"id": name, "ids": [id], "tokens": [name]}));
-            Some(json!({"SpecialToken": {"id": name, "type_id": 0}}))
-        };
-        let (before, after) = (piece(bos), piece(eos));
-        let sequence = |id: &str| {
-            let text = Some(json!({"Sequence": {"id": id, "type_id": 0}}));
-            [before.clone(), text, after.clone()].into_iter().flatten().collect::<Vec<_>>()
-        };
-        let pair: Vec<Json> = sequence("A").into_iter().chain(sequence("B")).collect();
-        Ok(
-            json!({"type": "TemplateProcessing", "single": sequence("A"), "pair": pair, "special_tokens": special}),
-        )
+        Ok(template(bos, eos))
     }
 }
 

@@ -113,6 +113,7 @@ async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option
         source: "prompt",
         prompts,
         goes_on: true,
+        tags: Vec::new(),
         longest: max_tokens.map_or(Longest::Room(DEFAULT_MAX_TOKENS), Longest::Asked),
         logprobs,
         prompt_logprobs,

@@ -3,6 +3,7 @@
 
 pub mod process;
 
+use std::path::Path;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -144,6 +145,25 @@ pub async fn first_chunk(
     let mut stream = Box::pin(answer.bytes_stream());
     stream.next().await.expect("a chunk").expect("readable");
     stream
+}
+
+/// The tokens that [`name_tags`] names.
+pub const TAGS: [usize; 2] = [2, 3];
+
+/// Makes two tokens of a copy of the demo model tags, special or not.
+pub fn name_tags(folder: &Path, tags: [&str; 2], special: bool) {
+    let path = folder.join("tokenizer.json");
+    let mut text = std::fs::read_to_string(&path).unwrap();
+    for (own, tag) in ["<|system|>", "<|user|>"].into_iter().zip(tags) {
+        text = text.replace(own, tag);
+    }
+    let mut tokenizer: Value = serde_json::from_str(&text).unwrap();
+    for (id, tag) in TAGS.into_iter().zip(tags) {
+        let token = &mut tokenizer["added_tokens"][id];
+        assert_eq!((&token["id"], &token["content"]), (&json!(id), &json!(tag)));
+        token["special"] = json!(special);
+    }
+    std::fs::write(path, tokenizer.to_string()).unwrap();
 }
 
 /// The demo model with a chat template that supports tools in the given style.

@@ -1,28 +1,19 @@
 //! Chats with a model that reasons before it replies.
 
-use crate::common::{Host, config, events};
+use crate::common::{Host, TAGS, config, events, name_tags};
 use infer_server::config::Config;
 use serde_json::{Value, json};
 
 const ASKING: &str = "{# <think></think> #}{{ bos_token }}{{ messages[-1].content }}<|end|><|assistant|>";
 const OUTPUT: &str = "<think>\nOne\nand one.\n</think>\n\nTwo.";
 
-/// A copy of the demo model with this chat template. Its tokens 2 and 3 become the tags of reasoning.
-async fn host(template: &str) -> (Host, tempfile::TempDir) {
+/// A copy of the demo model with this chat template. Two of its tokens become the tags of reasoning.
+async fn host(template: &str, special: bool) -> (Host, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in infer_demo::FILES {
-        let mut bytes = bytes.to_vec();
-        if *name == "tokenizer.json" {
-            let text = String::from_utf8(bytes).unwrap().replace("<|system|>", "<think>");
-            let mut tokenizer: Value = serde_json::from_str(&text.replace("<|user|>", "</think>")).unwrap();
-            for id in [OPEN, CLOSE] {
-                assert_eq!(tokenizer["added_tokens"][id]["id"], id);
-                tokenizer["added_tokens"][id]["special"] = json!(false);
-            }
-            bytes = tokenizer.to_string().into_bytes();
-        }
         std::fs::write(folder.path().join(name), bytes).unwrap();
     }
+    name_tags(folder.path(), ["<think>", "</think>"], special);
     let path = folder.path().join("own.jinja");
     std::fs::write(&path, template).unwrap();
     let model = folder.path().to_str().unwrap().to_owned();
@@ -31,8 +22,8 @@ async fn host(template: &str) -> (Host, tempfile::TempDir) {
     (host, folder)
 }
 
-const OPEN: usize = 2;
-const CLOSE: usize = 3;
+const OPEN: usize = TAGS[0];
+const CLOSE: usize = TAGS[1];
 
 fn body(extra: Value) -> Value {
     let mut body = json!({"model": "demo", "temperature": 0, "max_tokens": 60,
@@ -60,7 +51,7 @@ fn forced(extra: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reasoning_is_returned_beside_the_content() {
-    let (host, _folder) = host(ASKING).await;
+    let (host, _folder) = host(ASKING, false).await;
     let (choice, details) = reply(&host, json!({})).await;
     assert_eq!(
         (&choice["message"]["reasoning_content"], &details),
@@ -110,54 +101,64 @@ async fn reasoning_is_returned_beside_the_content() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reply_to_a_prompt_that_opens_the_reasoning_begins_inside() {
-    let (host, _folder) = host(&format!("{ASKING}<think>\n{{# </think> #}}")).await;
-    let (choice, details) = reply(&host, json!({"ignore_eos": true, "max_tokens": 9})).await;
-    assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(""), &json!("length")));
-    assert!(!choice["message"]["reasoning_content"].as_str().unwrap().is_empty(), "{choice}");
-    assert_eq!(details["reasoning_tokens"], 9);
-    let raw = reply(&host, json!({"ignore_eos": true, "max_tokens": 9, "separate_reasoning": false})).await.0;
-    assert!(raw["message"]["content"].as_str().is_some_and(|text| !text.is_empty()), "{raw}");
-    host.server.shutdown().await;
+    for special in [false, true] {
+        let (host, _folder) = host(&format!("{ASKING}<think>\n{{# </think> #}}"), special).await;
+        let (choice, details) = reply(&host, json!({"ignore_eos": true, "max_tokens": 9})).await;
+        assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(""), &json!("length")));
+        assert!(!choice["message"]["reasoning_content"].as_str().unwrap().is_empty(), "{choice}");
+        assert_eq!(details["reasoning_tokens"], 9);
+        let stream = json!({"ignore_eos": true, "max_tokens": 9, "stream": true});
+        let chunks = events(host.post("/v1/chat/completions", &body(stream)).await).await;
+        let deltas = chunks.iter().map(|(_, chunk)| &chunk["choices"][0]["delta"]);
+        let streamed: String = deltas.filter_map(|delta| delta["reasoning_content"].as_str()).collect();
+        assert_eq!(choice["message"]["reasoning_content"], streamed);
+        let whole = json!({"ignore_eos": true, "max_tokens": 9, "separate_reasoning": false});
+        let (raw, _) = reply(&host, whole).await;
+        assert!(raw["message"]["content"].as_str().is_some_and(|text| !text.is_empty()), "{raw}");
+        host.server.shutdown().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn required_form_holds_after_the_reasoning() {
-    let digits = json!({"regex": "[0-9]{4}"});
-    let is_shaped = |text: &Value| text.as_str().unwrap().parse::<u16>().is_ok();
-    // The closing tag is always the likeliest token.
-    let (opened, _folder) = host(&format!("{ASKING}<think>\n")).await;
-    let fields = json!({"structured_outputs": digits, "logit_bias": {CLOSE.to_string(): 100}});
-    let (choice, details) = reply(&opened, fields.clone()).await;
-    assert!(
-        is_shaped(&choice["message"]["content"]) && details["reasoning_tokens"] == 1,
-        "{choice}: {details}"
-    );
-    // Its blanks are kept.
-    let mut blank = fields.clone();
-    blank["structured_outputs"] = json!({"choice": [" yes", " no"]});
-    let (choice, _) = reply(&opened, blank).await;
-    let content = choice["message"]["content"].as_str().unwrap();
-    assert!([" yes", " no"].contains(&content), "{choice}");
-    // Without separation the content has the form.
-    let mut whole = fields;
-    whole["separate_reasoning"] = json!(false);
-    let (choice, _) = reply(&opened, whole).await;
-    assert!(is_shaped(&choice["message"]["content"]), "{choice}");
-    opened.server.shutdown().await;
+    for special in [false, true] {
+        let digits = json!({"regex": "[0-9]{4}"});
+        let is_shaped = |text: &Value| text.as_str().unwrap().parse::<u16>().is_ok();
+        // The closing tag is always the likeliest token.
+        let (opened, _folder) = host(&format!("{ASKING}<think>\n"), special).await;
+        let fields = json!({"structured_outputs": digits, "logit_bias": {CLOSE.to_string(): 100}});
+        let (choice, details) = reply(&opened, fields.clone()).await;
+        assert!(
+            is_shaped(&choice["message"]["content"]) && details["reasoning_tokens"] == 1,
+            "{choice}: {details}"
+        );
+        // Its blanks are kept.
+        let mut blank = fields.clone();
+        blank["structured_outputs"] = json!({"choice": [" yes", " no"]});
+        let (choice, _) = reply(&opened, blank).await;
+        let content = choice["message"]["content"].as_str().unwrap();
+        assert!([" yes", " no"].contains(&content), "{choice}");
+        // Without separation the content has the form.
+        let mut whole = fields;
+        whole["separate_reasoning"] = json!(false);
+        let (choice, _) = reply(&opened, whole).await;
+        assert!(is_shaped(&choice["message"]["content"]), "{choice}");
+        opened.server.shutdown().await;
 
-    // The opening tag is the likeliest token, and the closing one after it has been written.
-    let (asked, _folder) = host(ASKING).await;
-    let bias = json!({OPEN.to_string(): 100, CLOSE.to_string(): 80});
-    let fields = json!({"structured_outputs": digits, "logit_bias": bias, "repetition_penalty": 2});
-    let (choice, details) = reply(&asked, fields).await;
-    assert!(
-        is_shaped(&choice["message"]["content"]) && details["reasoning_tokens"] == 2,
-        "{choice}: {details}"
-    );
-    let (choice, details) = reply(&asked, json!({"structured_outputs": digits})).await;
-    assert!(
-        is_shaped(&choice["message"]["content"]) && details["reasoning_tokens"] == 0,
-        "{choice}: {details}"
-    );
-    asked.server.shutdown().await;
+        // The opening tag is the likeliest token, and the closing one after it has been written.
+        let (asked, _folder) = host(ASKING, special).await;
+        let bias = json!({OPEN.to_string(): 100, CLOSE.to_string(): 80});
+        let fields = json!({"structured_outputs": digits, "logit_bias": bias, "repetition_penalty": 2});
+        let (choice, details) = reply(&asked, fields).await;
+        assert!(
+            is_shaped(&choice["message"]["content"]) && details["reasoning_tokens"] == 2,
+            "{choice}: {details}"
+        );
+        let (choice, details) = reply(&asked, json!({"structured_outputs": digits})).await;
+        assert!(
+            is_shaped(&choice["message"]["content"]) && details["reasoning_tokens"] == 0,
+            "{choice}: {details}"
+        );
+        asked.server.shutdown().await;
+    }
 }

@@ -1,7 +1,7 @@
 //! Output that must be something, and calls of functions: valid however unwilling the model, and nothing that
 //! a client asks for ends the engine.
 
-use crate::common::{Host, config, model_with_tools, parse_events, request};
+use crate::common::{Host, config, model_with_tools, name_tags, parse_events, request};
 use infer_server::config::Config;
 use serde_json::{Value, json};
 
@@ -235,4 +235,42 @@ async fn calls_that_have_to_come_come_whole_and_streamed() {
         }
         host.server.shutdown().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_whose_tags_are_special_tokens_are_found_whole_and_streamed() {
+    let folder = model_with_tools("hermes");
+    name_tags(folder.path(), ["<tool_call>", "</tool_call>"], true);
+    let host = Host::start(Config { model: folder.path().display().to_string(), ..config() }).await;
+    let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();
+    // Stands for a model that decides to call: special tokens can be required by their ids alone.
+    let grammar = r#"start: <[2]> "\n{\"name\": \"stop\", \"arguments\": {}}\n" <[3]>"#;
+    let mut body = json!({"model": name, "messages": [{"role": "user", "content": "Go."}], "tools": tools(),
+        "structured_outputs": {"grammar": grammar}, "max_tokens": 120});
+    let answer = host.post("/v1/chat/completions", &body).await;
+    let (status, whole) = (answer.status(), answer.json::<Value>().await.unwrap());
+    assert_eq!(status, 200, "{whole}");
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{choice}");
+    assert_eq!(choice["message"]["content"], Value::Null, "{choice}");
+    let function = json!({"name": "stop", "arguments": "{}"});
+    assert_eq!(choice["message"]["tool_calls"][0]["function"], function, "{choice}");
+
+    body["stream"] = json!(true);
+    let answer = host.post("/v1/chat/completions", &body).await;
+    let chunks = parse_events(&answer.text().await.unwrap());
+    let deltas: Vec<&Value> = chunks.iter().map(|(_, chunk)| &chunk["choices"][0]["delta"]).collect();
+    let calls: Vec<&Value> = deltas.iter().filter_map(|d| d["tool_calls"].as_array()).flatten().collect();
+    assert_eq!(calls[0]["function"]["name"], "stop", "{deltas:?}");
+    let arguments: String = calls.iter().filter_map(|call| call["function"]["arguments"].as_str()).collect();
+    assert_eq!(arguments, "{}");
+    assert!(deltas.iter().all(|delta| delta["content"].as_str().is_none_or(str::is_empty)), "{deltas:?}");
+
+    // Nobody looks for calls where none is offered, so there the tags have no text.
+    body["stream"] = json!(false);
+    body["tools"] = json!([]);
+    let whole: Value = host.post("/v1/chat/completions", &body).await.json().await.unwrap();
+    let content = "\n{\"name\": \"stop\", \"arguments\": {}}\n";
+    assert_eq!(whole["choices"][0]["message"]["content"], content, "{whole}");
+    host.server.shutdown().await;
 }

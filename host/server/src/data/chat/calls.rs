@@ -8,6 +8,8 @@ use super::call_json::{CallJson, Found, NO_ARGUMENTS};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+/// The tags of calls in the style of Hermes.
+pub const TAGS: [&str; 2] = [OPEN, CLOSE];
 
 /// A part of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -58,6 +58,7 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
         },
         logprobs: logprobs.is_some().then(|| served.tokenizer.clone()),
     };
+    let tags = replies.speech.tags();
     let tokens: Arc<[u32]> = tokens.into();
     let prompt_tokens = tokens.len() as u32;
     let prompts = vec![tokens];
@@ -65,6 +66,7 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
         source: "messages",
         prompts,
         goes_on: false,
+        tags,
         longest: max_tokens.map_or(Longest::Room(u32::MAX), Longest::Asked),
         logprobs,
         prompt_logprobs: None,

@@ -42,8 +42,8 @@ impl GivenTemplate {
 /// A template that is ready or being prepared.
 pub struct PendingTemplate(watch::Receiver<Found>);
 
-/// `None` until it is known whether there is a template.
-type Found = Option<Option<Arc<ChatTemplate>>>;
+/// `None` until it is known whether there is a template; then the template, if there is one, or what is wrong with it.
+type Found = Option<Result<Option<Arc<ChatTemplate>>, Arc<str>>>;
 
 impl PendingTemplate {
     /// Starts to prepare a template on a thread of its own: the given one, with the checkpoint's special
@@ -61,19 +61,23 @@ impl PendingTemplate {
                 None => load(&sandbox()?, &files),
             });
             // Everything else works without it. Sending fails if the host has ended.
-            let _ = found.send(Some(template.unwrap_or_else(|error| {
+            let _ = found.send(Some(template.map_err(|error| {
                 tracing::warn!("chat completions are not available: {error}");
-                None
+                Arc::from(error.message)
             })));
         })?;
         Ok(Self(pending))
     }
 
     /// Waits until it is known whether there is a template, and returns it.
-    pub async fn ready(&self) -> Option<Arc<ChatTemplate>> {
+    ///
+    /// # Errors
+    /// What is wrong with the template.
+    pub async fn ready(&self) -> Result<Option<Arc<ChatTemplate>>, Arc<str>> {
         let mut pending = self.0.clone();
         // Fails if the thread has ended without a result.
-        pending.wait_for(Option::is_some).await.ok().and_then(|found| found.clone().flatten())
+        let found = pending.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
+        found.unwrap_or_else(|| Err(Arc::from("the thread that prepares the chat template has ended")))
     }
 }
 

@@ -10,6 +10,8 @@ use crate::data::structured::Prelude;
 
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
+/// The tags of reasoning.
+pub const TAGS: [&str; 2] = [OPEN, CLOSE];
 
 /// Whether a choice begins with reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +27,6 @@ pub enum Expected {
 /// How a choice begins, and what precedes its required form, if it has one. The form holds from the first token if
 /// the tags are not tokens of the model.
 pub fn expect(opened: bool, shaped: bool, tokenizer: &Tokenizer) -> (Expected, Prelude) {
-    // Special tokens have no text in an output, so reasoning would seem to go on for ever.
-    if tokenizer.is_special(CLOSE) {
-        return (Expected::Never, Prelude::None);
-    }
     match (opened, shaped, tokenizer.id(OPEN), tokenizer.id(CLOSE)) {
         (true, true, _, Some(close)) => (Expected::Opened, Prelude::Opened { close }),
         (true, true, _, None) => (Expected::Never, Prelude::None),

@@ -3,8 +3,8 @@
 use infer_chat::Tools;
 use infer_core::FinishReason;
 
-use super::calls::{Calls, Part};
-use super::reasoning::{Expected, Reasoning, Separated};
+use super::calls::{self, Calls, Part};
+use super::reasoning::{self, Expected, Reasoning, Separated};
 use crate::data::response::Go;
 use crate::data::sequence::outcome::{Outcome, openai_reason};
 
@@ -21,6 +21,20 @@ pub struct Speech {
     pub names: Vec<String>,
     /// Whether it may call several.
     pub parallel: bool,
+}
+
+impl Speech {
+    /// The tags that a [`Speaker`] looks for, which need text even where they are special tokens.
+    pub fn tags(&self) -> Vec<&'static str> {
+        let mut tags = Vec::new();
+        if self.reasoning != Expected::Never {
+            tags.extend(reasoning::TAGS);
+        }
+        if self.style == Tools::Hermes && !self.names.is_empty() {
+            tags.extend(calls::TAGS);
+        }
+        tags
+    }
 }
 
 /// Divides one choice's output into parts.
@@ -141,13 +155,17 @@ impl Speaker {
 #[cfg(test)]
 mod tests {
     use infer_api::usage::{Timings, Usage};
+    use infer_model::{Source, Tokenizer};
 
     use super::*;
 
-    fn speaker(parallel: bool) -> Speaker {
+    fn speech(parallel: bool) -> Speech {
         let names = vec!["time".to_owned(), "weather".to_owned()];
-        let (reasoning, style) = (Expected::Tagged, Tools::Hermes);
-        Speaker::new(&Speech { reasoning, shaped: false, style, names, parallel })
+        Speech { reasoning: Expected::Tagged, shaped: false, style: Tools::Hermes, names, parallel }
+    }
+
+    fn speaker(parallel: bool) -> Speaker {
+        Speaker::new(&speech(parallel))
     }
 
     #[test]
@@ -197,6 +215,59 @@ mod tests {
             };
             assert_eq!(speaker.reason(&outcome).as_deref(), Some(expected), "{text}");
         }
+    }
+
+    /// The parts of an output, with adjacent texts joined. All tags are special tokens.
+    fn parts_of(speech: &Speech, output: &str) -> Vec<Part> {
+        let (_, file) = infer_demo::FILES.iter().find(|(name, _)| *name == "tokenizer.json").unwrap();
+        let mut file = String::from_utf8(file.to_vec()).unwrap();
+        let tags = ["<think>", "</think>", "<tool_call>", "</tool_call>"];
+        let own = ["<|begin|>", "<|system|>", "<|user|>", "<|assistant|>"];
+        for (own, tag) in own.into_iter().zip(tags) {
+            file = file.replace(own, tag);
+        }
+        let tokenizer = Tokenizer::load(&Source::Embedded(&[("tokenizer.json", file.as_bytes())])).unwrap();
+        assert!(tags.into_iter().all(|tag| tokenizer.is_special(tag)));
+        let mut detokenizer = tokenizer.detokenizer().spelling(&speech.tags());
+        let mut speaker = Speaker::new(speech);
+        let mut parts = Vec::new();
+        for token in tokenizer.encode(output, false).unwrap() {
+            parts.extend(speaker.token(detokenizer.push(token)));
+        }
+        parts.extend(speaker.push(detokenizer.finish()));
+        parts.extend(speaker.finish());
+        let mut joined: Vec<Part> = Vec::new();
+        for part in parts {
+            match (joined.last_mut(), part) {
+                (Some(Part::Text(a)), Part::Text(b))
+                | (Some(Part::Reasoning(a)), Part::Reasoning(b))
+                | (Some(Part::Arguments(a)), Part::Arguments(b)) => a.push_str(&b),
+                (_, part) => joined.push(part),
+            }
+        }
+        joined
+    }
+
+    #[test]
+    fn tags_that_are_special_tokens_are_found_and_have_no_text_where_nobody_looks_for_them() {
+        let call = r#"{"name": "time", "arguments": {"a": 1}}"#;
+        let output = &format!("<think>One or two.</think>So:<tool_call>{call}</tool_call>");
+        let reasoned = Part::Reasoning("One or two.".to_owned());
+        let called = [
+            Part::Text("So:".to_owned()),
+            Part::Call { name: "time".to_owned() },
+            Part::Arguments(r#"{"a": 1}"#.to_owned()),
+            Part::Done,
+        ];
+        let both = speech(true);
+        assert_eq!(parts_of(&both, output), [vec![reasoned.clone()], called.to_vec()].concat());
+        let no_calls = Speech { names: Vec::new(), ..both };
+        assert_eq!(parts_of(&no_calls, output), [reasoned, Part::Text(format!("So:{call}"))]);
+        let unseparated = Speech { reasoning: Expected::Never, ..both.clone() };
+        let text = Part::Text("One or two.So:".to_owned());
+        assert_eq!(parts_of(&unseparated, output), [vec![text], called[1..].to_vec()].concat());
+        let llama = Speech { style: Tools::Llama3, reasoning: Expected::Never, ..both };
+        assert_eq!(parts_of(&llama, output), [Part::Text(format!("One or two.So:{call}"))]);
     }
 
     #[test]

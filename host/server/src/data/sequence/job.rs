@@ -66,6 +66,8 @@ pub struct Job {
     pub prompts: Vec<Arc<[u32]>>,
     /// Whether the output continues the prompt's text (a completion) or begins a text of its own (a reply).
     pub goes_on: bool,
+    /// What the output's text shows even where these are special tokens.
+    pub tags: Vec<&'static str>,
     /// Token limit of each choice.
     pub longest: Longest,
     /// Alternatives to report for each generated token.
@@ -160,11 +162,12 @@ impl Job {
     /// A constrained output keeps every blank, a completion continues its prompt's text, and a reply starts a
     /// new text.
     fn detokenizer(&self, served: &Served, prompt: &[u32]) -> Detokenizer {
-        match (&self.shape, self.goes_on) {
+        let detokenizer = match (&self.shape, self.goes_on) {
             (Some(_), _) => served.tokenizer.detokenizer_within(),
             (None, true) => served.tokenizer.detokenizer_after(prompt),
             (None, false) => served.tokenizer.detokenizer(),
-        }
+        };
+        detokenizer.spelling(&self.tags)
     }
 
     fn check_tokens(&self, served: &Served) -> Result<(), ApiError> {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use infer_model::{Detokenizer, StopStrings};
+use infer_model::{Detokenizer, StopStep, StopStrings};
 
 /// The text of one sequence.
 pub struct Text {
@@ -21,7 +21,7 @@ pub struct Text {
 /// What ends a sequence's text.
 #[derive(Clone, Debug)]
 pub struct Ending {
-    /// Stop strings, which count after the first `min_tokens`.
+    /// Stop strings, which count if they end after the first `min_tokens`.
     pub stops: Vec<String>,
     /// End tokens. They add no text.
     pub tokens: Arc<[u32]>,
@@ -62,23 +62,30 @@ impl Text {
             text.push_str(&self.detokenizer.finish());
         }
         let chars = text.chars().count() as u32;
-        let watched = self.stops.as_mut().filter(|_| self.tokens > self.min_tokens);
-        let Some(stops) = watched else { return Piece { text, chars, stopped: false } };
-        let step = stops.push(&text);
-        text = step.text;
-        if !step.stopped && is_last {
+        let StopStep { mut text, stopped } = self.watch(text);
+        if !stopped
+            && is_last
+            && let Some(stops) = &mut self.stops
+        {
             text.push_str(&stops.finish());
         }
-        Piece { text, chars, stopped: step.stopped }
+        Piece { text, chars, stopped }
     }
 
     /// Returns the text held back, if the sequence was cut off before its last token.
     pub fn finish(&mut self) -> String {
-        let mut text = self.detokenizer.finish();
+        let text = self.detokenizer.finish();
+        let mut text = self.watch(text).text;
         if let Some(stops) = &mut self.stops {
-            text = stops.push(&text).text + &stops.finish();
+            text.push_str(&stops.finish());
         }
         text
+    }
+
+    /// Looks for stop strings in the text of the last token.
+    fn watch(&mut self, text: String) -> StopStep {
+        let Some(stops) = &mut self.stops else { return StopStep { text, stopped: false } };
+        if self.tokens > self.min_tokens { stops.push(&text) } else { stops.pass(&text) }
     }
 
     /// Number of tokens so far.
@@ -147,5 +154,34 @@ mod tests {
         let expected = ["a ", "a cache, a ", "a cache, a cache, a ", "a cache, a cache, a cache"];
         assert!(texts.iter().all(|text| expected.contains(&text.as_str())), "{texts:?}");
         assert!(texts.contains(&expected[1].to_owned()), "{texts:?}");
+    }
+
+    #[test]
+    fn stop_string_may_begin_within_min_tokens() {
+        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        let tokens = tokenizer.encode("a cache, a cache, a cache", false).unwrap();
+        let mut detokenizer = tokenizer.detokenizer();
+        let texts: Vec<String> = tokens.iter().map(|&token| detokenizer.push(token)).collect();
+        let ending = |stop: String, min_tokens: usize, max_tokens: usize| Ending {
+            stops: vec![stop],
+            tokens: Arc::default(),
+            min_tokens: min_tokens as u32,
+            max_tokens: max_tokens as u32,
+        };
+        for at in 1..tokens.len() {
+            let mut text = Text::new(tokenizer.detokenizer(), ending(texts[at - 1..=at].concat(), at, 100));
+            let pieces: Vec<Piece> = tokens[..=at].iter().map(|&token| text.push(token)).collect();
+            let shown: String = pieces.iter().map(|piece| &*piece.text).collect();
+            assert_eq!(shown, texts[..at - 1].concat(), "min_tokens {at}");
+            assert!(pieces[at].stopped, "min_tokens {at}");
+        }
+        // What is held back for one is sent with the last token or, if that never arrives, by `finish`.
+        let (written, all) = (texts.concat(), tokens.len());
+        for max_tokens in [all, 100] {
+            let mut text = Text::new(tokenizer.detokenizer(), ending(format!("{written}s"), all, max_tokens));
+            let shown: String = tokens.iter().map(|&token| text.push(token).text).collect();
+            assert_eq!(shown, if max_tokens == all { written.as_str() } else { "" });
+            assert_eq!(shown + &text.finish(), written);
+        }
     }
 }
