@@ -339,6 +339,8 @@ fn a_step_budget_fault_is_attributed_to_the_slowest_member() {
                     bench.submit(request(prompt(seed, 4), 2));
                 }
                 bench.run();
+                // Another second: only the step's budget counts.
+                bench.now = bench.now.plus(Micros(1_000_000));
             }
             let (kind, member, message) = blamed(&mut bench);
             assert_eq!((kind, &*member), (FaultKind::StepBudget, slow), "shadow: {shadow}");

@@ -379,6 +379,9 @@ fn a_policy_that_comes_back_is_not_blamed_for_its_successor() {
     assert_eq!(bench.changes(), ["candidate", "scripted"]);
 }
 
+/// A state that can't be exported.
+const SPOILT: u8 = 255;
+
 /// A scheduler whose state is one number, and which records imports.
 #[derive(Clone, Default)]
 struct Keeper {
@@ -393,7 +396,10 @@ impl Policy for Keeper {
     }
 
     fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
-        Ok(vec![*self.state.lock().unwrap()])
+        match *self.state.lock().unwrap() {
+            SPOILT => Err(trap()),
+            state => Ok(vec![state]),
+        }
     }
 
     fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
@@ -434,6 +440,46 @@ fn a_restart_continues_from_the_last_state_exported_or_imported() {
     *new.state.lock().unwrap() = 4;
     bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("the shadow");
     assert_eq!(fail(&mut bench, &new), [4], "what it had when it was promoted");
+}
+
+#[test]
+fn a_policy_whose_state_cannot_be_exported_three_times_in_a_row_is_removed() {
+    // Far more apart than strikes that add up.
+    let config = EngineConfig { max_strikes: 2, strike_window: Micros(1_000), ..small() };
+    let serve = |bench: &mut Bench, steps: u32| {
+        for _ in 0..steps {
+            if !bench.engine.has_work() {
+                bench.submit(request(prompt(1, 9), 4));
+            }
+            bench.step();
+        }
+    };
+    let keeper = Keeper::default();
+    let mut bench = Bench::new(config);
+    bench.engine.swap(AnyPolicy::Scheduler(Box::new(keeper.clone())), bench.now);
+    serve(&mut bench, 500);
+    let export = |bench: &mut Bench, state: u8| {
+        *keeper.state.lock().unwrap() = state;
+        serve(bench, 1_000);
+    };
+    for state in [1, SPOILT, SPOILT, 2, SPOILT] {
+        export(&mut bench, state);
+    }
+    assert_eq!(
+        (bench.faults().len(), bench.changes()),
+        (3, vec!["keeper"]),
+        "a good one starts the count again"
+    );
+    assert_eq!(*keeper.given.lock().unwrap(), [1, 1, 2], "each restart winds it back");
+    for state in [SPOILT, SPOILT] {
+        export(&mut bench, state);
+    }
+    assert_eq!((bench.faults().len(), bench.changes()), (5, vec!["keeper", "builtin-fcfs"]));
+    let reason = bench.events.iter().rev().find_map(|event| match event {
+        Event::PolicyChanged { reason, .. } => Some(reason.clone()),
+        _ => None,
+    });
+    assert_eq!(reason.unwrap(), "trap: it fell over (3 exports of its state in a row failed)");
 }
 
 /// Admits everything, slowly.

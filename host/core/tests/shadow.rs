@@ -130,6 +130,59 @@ fn a_failing_shadow_is_removed_without_affecting_the_live_policy() {
     }
 }
 
+/// A scheduler whose calls take this much processor time each.
+struct Costly {
+    takes: Micros,
+    spent: Micros,
+}
+
+impl Policy for Costly {
+    fn info(&self) -> Arc<PolicyInfo> {
+        info("costly")
+    }
+
+    fn spent(&self) -> Micros {
+        self.spent
+    }
+}
+
+impl SchedulerPolicy for Costly {
+    fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault> {
+        self.spent = self.spent.plus(self.takes);
+        Ok(fcfs(step))
+    }
+}
+
+#[test]
+fn a_shadow_that_takes_more_than_a_quarter_of_the_time_ends() {
+    // Steps take a millisecond: 245 and 260 of a second's 1,000, after what it took before it ran here.
+    for (takes, ends) in [(245, false), (260, true)] {
+        let mut bench = Bench::new(small());
+        let policy = Costly { takes: Micros(takes), spent: Micros(9_000_000) };
+        bench.engine.shadow(AnyPolicy::Scheduler(Box::new(policy)), bench.now);
+        for turn in 0..3_000 {
+            if !bench.engine.has_work() {
+                bench.submit(request(prompt(turn, 9), 6));
+            }
+            bench.step();
+        }
+        let report = report(&mut bench, PolicyKind::Scheduler);
+        let (state, kinds): (_, &[FaultKind]) = match ends {
+            true => (ShadowState::Failed, &[FaultKind::StepBudget]),
+            false => (ShadowState::Watching, &[]),
+        };
+        assert_eq!((report.state, bench.faults()), (state, kinds.to_vec()), "{report:?}");
+        if ends {
+            assert_eq!(
+                report.reason,
+                "step-budget: its calls within a second took 251 ms, over 250 ms in all"
+            );
+            let fault = report.fault.expect("it failed");
+            assert!(fault.removed && fault.culprits.is_empty(), "live it would be within its limits");
+        }
+    }
+}
+
 /// Counts its calls, and hands the count on.
 struct Counting(Arc<Mutex<u64>>);
 

@@ -1,4 +1,4 @@
-//! The time budget that all calls of a slot share within one step.
+//! The time budgets that all calls of a slot share.
 
 use crate::ids::Micros;
 use crate::policy::{FaultKind, Policy, PolicyFault};
@@ -6,6 +6,12 @@ use crate::policy::{FaultKind, Policy, PolicyFault};
 /// Processor time that a policy's calls may take in one step: five calls' worth of the per-call limit. A step can
 /// make hundreds of calls, each within its own limit, and every stream would wait for their sum.
 const STEP_BUDGET: Micros = Micros(100_000);
+
+/// Processor time that a shadow's calls may take of each second. The live policy's time is what an operator chose to
+/// spend on decisions; a shadow's is spent on none, while every stream waits for it.
+const SHADOW_BUDGET: Micros = Micros(250_000);
+
+const SECOND: Micros = Micros(1_000_000);
 
 /// What a slot's calls have left of the current step.
 #[derive(Default)]
@@ -26,12 +32,47 @@ impl Budget {
     }
 }
 
+/// What a shadow's calls have taken of the current second.
+pub(super) struct Share {
+    since: Micros,
+    /// The policy's total before it.
+    before: Micros,
+}
+
+impl Share {
+    pub fn new<P: Policy + ?Sized>(policy: &P, now: Micros) -> Self {
+        Self { since: now, before: policy.spent() }
+    }
+
+    /// Starts the next second, if the current one is over.
+    pub fn begin_call<P: Policy + ?Sized>(&mut self, policy: &P, now: Micros) {
+        if now.since(self.since) >= SECOND {
+            *self = Self::new(policy, now);
+        }
+    }
+
+    /// The fault of a shadow that took more than its share. No member of a list is to blame: live, all of them would
+    /// be within their limits.
+    pub fn exceeded<P: Policy + ?Sized>(&self, policy: &P) -> Option<PolicyFault> {
+        exceeded(policy, self.before, SHADOW_BUDGET, "within a second")
+    }
+}
+
 /// The fault of a policy whose calls of one step took too long; `before` is its total before the step.
 pub(super) fn over_budget<P: Policy + ?Sized>(policy: &P, before: Micros) -> Option<PolicyFault> {
+    exceeded(policy, before, STEP_BUDGET, "of one step").map(|fault| policy.attribute(fault))
+}
+
+fn exceeded<P: Policy + ?Sized>(
+    policy: &P,
+    before: Micros,
+    budget: Micros,
+    span: &str,
+) -> Option<PolicyFault> {
     let spent = policy.spent().since(before);
-    (spent > STEP_BUDGET).then(|| {
-        let (spent, budget) = (spent.0 / 1_000, STEP_BUDGET.0 / 1_000);
-        let message = format!("its calls of one step took {spent} ms, over {budget} ms in all");
-        policy.attribute(PolicyFault::new(FaultKind::StepBudget, message))
+    (spent > budget).then(|| {
+        let (spent, budget) = (spent.0.div_ceil(1_000), budget.0 / 1_000);
+        let message = format!("its calls {span} took {spent} ms, over {budget} ms in all");
+        PolicyFault::new(FaultKind::StepBudget, message)
     })
 }

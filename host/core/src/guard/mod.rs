@@ -1,8 +1,8 @@
 //! One policy slot: the live policy, the previous one, and the built-in that replaces both when they fail.
 //!
 //! Every policy call goes through `ask`. A fault costs no request anything: the built-in answers the same call at
-//! once. Too many faults within a window, or a failing restart, remove the policy; the previous one comes back, or
-//! else the built-in, which needs nothing from the failed one. A policy can also be tried: beside the live one
+//! once. Too many faults within a window, failing exports in a row, or a failing restart remove the policy; the previous
+//! one comes back, or else the built-in, which needs nothing from the failed one. A policy can also be tried: beside the live one
 //! (`shadow`), or live and watched (`canary`). Deliberately absent: what the calls mean.
 
 mod budget;
@@ -11,6 +11,7 @@ mod shadow;
 mod tenure;
 
 use std::collections::VecDeque;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 pub(crate) use canary::{Company, Trial};
@@ -38,11 +39,26 @@ pub(crate) struct Context<'a> {
     pub retired: &'a mut Vec<AnyPolicy>,
 }
 
+/// Exports in a row whose failure removes a policy. They may be too far apart for its strikes to add up, and each
+/// winds it back to the copy before.
+const MAX_FAILED_EXPORTS: u32 = 3;
+
 /// How many faults within what time remove a policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Strikes {
     pub max: u32,
     pub window: Micros,
+}
+
+/// What a fault means for the live policy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    /// It counts, and removes the policy if it is one too many within the window.
+    Strike,
+    /// It was one too many by another count.
+    LastStrike,
+    /// It removes the policy by itself.
+    Fatal,
 }
 
 /// A fault that counts towards the live policy's removal.
@@ -138,7 +154,7 @@ impl<P: Policy + ?Sized> Slot<P> {
                 }
                 Err(fault) => {
                     tenure.broken = true;
-                    self.strike(cx, fault, view(), false);
+                    self.strike(cx, fault, view(), Weight::Strike);
                 }
             }
         }
@@ -169,7 +185,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         let fault = self.current.as_ref().and_then(|t| over_budget(&*t.policy, self.budget.before));
         if let Some(fault) = fault {
             self.budget.over = true;
-            self.strike(cx, fault, view(), false);
+            self.strike(cx, fault, view(), Weight::Strike);
         }
     }
 
@@ -183,7 +199,7 @@ impl<P: Policy + ?Sized> Slot<P> {
     pub fn condemn(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView) {
         if let Some(tenure) = &self.current {
             let fault = tenure.policy.attribute(fault);
-            self.strike(cx, fault, view, true);
+            self.strike(cx, fault, view, Weight::Fatal);
         }
     }
 
@@ -194,34 +210,32 @@ impl<P: Policy + ?Sized> Slot<P> {
         {
             match tenure.resume() {
                 Ok(()) => self.renew(Renewal::Blank),
-                Err(fault) => self.strike(cx, fault, FaultView::Lifecycle, true),
+                Err(fault) => self.strike(cx, fault, FaultView::Lifecycle, Weight::Fatal),
             }
         }
     }
 
-    fn strike(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView, at_once: bool) {
+    fn strike(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView, weight: Weight) {
         self.faults += 1;
         let policy = fault.member.clone().unwrap_or_else(|| self.info());
         self.strikes.push_back(Strike { at: cx.now, culprit: Culprit { policy, reason: fault.to_string() } });
         while self.strikes.front().is_some_and(|strike| cx.now.since(strike.at) > self.limits.window) {
             self.strikes.pop_front();
         }
-        let last = self.strikes.len() >= self.limits.max as usize;
-        let at_once = at_once || self.on_trial();
-        let removed = last || at_once;
-        let reason = if at_once || self.limits.max <= 1 {
-            fault.to_string()
-        } else {
-            format!(
-                "{} faults in {} s, the last: {fault}",
-                self.strikes.len(),
-                self.limits.window.0 / 1_000_000
-            )
+        let weight = match weight {
+            _ if self.on_trial() => Weight::Fatal,
+            Weight::Strike if self.limits.max <= 1 => Weight::LastStrike,
+            weight => weight,
         };
-        let culprits = match (at_once, removed) {
-            (true, _) => self.culprits().pop().into_iter().collect(),
-            (false, true) => self.culprits(),
-            (false, false) => Vec::new(),
+        let full = self.strikes.len() >= self.limits.max as usize;
+        let (removed, reason, culprits) = match weight {
+            Weight::Fatal => (true, fault.to_string(), self.culprits().pop().into_iter().collect()),
+            Weight::LastStrike => (true, fault.to_string(), self.culprits()),
+            Weight::Strike if full => {
+                let (count, seconds) = (self.strikes.len(), self.limits.window.0 / 1_000_000);
+                (true, format!("{count} faults in {seconds} s, the last: {fault}"), self.culprits())
+            }
+            Weight::Strike => (false, String::new(), Vec::new()),
         };
         let fault = Fault {
             slot: self.kind,
@@ -285,8 +299,14 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// Keeps a copy of the live policy's state.
     pub fn save_state(&mut self, cx: &mut Context<'_>) {
         self.mend(cx);
-        if let Some(Err(fault)) = self.current.as_mut().map(Tenure::export) {
-            self.strike(cx, fault, FaultView::Lifecycle, false);
+        let Some(tenure) = &mut self.current else { return };
+        if let Err(mut fault) = tenure.export() {
+            let mut weight = Weight::Strike;
+            if tenure.failed_exports >= MAX_FAILED_EXPORTS {
+                weight = Weight::LastStrike;
+                let _ = write!(fault.message, " ({MAX_FAILED_EXPORTS} exports of its state in a row failed)");
+            }
+            self.strike(cx, fault, FaultView::Lifecycle, weight);
         }
     }
 

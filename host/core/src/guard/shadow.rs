@@ -1,10 +1,12 @@
 //! A shadow in a slot: gets the live policy's calls, right after it and with the same view.
 //!
-//! Its answers are checked like live ones and compared, never applied. Its first fault removes it.
+//! Its answers are checked like live ones and compared, never applied. Its first fault removes it; taking more than
+//! its share of the time is one.
 //! Deliberately absent: what the answers mean; the caller compares them.
 
 use std::sync::Arc;
 
+use super::budget::Share;
 use super::{Context, Slot, over_budget};
 use crate::event::Event;
 use crate::ids::Micros;
@@ -16,6 +18,7 @@ pub(super) struct Shadow<P: ?Sized> {
     report: ShadowReport,
     /// Its calls' total before this step.
     spent: Micros,
+    share: Share,
     /// The state that it began from.
     state: Vec<u8>,
     /// It was restarted on arrival, so it has forgotten what it was primed with.
@@ -83,8 +86,8 @@ impl<P: Policy + ?Sized> Slot<P> {
             live_stats: CallStats::default(),
         };
         policy.begin_step();
-        let spent = policy.spent();
-        self.shadow = Some(Shadow { policy, report, spent, state, blank });
+        let (spent, share) = (policy.spent(), Share::new(&*policy, cx.now));
+        self.shadow = Some(Shadow { policy, report, spent, share, state, blank });
         self.tell_shadow(cx);
         restored
     }
@@ -107,8 +110,14 @@ impl<P: Policy + ?Sized> Slot<P> {
     ) {
         let Some(shadow) = &mut self.shadow else { return };
         let report = &mut shadow.report;
-        let compared = question(&mut shadow.policy)
-            .and_then(|compared| over_budget(&*shadow.policy, shadow.spent).map_or(Ok(compared), Err));
+        shadow.share.begin_call(&*shadow.policy, cx.now);
+        let mut over_share = false;
+        let compared = question(&mut shadow.policy).and_then(|compared| {
+            let policy = &*shadow.policy;
+            over_budget(policy, shadow.spent)
+                .or_else(|| shadow.share.exceeded(policy).inspect(|_| over_share = true))
+                .map_or(Ok(compared), Err)
+        });
         match compared {
             Ok(Compared::Told) => {}
             Ok(Compared::Same) => {
@@ -126,6 +135,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             Err(fault) => {
                 let reason = fault.to_string();
                 let policy = fault.member.clone().unwrap_or_else(|| report.policy.clone());
+                let culprit = Culprit { policy, reason: reason.clone() };
                 let fault = Fault {
                     slot: self.kind,
                     policy: report.policy.clone(),
@@ -136,7 +146,8 @@ impl<P: Policy + ?Sized> Slot<P> {
                     state: std::mem::take(&mut shadow.state),
                     shadow: true,
                     removed: true,
-                    culprits: vec![Culprit { policy, reason: reason.clone() }],
+                    // Live it would be within its limits.
+                    culprits: if over_share { Vec::new() } else { vec![culprit] },
                 };
                 report.fault = Some(Arc::new(fault.clone()));
                 cx.events.push(Event::PolicyFault(Box::new(fault)));

@@ -10,17 +10,27 @@ pub(super) struct Tenure<P: ?Sized> {
     pub broken: bool,
     /// What it last exported or imported: the only copy, from which a restarted instance begins.
     pub state: Vec<u8>,
+    /// Exports that failed since one succeeded.
+    pub failed_exports: u32,
 }
 
 impl<P: Policy + ?Sized> Tenure<P> {
     pub fn new(policy: Box<P>, since: Micros) -> Self {
-        Self { policy, since, broken: false, state: Vec::new() }
+        Self { policy, since, broken: false, state: Vec::new(), failed_exports: 0 }
     }
 
     /// Keeps a copy of its state. An error leaves it broken, with the copy that it had.
     pub fn export(&mut self) -> Result<(), PolicyFault> {
-        self.state = self.policy.export_state().inspect_err(|_| self.broken = true)?;
-        Ok(())
+        match self.policy.export_state() {
+            Ok(state) => {
+                (self.state, self.failed_exports) = (state, 0);
+                Ok(())
+            }
+            Err(fault) => {
+                (self.broken, self.failed_exports) = (true, self.failed_exports + 1);
+                Err(fault)
+            }
+        }
     }
 
     /// Imports a state and keeps a copy of the result: its earlier copy is older, and `state` may be a part of a

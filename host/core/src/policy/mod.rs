@@ -240,7 +240,7 @@ pub enum FaultKind {
     Trap,
     /// It ran past its deadline or out of fuel.
     Deadline,
-    /// Each of its calls of a step was in time, but all together were not.
+    /// Each of its calls of a step, or of a second in shadow, was in time, but all together were not.
     StepBudget,
     /// It asked for more memory than its limit.
     Memory,
@@ -300,7 +300,7 @@ pub struct Fault {
     /// Whether it removed the policy.
     pub removed: bool,
     /// If it did, the policies whose faults removed it, each once: the policy itself, or the members of a list that
-    /// failed within the window. Empty otherwise.
+    /// failed within the window. Empty otherwise, and if a shadow took more time than a shadow may.
     pub culprits: Vec<Culprit>,
 }
 
