@@ -106,6 +106,7 @@ impl StartError {
                     | PolicyError::File(..)
                     | PolicyError::Load(_)
                     | PolicyError::List(_)
+                    | PolicyError::ListConfig(_)
             ),
             _ => false,
         }

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 
 const CHECKSUM_BYTES: usize = 32;
-/// Artifacts kept; a policy's takes some hundred kilobytes, the chat renderer's some megabytes.
+/// Artifacts kept, those used last; a policy's takes some hundred kilobytes, the chat renderer's some megabytes.
 const MAX_FILES: usize = 64;
 /// No artifact of anything within the size limit comes near this.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -44,7 +44,7 @@ impl Cache {
         Ok(Self { dir: dir.to_owned(), compatibility: hasher.finish() })
     }
 
-    /// The artifact of the component or module with this digest; `None` if there is none.
+    /// The artifact of the component or module with this digest; `None` if there is none. Renews its age.
     pub(crate) fn get(&self, digest: &str) -> io::Result<Option<TrustedArtifact>> {
         let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).expect("a small flag");
         let mut file = match OpenOptions::new().read(true).custom_flags(no_follow).open(self.path(digest)) {
@@ -65,6 +65,8 @@ impl Cache {
             return Err(io::Error::other("has a wrong checksum"));
         }
         content.truncate(split);
+        // Without it, the artifact only goes sooner.
+        let _ = file.set_modified(SystemTime::now());
         Ok(Some(TrustedArtifact(content)))
     }
 
@@ -88,7 +90,7 @@ impl Cache {
         self.dir.join(format!("{digest}-{:016x}.cwasm", self.compatibility))
     }
 
-    /// Drops the oldest files beyond the bound.
+    /// Drops the least recently used files beyond the bound.
     fn evict(&self) -> io::Result<()> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.dir)? {

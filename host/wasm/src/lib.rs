@@ -41,6 +41,6 @@ pub mod wasi;
 
 pub use compiled::compile_module;
 pub use error::LoadError;
-pub use loader::{LoaderConfig, PolicyLoader};
+pub use loader::{LoaderConfig, PolicyLoader, is_reserved};
 pub use runtime::bare_config;
 pub use usage::Usage;

@@ -187,6 +187,11 @@ struct Prepared<W: World> {
     compiled: Compiled<Component>,
 }
 
+/// Whether a name is one that only the host's own policies have, so that no component with it loads.
+pub fn is_reserved(name: &str) -> bool {
+    name.strip_prefix(NATIVE).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
 /// Names and texts end up in URLs, logs, metrics and consoles.
 fn check_info(info: &PolicyInfo) -> Result<(), String> {
     let PolicyInfo { name, version, .. } = info;
@@ -196,7 +201,7 @@ fn check_info(info: &PolicyInfo) -> Result<(), String> {
             "its name must be 1 to 64 letters, digits or any of - _ . +, the first a letter or digit".into(),
         );
     }
-    if name == NATIVE || name.strip_prefix(NATIVE).is_some_and(|rest| rest.starts_with('-')) {
+    if is_reserved(name) {
         return Err(format!("its name is `{name}`, which is reserved for the host's own policies"));
     }
     if version.len() > 64 || !word(version) || !is_semantic(version) {

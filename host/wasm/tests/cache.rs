@@ -125,6 +125,12 @@ fn refused_components_are_not_cached() {
     assert_eq!(artifacts(&dir).len(), 1);
 }
 
+fn set_age(path: &Path, seconds: u64) {
+    let file = fs::File::options().write(true).open(path).expect("ours");
+    let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+    file.set_modified(at).expect("ours");
+}
+
 #[test]
 fn a_full_directory_loses_its_oldest_artifact_and_no_directory() {
     let home = tempfile::tempdir().expect("a directory");
@@ -134,13 +140,31 @@ fn a_full_directory_loses_its_oldest_artifact_and_no_directory() {
     let kept = artifacts(&dir).remove(0);
     fs::create_dir(dir.join("a-directory")).expect("ours");
     for at in 0..64 {
-        fs::write(dir.join(format!("older-{at}")), []).expect("ours");
-        let old = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(at);
-        let file = fs::File::options().write(true).open(dir.join(format!("older-{at}"))).expect("ours");
-        file.set_modified(old).expect("ours");
+        let older = dir.join(format!("older-{at}"));
+        fs::write(&older, []).expect("ours");
+        set_age(&older, at);
     }
     fs::remove_file(&kept).expect("ours");
     assert_eq!(name(&cached(&dir), &first), "first");
     assert!(kept.exists() && dir.join("a-directory").exists() && !dir.join("older-0").exists());
     assert_eq!(artifacts(&dir).len(), 65);
+}
+
+#[test]
+fn an_artifact_that_is_used_outlives_later_ones() {
+    let home = tempfile::tempdir().expect("a directory");
+    let dir = home.path().join("policies");
+    let (first, second) = guests();
+    assert_eq!(name(&cached(&dir), &first), "first");
+    let used = artifacts(&dir).remove(0);
+    set_age(&used, 0);
+    for at in 1..64 {
+        let later = dir.join(format!("later-{at}"));
+        fs::write(&later, []).expect("ours");
+        set_age(&later, at);
+    }
+    assert_eq!(name(&cached(&dir), &first), "first");
+    assert_eq!(name(&cached(&dir), &second), "second");
+    assert!(used.exists() && !dir.join("later-1").exists());
+    assert_eq!(artifacts(&dir).len(), 64);
 }

@@ -10,7 +10,7 @@ use infer_core::policy::{
 };
 use infer_core::request::RefusalReason;
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
-use support::{loader, view};
+use support::{fuel_loader, loader, view};
 
 fn kind(policy: &Bundled) -> PolicyKind {
     PolicyKind::ALL.into_iter().find(|kind| kind.name() == policy.kind).expect("a known kind")
@@ -183,4 +183,31 @@ fn lru_names_the_leaves_that_were_idle_longest() {
     assert_eq!(policy.evict(Micros(30), 3), blocks(&[5, 4, 9]));
     policy.restart().expect("a fresh instance");
     assert_eq!(policy.evict(Micros(30), 3), blocks(&[]), "it knows nothing until it is told again");
+}
+
+/// A search of all tenants for each block would take several times the fuel.
+#[test]
+fn tenant_quota_names_many_blocks_among_many_tenants_within_a_call() {
+    const TENANTS: u32 = 1_000;
+    let component = infer_bundle::find("prefix-cache", "tenant-quota").expect("it is shipped").component;
+    let mut policy = match fuel_loader().load(PolicyKind::PrefixCache, component, r#"{"slack": 1}"#) {
+        Ok(AnyPolicy::PrefixCache(policy)) => policy,
+        other => panic!("{other:?}"),
+    };
+    for first in (0..2 * TENANTS).step_by(100) {
+        let block: Vec<u32> = (first..first + 100).collect();
+        let rows = block.len();
+        let events = CacheEvents {
+            memory: Memory::default(),
+            at: vec![0; rows],
+            kind: vec![2; rows],
+            parent: vec![u32::MAX; rows],
+            depth: vec![0; rows],
+            tenant: block.iter().map(|block| block % TENANTS).collect(),
+            session: vec![0; rows],
+            block,
+        };
+        assert_eq!(policy.observe(&events), Ok(vec![]));
+    }
+    assert_eq!(policy.evict(Micros(1), 128), Ok((0..128).map(BlockId).collect()));
 }

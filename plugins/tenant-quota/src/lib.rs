@@ -73,16 +73,25 @@ impl PrefixCache for TenantQuota {
     fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {
         let mut by_held: BTreeSet<(usize, TenantId)> =
             self.held.iter().map(|(tenant, held)| (*held, *tenant)).collect();
+        let mut by_age = None;
         let mut named = Vec::new();
         while named.len() < need as usize
             && let Some(most) = by_held.last()
-            && let Some(taken) = self.victim(*most).and_then(|block| self.take(block))
+            && let Some(block) = self.victim(*most, &mut by_age)
+            && let Some(taken) = self.take(block)
         {
             let tenant = taken.key.0;
             let left = self.held.get(&tenant).copied().unwrap_or(0);
             by_held.remove(&(left + 1, tenant));
             if left > 0 {
                 by_held.insert((left, tenant));
+            }
+            if let Some(by_age) = &mut by_age {
+                by_age.remove(&(taken.key.1, block));
+                // The block before it may be a leaf now; no host shows one of another tenant there.
+                let above = taken.parent.and_then(|above| self.idle.key(above)).map(|key| key.0);
+                let owners = [Some(tenant), above].into_iter().flatten();
+                by_age.extend(owners.filter_map(|owner| self.oldest_of(owner)));
             }
             named.push(taken);
         }
@@ -93,14 +102,19 @@ impl PrefixCache for TenantQuota {
     }
 }
 
+/// Leaves by when they were used, among them the oldest of each tenant.
+type Leaves = BTreeSet<(u64, BlockId)>;
+
 impl TenantQuota {
-    /// The block that is evicted next, given the tenant that holds most.
-    fn victim(&self, (most, tenant): (usize, TenantId)) -> Option<BlockId> {
+    /// The block that is evicted next, given the tenant that holds most. Makes `by_age` once it is needed: to search
+    /// all tenants for each block would cost their product.
+    fn victim(&self, (most, tenant): (usize, TenantId), by_age: &mut Option<Leaves>) -> Option<BlockId> {
         let (all, tenants) = (self.idle.len() as f64, self.held.len() as f64);
         let bound = all / tenants + all * self.config.slack;
         let furthest = (most as f64 > bound).then(|| self.oldest_of(tenant)).flatten();
         // Equal, or within the slack: the least recently used of all.
-        let any = || self.held.keys().filter_map(|tenant| self.oldest_of(*tenant)).min();
+        let oldest = || self.held.keys().filter_map(|tenant| self.oldest_of(*tenant)).collect();
+        let any = || by_age.get_or_insert_with(oldest).first().copied();
         furthest.or_else(any).map(|(_, block)| block)
     }
 

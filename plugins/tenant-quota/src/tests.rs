@@ -106,20 +106,67 @@ fn within_the_slack_the_least_recently_used_block_goes_first() {
     }
 }
 
+fn event(kind: EventKind, block: u32, parent: Option<u32>, tenant: u32) -> Event {
+    Event {
+        at: Micros(1),
+        kind,
+        block: BlockId(block),
+        parent: parent.map(BlockId),
+        depth: 0,
+        tenant: TenantId(tenant),
+        session: SessionId(0),
+    }
+}
+
+/// What `evict` names, by a search of all leaves for each block.
+fn searched(policy: &TenantQuota, need: u32) -> Vec<BlockId> {
+    let (idle, held) = (policy.idle.clone(), policy.held.clone());
+    let mut left = TenantQuota { idle, held, ..*policy };
+    let mut named = Vec::new();
+    for _ in 0..need {
+        let held = left.held.iter().map(|(tenant, held)| (*held, *tenant));
+        let Some((most, loudest)) = held.max() else { break };
+        let (all, tenants) = (left.idle.len() as f64, left.held.len() as f64);
+        let above = most as f64 > all / tenants + all * left.config.slack;
+        let oldest = |only: Option<TenantId>| {
+            let mine = left.idle.leaves().filter(|((owner, _), _)| only.is_none_or(|only| only == *owner));
+            mine.map(|((_, used), block)| (used, block)).min()
+        };
+        let furthest = above.then(|| oldest(Some(loudest))).flatten();
+        let Some((_, block)) = furthest.or_else(|| oldest(None)) else { break };
+        left.take(block);
+        named.push(block);
+    }
+    named
+}
+
+#[test]
+fn it_names_what_a_search_of_all_leaves_finds() {
+    for_seeds(0..300, |rng| {
+        let slack = ["0", "0.05", "0.3", "1"][rng.between(0, 3) as usize];
+        let mut policy = policy(&format!("{{\"slack\": {slack}}}"));
+        for _ in 0..rng.between(1, 6) {
+            let mut events = Events::default();
+            for _ in 0..rng.between(1, 40) {
+                let kind = if rng.one_in(5) { EventKind::Reused } else { EventKind::Idle };
+                // Also parents of other tenants, and circles.
+                let parent = (!rng.one_in(3)).then(|| rng.between(0, 40));
+                events.push(event(kind, rng.between(0, 40), parent, rng.between(1, 5)));
+            }
+            policy.observe(&events);
+            let need = rng.between(1, 45);
+            let expected = searched(&policy, need);
+            assert_eq!(policy.evict(Micros(1), need), expected, "{need} with slack {slack}");
+        }
+    });
+}
+
 #[test]
 fn books_are_balanced_after_naming_everything() {
     let mut policy = policy("{}");
     let mut events = Events::default();
     for (block, tenant) in [(1, 1), (2, 1), (3, 2), (u32::MAX - 1, 3)] {
-        events.push(Event {
-            at: Micros(1),
-            kind: EventKind::Idle,
-            block: BlockId(block),
-            parent: None,
-            depth: 0,
-            tenant: TenantId(tenant),
-            session: SessionId(0),
-        });
+        events.push(event(EventKind::Idle, block, None, tenant));
     }
     policy.observe(&events);
     assert_eq!(policy.evict(Micros(1), 9), [1, 2, 3].map(BlockId));

@@ -16,7 +16,7 @@ use super::state;
 use crate::app::App;
 use crate::engine::SwapMode;
 use crate::http::{Answer, ApiError, BodyLimits, BodyRoom, Query, json, read_body};
-use crate::policies::{PolicyError, PolicySource, SwapOrder, empty};
+use crate::policies::{PolicyError, PolicySource, SwapOrder, empty, list_members};
 
 /// Slightly more than the 8 MiB that the loader accepts, so that it can report the size.
 const MAX_BODY_BYTES: usize = (8 << 20) + 4_096;
@@ -141,21 +141,9 @@ fn by_name(body: &[u8], query: &Query) -> Result<(PolicySource, Value), ApiError
 
 /// Parses a list as `--admission` takes it, `a,b`, with the configurations under the names.
 fn by_names(names: &str, config: &Value) -> Result<(PolicySource, Value), ApiError> {
-    let names: Vec<&str> = names.split(',').map(str::trim).collect();
-    let mut given = config.as_object().into_iter().flatten().map(|(name, _)| name);
-    if let Some(other) = given.find(|name| !names.contains(&name.as_str())) {
-        let message = format!(
-            "`{other}` is not one of {}; list each configuration under its policy's name",
-            names.join(", ")
-        );
-        return Err(ApiError::invalid("config", message));
-    }
-    let member = |name: &&str| {
-        let config = config_object(config.get(*name).cloned().unwrap_or(Value::Null))?;
-        Ok((PolicySource::Name((*name).to_owned()), config))
-    };
-    let members = names.iter().map(member).collect::<Result<_, ApiError>>()?;
-    Ok((PolicySource::List(members), Value::Null))
+    let members = list_members(names, config).map_err(|why| ApiError::invalid("config", why))?;
+    let member = |(name, config): (&str, Value)| (PolicySource::Name(name.to_owned()), config);
+    Ok((PolicySource::List(members.into_iter().map(member).collect()), Value::Null))
 }
 
 fn by_name_one(value: Value) -> Result<(PolicySource, Value), ApiError> {

@@ -31,6 +31,9 @@ pub enum PolicyError {
     /// The policies can't form a list.
     #[error("{0}")]
     List(PolicyFault),
+    /// A list was given a configuration that none of its policies can take.
+    #[error("{0}")]
+    ListConfig(String),
     /// It failed before.
     #[error("`{name}` is quarantined in the {kind} slot: {reason}; use `force` to swap it in anyway")]
     Quarantined {
@@ -102,7 +105,7 @@ impl PolicyError {
             Self::File(..) => "file",
             Self::Load(error) => error.check(),
             Self::Prime(_) => "prime",
-            Self::NoConfig => "configure",
+            Self::NoConfig | Self::ListConfig(_) => "configure",
             Self::NoPrevious(_) | Self::PreviousQuarantined { .. } => "no_previous",
             Self::NotThere { .. } | Self::Overtaken { .. } => "not_there",
             Self::List(_) => "list",

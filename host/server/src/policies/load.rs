@@ -60,14 +60,36 @@ pub(super) fn load_choice(
     choice: &PolicyChoice,
 ) -> Result<New, PolicyError> {
     let config: Value = serde_json::from_str(&choice.config).unwrap_or_default();
-    let names: Vec<&str> = choice.name.split(',').map(str::trim).collect();
-    if kind != PolicyKind::Admission || names.len() < 2 {
+    if kind != PolicyKind::Admission || !choice.name.contains(',') {
         return load(loader, kind, source_of(&choice.name)?, config);
     }
-    // Members' configurations are listed under their names.
-    let member = |name: &&str| Ok((source_of(name)?, config.get(*name).cloned().unwrap_or_else(empty)));
-    let members = names.iter().map(member).collect::<Result<_, PolicyError>>()?;
+    let given = list_members(&choice.name, &config).map_err(PolicyError::ListConfig)?;
+    let member = |(name, config): (&str, Value)| Ok((source_of(name)?, config));
+    let members = given.into_iter().map(member).collect::<Result<_, PolicyError>>()?;
     load(loader, kind, PolicySource::List(members), Value::Null)
+}
+
+/// Splits a list as `--admission` takes it, `a,b`, into its members with their configurations. `configs` has these
+/// under the names as the list has them, that of a file under its path; a member that it lacks gets the empty one.
+///
+/// # Errors
+/// A configuration belongs to no member, or is no object.
+pub fn list_members<'a>(names: &'a str, configs: &Value) -> Result<Vec<(&'a str, Value)>, String> {
+    let names: Vec<&str> = names.split(',').map(str::trim).collect();
+    let mut keys = configs.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+    if let Some(other) = keys.find(|key| !names.contains(key)) {
+        return Err(format!(
+            "the configuration has `{other}`, which is not one of {}; list each policy's configuration under its name, as \
+             the list has it",
+            names.join(", ")
+        ));
+    }
+    let member = |name: &'a str| match configs.get(name) {
+        None | Some(Value::Null) => Ok((name, empty())),
+        Some(config @ Value::Object(_)) => Ok((name, config.clone())),
+        Some(_) => Err(format!("the configuration of `{name}` in a list must be a JSON object")),
+    };
+    names.into_iter().map(member).collect()
 }
 
 fn source_of(name: &str) -> Result<PolicySource, PolicyError> {
@@ -219,5 +241,24 @@ mod tests {
     fn a_configurations_text_does_not_depend_on_the_order_of_its_keys() {
         let config = json!({"b": [{"d": 1, "c": 2}], "a": null});
         assert_eq!(canonical(&config), r#"{"a":null,"b":[{"c":2,"d":1}]}"#);
+    }
+
+    #[test]
+    fn configurations_of_a_list_are_found_under_its_names_and_no_other_is_ignored() {
+        let names = "slo, ./mine.wasm,builtin";
+        let configs = json!({"./mine.wasm": {"x": 1}, "slo": null});
+        let members = [("slo", json!({})), ("./mine.wasm", json!({"x": 1})), ("builtin", json!({}))];
+        assert_eq!(list_members(names, &configs), Ok(members.into()));
+        for (configs, says) in [
+            (
+                json!({"slo": {}, "mine": {"x": 1}}),
+                "has `mine`, which is not one of slo, ./mine.wasm, builtin",
+            ),
+            (json!({"reserve": 0.3}), "has `reserve`, which is not one of"),
+            (json!({"slo": 5}), "`slo` in a list must be a JSON object"),
+        ] {
+            let why = list_members(names, &configs).unwrap_err();
+            assert!(why.contains(says), "{configs}: {why}");
+        }
     }
 }

@@ -550,6 +550,11 @@ async fn admission_takes_a_list_at_the_start_and_in_swaps() {
     assert_eq!(slot(&policies, "admission")["config"][0]["config"], config["memory-aware"]);
     let (status, answer) = put(&json!({"name": names, "config": {"reserve": 0.5}})).await;
     assert_eq!((status, &answer["error"]["param"]), (422, &json!("config")), "{answer}");
-    assert!(answer["error"]["message"].as_str().unwrap().contains("`reserve` is not one of memory-aware"));
+    assert!(
+        answer["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("has `reserve`, which is not one of memory-aware")
+    );
     host.server.shutdown().await;
 }

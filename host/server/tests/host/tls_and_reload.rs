@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::{Host, config, first_chunk, request};
-use infer_server::config::Config;
+use infer_server::config::{Config, PolicyChoice};
 use infer_server::tenants::KeyDigest;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use reqwest::Method;
@@ -183,5 +183,37 @@ async fn reload_applies_valid_files_and_skips_invalid_ones() {
         text.push_str(std::str::from_utf8(chunk.unwrap().as_ref()).unwrap());
     }
     assert!(text.contains("\"finish_reason\":\"length\""), "the stream is not affected");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn configuration_of_no_member_of_a_list_is_refused_at_the_start_and_in_a_reload() {
+    let list = |config: &Value| PolicyChoice {
+        name: "memory-aware,token-bucket".to_owned(),
+        config: config.to_string(),
+    };
+    let says = "the configuration has `tokenbucket`, which is not one of memory-aware, token-bucket";
+    let wrong = json!({"tokenbucket": {"tokens_per_minute": 600}});
+    let started = infer_server::serve::start(Config { admission: list(&wrong), ..config() }).await;
+    let error = started.err().unwrap();
+    assert!(error.is_usage() && error.to_string().starts_with(&format!("--admission: {says}")), "{error}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("policies.json");
+    let right = json!({"token-bucket": {"tokens_per_minute": 600}});
+    let start = Config { admission: list(&right), policy_config: Some(file.clone()), ..config() };
+    let host = Host::start(start).await;
+    let reload = async |admission: Value| {
+        std::fs::write(&file, json!({"admission": admission}).to_string()).unwrap();
+        let outcomes = host.server.reload().await;
+        let slots = host.admin_get("/admin/policies").await;
+        let tokens = slots["slots"][1]["config"][1]["config"]["tokens_per_minute"].clone();
+        (outcomes.into_iter().find_map(|outcome| outcome.error).unwrap_or_default(), tokens)
+    };
+    let (error, tokens) = reload(wrong).await;
+    assert!(error.starts_with(says), "{error}");
+    assert_eq!(tokens, 600, "the configured one stays");
+    let other = json!({"token-bucket": {"tokens_per_minute": 900}});
+    assert_eq!(reload(other).await, (String::new(), json!(900)));
     host.server.shutdown().await;
 }

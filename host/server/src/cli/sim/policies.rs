@@ -9,7 +9,7 @@ use infer_wasm::{LoaderConfig, PolicyLoader};
 use serde_json::{Map, Value};
 
 use super::Failure;
-use crate::policies::{self, is_component_path};
+use crate::policies::{self, is_component_path, list_members};
 
 /// Fuel per call: far more than any reasonable call needs, and machine-independent.
 const FUEL: u64 = 500_000_000;
@@ -51,18 +51,16 @@ pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
     let wrong = |why: String| Failure::Usage(format!("--{kind} {name}: {why}"));
     let fields: Map<String, Value> = serde_json::from_str(config)
         .map_err(|error| wrong(format!("the configuration is not a JSON object: {error}")))?;
-    let names: Vec<&str> = name.split(',').map(str::trim).collect();
     let is_file = is_component_path(name) && Path::new(name).is_file();
-    let is_list = kind == PolicyKind::Admission && names.len() > 1 && !is_file;
+    let is_list = kind == PolicyKind::Admission && name.contains(',') && !is_file;
     let (name, members) = if is_list {
-        Chain::check_length(names.len()).map_err(|fault| wrong(fault.message))?;
-        if let Some(key) = fields.keys().find(|key| !names.contains(&key.as_str())) {
-            let why = "the configuration of a list has those of its members under their names";
-            return Err(wrong(format!("{why}; none is named `{key}`")));
-        }
-        let config = |name: &str| fields.get(name).map_or_else(|| "{}".to_owned(), Value::to_string);
-        let member = |&name: &&str| Ok(Member { component: component(kind, name)?, config: config(name) });
-        (names.join("+"), names.iter().map(member).collect::<Result<_, Failure>>()?)
+        let given = list_members(name, &Value::Object(fields)).map_err(wrong)?;
+        Chain::check_length(given.len()).map_err(|fault| wrong(fault.message))?;
+        let names: Vec<&str> = given.iter().map(|(name, _)| *name).collect();
+        let member = |(name, config): &(&str, Value)| {
+            Ok(Member { component: component(kind, name)?, config: config.to_string() })
+        };
+        (names.join("+"), given.iter().map(member).collect::<Result<_, Failure>>()?)
     } else {
         let member = Member { component: component(kind, name)?, config: config.to_owned() };
         (name.to_owned(), vec![member])
@@ -193,7 +191,11 @@ mod tests {
             parsed(PolicyKind::Admission, r#"slo,memory-aware={"memory-aware": {"reserve": 0.2}}"#);
         assert_eq!(configured.map(|(_, configs)| configs[1].clone()), Ok(r#"{"reserve":0.2}"#.to_owned()));
         for (kind, text, says) in [
-            (PolicyKind::Admission, r#"slo,memory-aware={"reserve": 0.2}"#, "none is named `reserve`"),
+            (
+                PolicyKind::Admission,
+                r#"slo,memory-aware={"reserve": 0.2}"#,
+                "has `reserve`, which is not one of slo",
+            ),
             (PolicyKind::Admission, "slo,builtin,unknown", "unknown policy `unknown`"),
             (PolicyKind::Admission, "slo,slo,slo,slo,slo,slo,slo,slo,slo,slo", "a chain has"),
             (PolicyKind::Scheduler, "fair,srpt", "unknown policy `fair,srpt`"),

@@ -167,6 +167,9 @@ fn check_name(name: &str) -> Result<(), String> {
              a letter and don't end with a hyphen, as in `shortest-first`"
         ));
     }
+    if infer_wasm::is_reserved(name) {
+        return Err(format!("`{name}` is reserved for the host's own policies; choose another name"));
+    }
     let taken = PACKAGES.lines().any(|line| line == format!("name = \"{name}\""));
     let reserved = ["core", "std", "alloc", "test", "proc-macro", "self", "super", "crate", "build", "deps"];
     if taken || reserved.contains(&name) || KEYWORDS.contains(&name) {
@@ -292,7 +295,7 @@ mod tests {
 
     #[test]
     fn invalid_names_are_refused_with_a_valid_example() {
-        for name in ["shortest-first", "a", "lru2"] {
+        for name in ["shortest-first", "a", "lru2", "builtins"] {
             assert_eq!(check_name(name), Ok(()));
         }
         for name in ["", "Upper", "9lives", "a_b", "a b", "../a", "a-", "ü", &"a".repeat(65)] {
@@ -300,6 +303,9 @@ mod tests {
         }
         for name in ["serde", "infer-policy-sdk", "core", "match"] {
             assert!(check_name(name).unwrap_err().contains("taken"), "{name}");
+        }
+        for name in ["builtin", "builtin-x"] {
+            assert!(check_name(name).unwrap_err().contains("reserved"), "{name}");
         }
     }
 
