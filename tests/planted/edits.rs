@@ -27,8 +27,8 @@ pub const EDITS: &[Edit] = &[
     (
         "lost wake-up",
         "engine/mod.rs",
-        "self.held_asked_at.plus(HELD_INTERVAL))",
-        "self.held_asked_at.plus(HELD_INTERVAL)).filter(|_| !on(\"lost wake-up\"))",
+        "let held = self.held.next_call();",
+        "let held = self.held.next_call().filter(|_| !on(\"lost wake-up\"));",
     ),
     (
         "lost stall check",
@@ -78,24 +78,24 @@ pub const EDITS: &[Edit] = &[
     (
         "lost end",
         "engine/end.rs",
-        "        self.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });",
+        "        self.outbox.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });",
         "        if !(on(\"lost end\") && reason == FinishReason::Stop) {\n            \
-         self.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });\n        }",
+         self.outbox.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });\n        }",
     ),
     (
         "second end",
         "engine/end.rs",
         "cause, message, usage });\n        self.leave_running(",
         "cause, message: message.clone(), usage });\n        if on(\"second end\") {\n            \
-         self.events.push(Event::Failed { id: self.slab[ix].id, cause, message, usage });\n        }\n        \
+         self.outbox.events.push(Event::Failed { id: self.slab[ix].id, cause, message, usage });\n        }\n        \
          self.leave_running(",
     ),
     (
         "lost token",
         "engine/finish_step.rs",
-        "        self.events.push(Event::Token { id: sequence.id, token, logprobs });",
+        "        self.outbox.events.push(Event::Token { id: sequence.id, token, logprobs });",
         "        if !(on(\"lost token\") && sequence.generated == 5) {\n            \
-         self.events.push(Event::Token { id: sequence.id, token, logprobs });\n        }",
+         self.outbox.events.push(Event::Token { id: sequence.id, token, logprobs });\n        }",
     ),
     (
         "overwritten logits",
@@ -124,9 +124,10 @@ pub const EDITS: &[Edit] = &[
     (
         "ended sequences stay",
         "engine/finish_step.rs",
-        "        for ix in std::mem::take(&mut self.lingering) {",
-        "        if on(\"ended sequences stay\") {\n            self.lingering.truncate(1);\n        }\n        \
-         for ix in std::mem::take(&mut self.lingering) {",
+        "        for ix in std::mem::take(&mut self.flights.lingering) {",
+        "        if on(\"ended sequences stay\") {\n            \
+         self.flights.lingering.truncate(1);\n        }\n        \
+         for ix in std::mem::take(&mut self.flights.lingering) {",
     ),
     (
         "wrong guess",
@@ -154,7 +155,7 @@ pub const EDITS: &[Edit] = &[
     ),
     (
         "batch behind a lost one counts",
-        "engine/finish_step.rs",
+        "engine/flight.rs",
         "behind.void = true;",
         "behind.void = !on(\"batch behind a lost one counts\");",
     ),
@@ -203,8 +204,9 @@ pub const EDITS: &[Edit] = &[
     (
         "unnamed release",
         "engine/end.rs",
-        "            self.released.push(sequence.id);",
-        "            if !on(\"unnamed release\") {\n                self.released.push(sequence.id);\n            }",
+        "            self.flights.released.push(sequence.id);",
+        "            if !on(\"unnamed release\") {\n                \
+         self.flights.released.push(sequence.id);\n            }",
     ),
     (
         "unchecked plan",
@@ -233,22 +235,20 @@ pub const EDITS: &[Edit] = &[
     (
         "admission that is never judged",
         "engine/admit.rs",
-        "let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();",
-        "let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty()\n            \
-         && !on(\"admission that is never judged\");",
+        "let idle = self.rows.is_empty();",
+        "let idle = self.rows.is_empty() && !on(\"admission that is never judged\");",
     ),
     (
         "admitted counts twice",
         "engine/load.rs",
-        "            admitted: (self.waiting.ix.len() - self.preempted) as u32,",
-        "            admitted: (self.waiting.ix.len() - self.preempted) as u32\n                \
-         * if on(\"admitted counts twice\") { 2 } else { 1 },",
+        "            admitted: self.rows.unstarted() as u32,",
+        "            admitted: self.rows.unstarted() as u32 * if on(\"admitted counts twice\") { 2 } else { 1 },",
     ),
     (
         "preempted ones out of sight",
         "engine/load.rs",
-        "            preempted: self.preempted as u32,",
-        "            preempted: if on(\"preempted ones out of sight\") { 0 } else { self.preempted as u32 },",
+        "            preempted: self.rows.preempted as u32,",
+        "            preempted: if on(\"preempted ones out of sight\") { 0 } else { self.rows.preempted as u32 },",
     ),
     (
         "forgotten promise",
@@ -291,7 +291,7 @@ pub const MENDS: &[Edit] = &[
         "engine/swap.rs",
         "        self.settle_in(kind, now);\n        SwapReport {",
         "        self.settle_in(kind, now);\n        if let Some(trial) = late {\n            \
-         let mut cx = context!(self, now);\n            slot!(self, kind, slot => slot.watch(&mut cx, trial));\n        \
+         let mut cx = self.outbox.context(self.view.number, now);\n            slot!(self, kind, slot => slot.watch(&mut cx, trial));\n        \
          }\n        SwapReport {",
     ),
     (
@@ -318,8 +318,8 @@ pub const MENDS: &[Edit] = &[
     (
         "preempting-alone",
         "engine/step.rs",
-        "            if !self.carry_out(plan, now) || !self.rows.is_empty() {",
-        "            if !self.carry_out(plan, now) || !self.rows.is_empty() || on(\"preempting-alone\") {",
+        "            if !self.carry_out(plan, now) || !self.step.rows.is_empty() {",
+        "            if !self.carry_out(plan, now) || !self.step.rows.is_empty() || on(\"preempting-alone\") {",
     ),
     (
         "state-of-a-failed-policy",
@@ -330,8 +330,8 @@ pub const MENDS: &[Edit] = &[
     (
         "told-apart-while-it-rests",
         "engine/cache.rs",
-        "        self.prefix.begin_step();\n        self.flush_cache_events(now);",
-        "        if !on(\"told-apart-while-it-rests\") {\n            self.prefix.begin_step();\n        }\n        \
+        "        self.policies.prefix.begin_step();\n        self.flush_cache_events(now);",
+        "        if !on(\"told-apart-while-it-rests\") {\n            self.policies.prefix.begin_step();\n        }\n        \
          self.flush_cache_events(now);",
     ),
 ];

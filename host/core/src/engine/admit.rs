@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::{Context, Engine, HELD_INTERVAL, context};
+use super::Engine;
 use crate::event::Event;
 use crate::ids::{Micros, SequenceId};
 use crate::policy::{
@@ -92,15 +92,15 @@ impl Engine {
 
     /// Requests that wait for their first start.
     pub(super) fn queued(&self) -> u32 {
-        (self.held.len() + self.waiting.ix.len() - self.preempted) as u32
+        (self.held.len() + self.rows.unstarted()) as u32
     }
 
     /// Milliseconds until a slot of the queue may come free: the mean of what waits, at the throughput of the last
     /// seconds. From a second to a minute.
     pub fn retry_after_ms(&self, now: Micros) -> u32 {
-        let (prefill, output) = self.rates.per_second(now);
+        let (prefill, output) = self.demand.rates.per_second(now);
         let pace = u64::from(prefill) + u64::from(output);
-        let per_request = self.waiting_tokens / u64::from(self.queued().max(1));
+        let per_request = self.demand.waiting_tokens / u64::from(self.queued().max(1));
         let one_place_ms = (per_request * 1_000).checked_div(pace).unwrap_or(0);
         one_place_ms.clamp(RETRY_MS.0, RETRY_MS.1) as u32
     }
@@ -167,7 +167,7 @@ impl Engine {
                 self.join_queue(ix, now);
             } else {
                 // Its tenant may have less in sight than the one that was asked about last.
-                self.load_changed = true;
+                self.held.load_changed = true;
             }
         }
         Ok(())
@@ -177,9 +177,7 @@ impl Engine {
     fn hold(&mut self, ix: SeqIx) {
         let sequence = &self.slab[ix];
         self.held.insert(sequence, ix);
-        self.waiting_tokens += sequence.tokens_ahead();
-        self.waiting_prompt_tokens += u64::from(sequence.prompt_len);
-        self.expected_output_tokens += sequence.expected_ahead();
+        self.demand.enqueue(sequence);
         self.view.tenants.waiting[sequence.tenant_row as usize] += 1;
     }
 
@@ -323,7 +321,7 @@ impl Engine {
 
     fn ask(&mut self, request: &AdmissionRequest, load: &Load, now: Micros) -> Verdict {
         self.note_state(PolicyKind::Admission, now);
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         let decisions = &mut self.decisions;
         let view = || FaultView::Admit(*request, *load);
         let question = |p: &mut (dyn AdmissionPolicy + 'static)| {
@@ -331,7 +329,7 @@ impl Engine {
             decisions.note(PolicyKind::Admission, p.info(), view, || Answer::Verdict(verdict.clone()));
             Ok(verdict)
         };
-        let verdict = self.admission.ask(&mut cx, question, view);
+        let verdict = self.policies.admission.ask(&mut cx, question, view);
         self.shadow_admit(request, load, &verdict, now);
         match verdict {
             Verdict::Refuse(mut refusal) => {
@@ -353,17 +351,15 @@ impl Engine {
 
     /// Removes the admission policy if it has held requests on an idle host for far too long.
     pub(super) fn judge_admission(&mut self, now: Micros) {
-        if self.admission.take_removal() {
-            // The next policy starts with a clean slate.
-            self.held_alone_since = None;
-            self.load_changed = true;
+        if self.policies.admission.take_removal() {
+            self.held.start_over();
         }
-        let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();
+        let idle = self.rows.is_empty();
         let Some(head) = idle.then(|| self.held.head(&self.view.tenants)).flatten() else {
-            self.held_alone_since = None;
+            self.held.alone_since = None;
             return;
         };
-        let since = *self.held_alone_since.get_or_insert(now);
+        let since = *self.held.alone_since.get_or_insert(now);
         if now.since(since) < Micros(self.config.starvation_bound.0.saturating_mul(LONGEST_PROMISE)) {
             return;
         }
@@ -373,23 +369,20 @@ impl Engine {
             now.since(since).0 / 1_000
         );
         let (request, load) = self.show_admission(head, now);
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         let fault = PolicyFault::new(FaultKind::Starvation, message);
-        self.admission.condemn(&mut cx, fault, FaultView::Admit(request, load));
-        self.held_alone_since = None;
-        self.load_changed = true;
+        self.policies.admission.condemn(&mut cx, fault, FaultView::Admit(request, load));
+        self.held.start_over();
         self.reask_held(now);
     }
 
     /// Asks again about the first held request, and about the next for as long as they are admitted, if anything
     /// changed.
     pub(super) fn reask_held(&mut self, now: Micros) {
-        let due = self.load_changed || now >= self.held_asked_at.plus(HELD_INTERVAL);
-        if self.held.is_empty() || !due {
+        if !self.held.is_due(now) {
             return;
         }
-        self.load_changed = false;
-        self.held_asked_at = now;
+        self.held.asked(now);
         for _ in 0..HELD_PER_STEP {
             let Some(ix) = self.held.head(&self.view.tenants) else { return };
             match self.ask_admission(ix, now) {
@@ -401,12 +394,12 @@ impl Engine {
                 Verdict::Refuse(refusal) => {
                     self.perf.refused();
                     self.counters.refused[Counters::refusal_index(refusal.reason)] += 1;
-                    self.events.push(Event::Refused { id: self.slab[ix].id, refusal });
+                    self.outbox.events.push(Event::Refused { id: self.slab[ix].id, refusal });
                     self.forget_queued(ix);
                 }
             }
         }
-        self.load_changed = true;
+        self.held.load_changed = true;
     }
 }
 

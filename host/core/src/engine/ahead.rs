@@ -17,10 +17,10 @@ impl Engine {
     /// one's sampling, nor with draft tokens, which need the tokens before them to be known.
     pub(super) fn may_plan_ahead(&self) -> bool {
         assert!(
-            self.config.plan_ahead && self.flights.len() == 1,
+            self.config.plan_ahead && self.flights.out.len() == 1,
             "finish_step must take the last batch first"
         );
-        let out = &self.flights[0];
+        let out = &self.flights.out[0];
         self.config.speculate == 0 && !out.needs_host && !out.void
     }
 
@@ -33,14 +33,14 @@ impl Engine {
         if plan.preempt().is_empty() {
             self.carry_out(plan, now);
         } else {
-            self.verifier.give_back(plan);
+            self.step.verifier.give_back(plan);
         }
     }
 
     /// Makes the view show the state after the batch in flight, or the current one.
     fn show_flight(&mut self, done: bool) {
         let (running, tenants) = (&mut self.view.running, &mut self.view.tenants);
-        for row in &self.flights[0].rows {
+        for row in &self.flights.out[0].rows {
             let sequence = &self.slab[row.ix];
             if !sequence.is_running() {
                 continue;

@@ -1,7 +1,7 @@
 //! The engine's side of the prefix-cache policy: its calls, its events, and what it may drop.
 
+use super::Engine;
 use super::shadow::block_names;
-use super::{Context, Engine, context};
 use crate::guard::{Compared, Renewal};
 use crate::ids::{BlockId, Micros};
 use crate::kv::{Blocks, Continuity, Keep};
@@ -101,7 +101,7 @@ impl Engine {
             same_session: self.kv.continuity(sequence) == Continuity::Shares,
         };
         self.note_state(PolicyKind::PrefixCache, now);
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         let decisions = &mut self.decisions;
         let allowed = |reuse: u32| {
             if reuse > cached {
@@ -116,14 +116,14 @@ impl Engine {
             decisions.note(PolicyKind::PrefixCache, p.info(), view, || Answer::Reuse(reuse));
             allowed(reuse)
         };
-        let answer = self.prefix.ask(&mut cx, question, || FaultView::Reuse(hit));
+        let answer = self.policies.prefix.ask(&mut cx, question, || FaultView::Reuse(hit));
         let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
             let shadow = p.reuse(&hit).and_then(allowed)?;
             Ok(Compared::of(DivergenceKind::Reuse, &answer, &shadow, |tokens| {
                 format!("reuses {tokens} of {cached} cached tokens for sequence {}", hit.id.0)
             }))
         };
-        self.prefix.ask_shadow(&mut cx, compared, || FaultView::Reuse(hit));
+        self.policies.prefix.ask_shadow(&mut cx, compared, || FaultView::Reuse(hit));
         let state = &mut self.slab[ix].hit;
         state.asked = cached;
         state.answer = answer;
@@ -146,7 +146,7 @@ impl Engine {
             memory: self.kv.blocks.memory(),
         };
         self.note_state(PolicyKind::PrefixCache, now);
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         let decisions = &mut self.decisions;
         let view = || FaultView::Retain(ended);
         let question = |p: &mut (dyn PrefixCachePolicy + 'static)| {
@@ -154,7 +154,7 @@ impl Engine {
             decisions.note(PolicyKind::PrefixCache, p.info(), view, || Answer::Retention(retention));
             Ok(retention)
         };
-        let retention = self.prefix.ask(&mut cx, question, view);
+        let retention = self.policies.prefix.ask(&mut cx, question, view);
         let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
             let shadow = p.retain(&ended)?;
             // More than there is means everything.
@@ -165,15 +165,15 @@ impl Engine {
                 format!("keeps {tokens} of {all} tokens of sequence {id}, ttl {} ms", ttl.0 / 1_000)
             }))
         };
-        self.prefix.ask_shadow(&mut cx, compared, || FaultView::Retain(ended));
+        self.policies.prefix.ask_shadow(&mut cx, compared, || FaultView::Retain(ended));
         Keep::Leading { tokens: retention.keep_tokens, ttl: retention.ttl }
     }
 
     /// Sends the policy what happened, and drops what it names.
     pub(super) fn flush_cache_events(&mut self, now: Micros) {
-        let mut cx = context!(self, now);
-        self.prefix.mend(&mut cx);
-        if self.prefix.is_over_budget() {
+        let mut cx = self.outbox.context(self.view.number, now);
+        self.policies.prefix.mend(&mut cx);
+        if self.policies.prefix.is_over_budget() {
             // It receives them in the next step.
             return;
         }
@@ -189,7 +189,7 @@ impl Engine {
         let mut names = Vec::new();
         if !events.is_empty() {
             events.memory = self.kv.blocks.memory();
-            let mut cx = context!(self, now);
+            let mut cx = self.outbox.context(self.view.number, now);
             let (blocks, decisions) = (&self.kv.blocks, &mut self.decisions);
             let view = || FaultView::Observe(Box::new(events.clone()));
             let question = |p: &mut (dyn PrefixCachePolicy + 'static)| {
@@ -197,9 +197,9 @@ impl Engine {
                 decisions.note(PolicyKind::PrefixCache, p.info(), view, || Answer::Blocks(names.clone()));
                 if caught_up { only_idle(blocks, names) } else { Ok(Vec::new()) }
             };
-            names = self.prefix.ask(&mut cx, question, view);
+            names = self.policies.prefix.ask(&mut cx, question, view);
         }
-        if self.prefix.has_shadow() {
+        if self.policies.prefix.has_shadow() {
             self.shadow_observe(for_shadow.as_ref().unwrap_or(&events), same.then_some(&names), now);
         }
         for name in names {
@@ -216,18 +216,18 @@ impl Engine {
     /// Flushes before an operator's command that replaces a receiver, even if the policy gets no more calls
     /// in this step: otherwise the next events would be cut off from those before them.
     pub(super) fn flush_before_command(&mut self, now: Micros) {
-        self.prefix.begin_step();
+        self.policies.prefix.begin_step();
         self.flush_cache_events(now);
     }
 
     /// Whether the live policy receives something else than what just happened.
     fn is_told_otherwise(&self) -> bool {
-        self.prefix.renewed.is_some() || self.feed.has_more()
+        self.policies.prefix.renewed.is_some() || self.feed.has_more()
     }
 
     /// What a policy that is catching up receives next, given what just happened.
     fn catch_up(&mut self, events: CacheEvents, now: Micros) -> CacheEvents {
-        let missed = match self.prefix.renewed.take() {
+        let missed = match self.policies.prefix.renewed.take() {
             None => {
                 self.feed.behind.events.extend_from(&events, 0);
                 None
@@ -248,7 +248,7 @@ impl Engine {
     pub(super) fn stop_catching_up(&mut self) {
         if self.feed.has_more() {
             self.feed.behind = Behind::default();
-            self.prefix.renewed = Some(Renewal::Blank);
+            self.policies.prefix.renewed = Some(Renewal::Blank);
         }
     }
 
@@ -265,7 +265,7 @@ impl Engine {
     fn events_for_shadow(&mut self, events: &CacheEvents, now: Micros) -> Option<CacheEvents> {
         match self.feed.shadow_renewed.take() {
             // The live policy receives something else.
-            None if self.prefix.has_shadow() && self.is_told_otherwise() => Some(events.clone()),
+            None if self.policies.prefix.has_shadow() && self.is_told_otherwise() => Some(events.clone()),
             None => None,
             Some(Renewal::Primed) => Some(self.missed_while_primed(now)),
             Some(Renewal::Blank | Renewal::CameBack) => Some(self.kv.blocks.idle_events(now)),
@@ -281,8 +281,8 @@ impl Engine {
                 self.feed.priming_overflowed = true;
             }
         }
-        let comes_back = self.prefix.renewed == Some(Renewal::CameBack);
-        if !(self.prefix.has_hot_previous() || comes_back) {
+        let comes_back = self.policies.prefix.renewed == Some(Renewal::CameBack);
+        if !(self.policies.prefix.has_hot_previous() || comes_back) {
             self.feed.backlog.clear();
             return;
         }
@@ -290,7 +290,7 @@ impl Engine {
         if !comes_back && self.feed.backlog.len() >= BACKLOG_ROWS {
             self.feed.backlog.memory = self.kv.blocks.memory();
             let backlog = std::mem::take(&mut self.feed.backlog);
-            self.prefix.tell_previous(|p| p.observe_all(&backlog));
+            self.policies.prefix.tell_previous(|p| p.observe_all(&backlog));
         }
     }
 
@@ -344,7 +344,7 @@ impl Engine {
         if before < want {
             let need = want - before;
             self.note_state(PolicyKind::PrefixCache, now);
-            let mut cx = context!(self, now);
+            let mut cx = self.outbox.context(self.view.number, now);
             let (blocks, decisions) = (&self.kv.blocks, &mut self.decisions);
             let view = || FaultView::Evict { now, need };
             let question = |p: &mut (dyn PrefixCachePolicy + 'static)| {
@@ -353,8 +353,8 @@ impl Engine {
                 only_idle(blocks, names)
             };
             let names = match untold || self.feed.has_more() {
-                false => self.prefix.ask(&mut cx, question, view),
-                true => self.prefix.ask_builtin(question),
+                false => self.policies.prefix.ask(&mut cx, question, view),
+                true => self.policies.prefix.ask_builtin(question),
             };
             let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
                 let shadow = p.evict(now, need).and_then(|names| only_idle(blocks, names))?;
@@ -362,7 +362,7 @@ impl Engine {
                 Ok(Compared::of(DivergenceKind::Evict, &live, &shadow, |names| block_names("evicts", names)))
             };
             if !untold {
-                self.prefix.ask_shadow(&mut cx, compared, || FaultView::Evict { now, need });
+                self.policies.prefix.ask_shadow(&mut cx, compared, || FaultView::Evict { now, need });
             }
             for name in names {
                 if self.kv.blocks.free() < want && self.kv.blocks.is_idle(name) {

@@ -1,6 +1,6 @@
 //! Flattens a step's rows into a batch, in the buffers of one that came back.
 
-use super::{Engine, InFlight};
+use super::Engine;
 use crate::batch::{Batch, Row};
 use crate::ids::Micros;
 use crate::sequence::{SeqIx, Sequence};
@@ -9,15 +9,11 @@ use crate::watchdog::Mark;
 
 impl Engine {
     pub(super) fn compose(&mut self, now: Micros) -> Batch {
-        let mut batch = self.spare.pop().unwrap_or_default();
-        batch.clear();
-        batch.step = self.view.number;
-        self.last_begun = Mark { at: now, step: batch.step };
-        batch.released.append(&mut self.released);
+        let mut batch = self.flights.begin(Mark { at: now, step: self.view.number });
         let mut guessed = 0;
         let mut needs_host = false;
-        for at in 0..self.rows.len() {
-            let PlannedRow { ix, tokens, guesses, .. } = self.rows[at];
+        for at in 0..self.step.rows.len() {
+            let PlannedRow { ix, tokens, guesses, .. } = self.step.rows[at];
             self.compose_row(&mut batch, ix, tokens, now);
             needs_host |= batch.rows[at].sampling.needs_host();
             if guesses > 0 {
@@ -25,14 +21,7 @@ impl Engine {
                 guessed += guesses as usize;
             }
         }
-        let rows = std::mem::take(&mut self.rows);
-        self.flights.push_back(InFlight {
-            begun: self.last_begun,
-            since: now,
-            rows,
-            needs_host,
-            void: false,
-        });
+        self.flights.launch(std::mem::take(&mut self.step.rows), needs_host);
         batch
     }
 
@@ -93,7 +82,7 @@ impl Engine {
     /// Adds draft tokens behind the last row's only token.
     fn compose_guesses(&self, batch: &mut Batch, ix: SeqIx, guesses: std::ops::Range<usize>) {
         let (sequence, block_size) = (&self.slab[ix], self.config.block_size);
-        for (at, &guess) in (sequence.computed + 1..).zip(&self.guesses[guesses.clone()]) {
+        for (at, &guess) in (sequence.computed + 1..).zip(&self.step.guesses[guesses.clone()]) {
             batch.tokens.push(guess);
             batch.positions.push(at);
             batch.slots.push(sequence.table[(at / block_size) as usize].0 * block_size + at % block_size);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{Context, Engine, context};
+use super::Engine;
 use crate::guard::Renewal;
 use crate::ids::Micros;
 use crate::policy::{Answer, CacheEvents, FaultView, PolicyInfo, PolicyKind};
@@ -101,22 +101,14 @@ impl Engine {
         if !self.decisions.on {
             return;
         }
-        let info = match kind {
-            PolicyKind::Scheduler => self.scheduler.info(),
-            PolicyKind::Admission => self.admission.info(),
-            PolicyKind::PrefixCache => self.prefix.info(),
-        };
+        let info = self.policies.info(kind);
         let slot = &self.decisions.slots[kind as usize];
         if slot.state.is_some() || slot.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &info)) {
             return;
         }
-        let mut cx = context!(self, now);
-        let state = match kind {
-            PolicyKind::Scheduler => self.scheduler.state_now(&mut cx),
-            PolicyKind::Admission => self.admission.state_now(&mut cx),
-            PolicyKind::PrefixCache => self.prefix.state_now(&mut cx),
-        };
-        let knew = (kind == PolicyKind::PrefixCache).then(|| match self.prefix.renewed {
+        let mut cx = self.outbox.context(self.view.number, now);
+        let state = self.policies.state_now(kind, &mut cx);
+        let knew = (kind == PolicyKind::PrefixCache).then(|| match self.policies.prefix.renewed {
             // It receives everything next.
             Some(Renewal::Blank) => None,
             Some(Renewal::Primed) => self.decisions.primed.take(),

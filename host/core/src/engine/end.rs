@@ -20,7 +20,7 @@ impl Engine {
         } else {
             let usage = self.close(ix, now);
             self.counters.finished[Counters::finish_index(reason)] += 1;
-            self.events.push(Event::Finished { id, reason, usage });
+            self.outbox.events.push(Event::Finished { id, reason, usage });
             self.release_name(ix);
             self.forget_queued(ix);
         }
@@ -32,7 +32,8 @@ impl Engine {
     pub fn clear_queue(&mut self, message: &str, now: Micros) -> usize {
         let now = self.tick(now);
         // From the end, so that no row has to move up.
-        let queued: Vec<SeqIx> = self.waiting.ix.iter().rev().copied().chain(self.held.values()).collect();
+        let waiting = self.rows.waiting.ix.iter().rev().copied();
+        let queued: Vec<SeqIx> = waiting.chain(self.held.values()).collect();
         for &ix in &queued {
             self.fail_queued(ix, FailureCause::Cleared, message.into(), now);
         }
@@ -57,7 +58,7 @@ impl Engine {
     fn fail_queued(&mut self, ix: SeqIx, cause: FailureCause, message: String, now: Micros) {
         let usage = self.close(ix, now);
         self.counters.failed += 1;
-        self.events.push(Event::Failed { id: self.slab[ix].id, cause, message, usage });
+        self.outbox.events.push(Event::Failed { id: self.slab[ix].id, cause, message, usage });
         self.release_name(ix);
         self.forget_queued(ix);
     }
@@ -71,20 +72,17 @@ impl Engine {
             }
             _ => {
                 let at = self.waiting_row(ix) as u32;
-                self.leaving.push(at);
+                self.rows.leaving.push(at);
                 self.remove_waiting();
             }
         }
         let sequence = &self.slab[ix];
-        self.expected_output_tokens -= sequence.expected_ahead();
-        if sequence.state != SequenceState::Preempted {
-            self.waiting_tokens -= sequence.tokens_ahead();
-            self.waiting_prompt_tokens -= u64::from(sequence.prompt_len);
-        }
+        self.demand.dequeue(sequence);
+        self.demand.end(sequence);
         self.view.tenants.waiting[sequence.tenant_row as usize] -= 1;
         self.kv.unwatch(&mut self.slab, ix);
         self.slab.remove(ix);
-        self.load_changed = true;
+        self.held.load_changed = true;
     }
 
     /// A running sequence ends well. Its row is removed by `remove_running`.
@@ -95,7 +93,7 @@ impl Engine {
             self.tenants.learn_output(self.slab[ix].tenant_row, usage.generated_tokens);
         }
         self.counters.finished[Counters::finish_index(reason)] += 1;
-        self.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });
+        self.outbox.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });
         self.leave_running(ix, SequenceState::Finished, now);
     }
 
@@ -103,7 +101,7 @@ impl Engine {
     pub(super) fn fail(&mut self, ix: SeqIx, cause: FailureCause, message: String, now: Micros) {
         let usage = self.close(ix, now);
         self.counters.failed += 1;
-        self.events.push(Event::Failed { id: self.slab[ix].id, cause, message, usage });
+        self.outbox.events.push(Event::Failed { id: self.slab[ix].id, cause, message, usage });
         self.leave_running(ix, SequenceState::Failed, now);
     }
 
@@ -117,14 +115,14 @@ impl Engine {
     fn leave_running(&mut self, ix: SeqIx, state: SequenceState, now: Micros) {
         let sequence = &mut self.slab[ix];
         sequence.state = state;
-        self.expected_output_tokens -= sequence.expected_ahead();
-        self.leaving.push(sequence.row);
+        self.demand.end(sequence);
+        self.rows.leaving.push(sequence.row);
         self.tenants.note_served(sequence.tenant_row, Mark { at: now, step: self.view.number });
         self.view.tenants.running[sequence.tenant_row as usize] -= 1;
-        self.load_changed = true;
+        self.held.load_changed = true;
         if sequence.out > 0 {
             // The device may still write to its blocks.
-            self.lingering.push(ix);
+            self.flights.lingering.push(ix);
         } else {
             self.bury(ix, now);
         }
@@ -149,7 +147,7 @@ impl Engine {
     fn release_name(&mut self, ix: SeqIx) {
         let sequence = &self.slab[ix];
         if sequence.usage.started != Micros::NEVER && sequence.state != SequenceState::Preempted {
-            self.released.push(sequence.id);
+            self.flights.released.push(sequence.id);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `finish_step`: sequences advance, blocks are committed, finished sequences end.
 
-use super::{Engine, InFlight};
+use super::Engine;
+use super::flight::InFlight;
 use crate::batch::{Batch, Row};
 use crate::event::{Event, FailureCause};
 use crate::executor::{DeviceFault, DeviceFaultKind, StepOutput, TokenLogprobs};
@@ -18,14 +19,8 @@ impl Engine {
     /// Takes the result of the batch that has been in flight longest.
     pub fn finish_step(&mut self, batch: Batch, result: Result<&StepOutput, DeviceFault>, now: Micros) {
         let now = self.tick(now);
-        let mut flight = self.flights.pop_front().expect("a batch is out");
-        assert_eq!(batch.step, flight.begun.step, "batches return in the order in which they were made");
-        assert_eq!(batch.rows.len(), flight.rows.len(), "with its rows");
+        let mut flight = self.flights.take_oldest(&batch, now);
         self.view.last_step = now.since(flight.since);
-        if let Some(behind) = self.flights.front_mut() {
-            // The device turns to it now.
-            behind.since = now;
-        }
         self.land(&flight, &batch);
         (self.view.last_prefill_tokens, self.view.last_decodes) = (0, 0);
         let result = match result {
@@ -42,16 +37,14 @@ impl Engine {
             Ok(output) => self.advance(&flight, &batch, output, now),
             Err(fault) => {
                 self.counters.device_faults += 1;
-                if let Some(behind) = self.flights.front_mut() {
-                    behind.void = true;
-                }
+                self.flights.void_next();
                 self.lose(&flight, &batch, Some(&fault), now);
             }
         }
         self.kv.end_reading();
-        for ix in std::mem::take(&mut self.lingering) {
+        for ix in std::mem::take(&mut self.flights.lingering) {
             if self.slab[ix].out > 0 {
-                self.lingering.push(ix);
+                self.flights.lingering.push(ix);
             } else {
                 self.bury(ix, now);
             }
@@ -59,9 +52,9 @@ impl Engine {
         self.remove_running(now);
         self.note_load(now);
         self.flush_cache_events(now);
-        self.spare.push(batch);
+        self.flights.spare.push(batch);
         flight.rows.clear();
-        self.rows = flight.rows;
+        self.step.rows = flight.rows;
         // Each step if that is cheap; with a large pool only so often that it stays cheap.
         let every = 1 + u64::from(self.config.total_blocks) / CHECKED_BLOCKS_PER_STEP;
         if cfg!(debug_assertions) && flight.begun.step.is_multiple_of(every) {
@@ -125,9 +118,9 @@ impl Engine {
         }
         self.view.last_prefill_tokens = u32::try_from(prefilled).unwrap_or(u32::MAX);
         self.view.last_decodes = decodes;
-        self.rates.add(now, self.view.last_step, prefilled, drawn);
+        self.demand.rates.add(now, self.view.last_step, prefilled, drawn);
         let load = StepLoad {
-            running: self.running.ix.len() as u32,
+            running: self.rows.running.ix.len() as u32,
             waiting: self.waiting_in_all(),
             prefill: prefilled,
             drawn,
@@ -175,7 +168,7 @@ impl Engine {
         let first = row.context_len - row.token_len;
         let told = sequence.furthest.saturating_sub(first) as usize;
         if let Some(new) = logprobs.get(told..).filter(|new| !new.is_empty()) {
-            self.events.push(Event::Prompt { id: sequence.id, logprobs: new.to_vec() });
+            self.outbox.events.push(Event::Prompt { id: sequence.id, logprobs: new.to_vec() });
         }
     }
 
@@ -198,17 +191,13 @@ impl Engine {
         sequence.drawn_at = perf::short(now);
         let row = sequence.row as usize;
         self.view.running.generated_tokens[row] = sequence.generated;
-        self.expected_output_tokens -= 1;
-        if sequence.generated == sequence.expected {
-            let longer = sequence.expected_at(sequence.generated);
-            self.expected_output_tokens += u64::from(longer - sequence.expected);
-            sequence.expected = longer;
+        if let Some(longer) = self.demand.drew(sequence) {
             self.view.running.expected_tokens[row] = longer;
         }
         self.view.tenants.output_tokens_served[sequence.tenant_row as usize] += 1;
         self.counters.generated_tokens += 1;
         let logprobs = logprobs.map(|of| Box::new(of.clone()));
-        self.events.push(Event::Token { id: sequence.id, token, logprobs });
+        self.outbox.events.push(Event::Token { id: sequence.id, token, logprobs });
         let reason = if sequence.request.stop_tokens.contains(&token) {
             FinishReason::Eos
         } else if sequence.generated == sequence.request.max_new_tokens {

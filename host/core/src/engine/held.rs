@@ -17,6 +17,8 @@ use crate::ids::{Micros, SequenceId};
 use crate::policy::TenantColumns;
 use crate::sequence::{SeqIx, Sequence};
 
+/// Longest time between two calls about the first held request.
+const INTERVAL: Micros = Micros(50_000);
 /// Time held that is worth one priority level.
 const AGING: Micros = Micros(5_000_000);
 /// Priorities are clamped to this above and below 0, so a client that may set any priority cannot stay ahead for days.
@@ -25,6 +27,7 @@ const MOST_URGENT: i32 = 20;
 /// Priority, within its bounds.
 type Level = Reverse<i32>;
 
+/// The held requests, and when admission is asked about them again.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// By level, row of the tenant, arrival.
@@ -33,6 +36,12 @@ pub(super) struct Held {
     by_arrival: BTreeMap<(Level, SequenceId), Micros>,
     /// By row of the tenant columns.
     count: Vec<u32>,
+    /// Memory or load changed since the last call about the first of them.
+    pub load_changed: bool,
+    /// When that call was.
+    asked_at: Micros,
+    /// Since when there have only been held requests.
+    pub alone_since: Option<Micros>,
 }
 
 /// The next request of a level, and its tenant's share.
@@ -77,6 +86,28 @@ impl Held {
 
     pub fn contains(&self, sequence: &Sequence) -> bool {
         self.by_tenant.contains_key(&(level(sequence), sequence.tenant_row, sequence.id))
+    }
+
+    /// When to ask about the first of them, even if nothing changes.
+    pub fn next_call(&self) -> Option<Micros> {
+        (!self.is_empty()).then(|| self.asked_at.plus(INTERVAL))
+    }
+
+    /// Whether to ask about the first of them now.
+    pub fn is_due(&self, now: Micros) -> bool {
+        self.next_call().is_some_and(|at| self.load_changed || now >= at)
+    }
+
+    /// Admission is being asked, about the load as it is.
+    pub fn asked(&mut self, now: Micros) {
+        self.load_changed = false;
+        self.asked_at = now;
+    }
+
+    /// Another admission policy is live: it starts with a clean slate, and is asked at once.
+    pub fn start_over(&mut self) {
+        self.alone_since = None;
+        self.load_changed = true;
     }
 
     /// Whether a request at least as urgent is held.

@@ -1,13 +1,63 @@
-//! The host's load, as the admission policy sees it.
+//! What live sequences still ask of the host, and its load as the admission policy sees it.
 
 use super::Engine;
 use crate::ids::{Micros, TenantId};
 use crate::policy::{Load, SequenceColumns};
+use crate::rates::Rates;
+use crate::request::SequenceState;
+use crate::sequence::Sequence;
+
+/// What live sequences still ask of the host, and how fast it serves.
+#[derive(Debug, Default)]
+pub(super) struct Demand {
+    /// Most prompt and output tokens that held and waiting requests which never ran may still need.
+    pub waiting_tokens: u64,
+    /// Their prompts alone.
+    pub waiting_prompt_tokens: u64,
+    /// Output tokens that all live sequences are still expected to generate.
+    pub expected_output_tokens: u64,
+    pub rates: Rates,
+}
+
+impl Demand {
+    /// A new sequence is in the queue.
+    pub fn enqueue(&mut self, sequence: &Sequence) {
+        self.waiting_tokens += sequence.tokens_ahead();
+        self.waiting_prompt_tokens += u64::from(sequence.prompt_len);
+        self.expected_output_tokens += sequence.expected_ahead();
+    }
+
+    /// A queued sequence starts or ends, and still has the state that it waited in. A preempted one isn't counted.
+    pub fn dequeue(&mut self, sequence: &Sequence) {
+        if sequence.state != SequenceState::Preempted {
+            self.waiting_tokens -= sequence.tokens_ahead();
+            self.waiting_prompt_tokens -= u64::from(sequence.prompt_len);
+        }
+    }
+
+    /// A sequence ends, wherever it got to.
+    pub fn end(&mut self, sequence: &Sequence) {
+        self.expected_output_tokens -= sequence.expected_ahead();
+    }
+
+    /// A sequence drew a token. If that was the last one expected of it, it may well grow as long again: its new
+    /// expectation is returned.
+    pub fn drew(&mut self, sequence: &mut Sequence) -> Option<u32> {
+        self.expected_output_tokens -= 1;
+        if sequence.generated != sequence.expected {
+            return None;
+        }
+        let longer = sequence.expected_at(sequence.generated);
+        self.expected_output_tokens += u64::from(longer - sequence.expected);
+        sequence.expected = longer;
+        Some(longer)
+    }
+}
 
 impl Engine {
     /// The load as a request of this tenant meets it.
     pub(super) fn load(&self, tenant_row: u32, now: Micros) -> Load {
-        let (prefill, output) = self.rates.per_second(now);
+        let (prefill, output) = self.demand.rates.per_second(now);
         let tenants = &self.view.tenants;
         let at = tenant_row as usize;
         let terms = self.tenants.terms(tenant_row);
@@ -17,14 +67,14 @@ impl Engine {
             now,
             memory: self.kv.blocks.memory(),
             max_running: self.config.limits.max_running,
-            running: self.running.ix.len() as u32,
-            admitted: (self.waiting.ix.len() - self.preempted) as u32,
-            preempted: self.preempted as u32,
+            running: self.rows.running.ix.len() as u32,
+            admitted: self.rows.unstarted() as u32,
+            preempted: self.rows.preempted as u32,
             max_waiting: self.config.max_waiting,
             waiting: self.queued(),
-            waiting_tokens: self.waiting_tokens,
-            waiting_prompt_tokens: self.waiting_prompt_tokens,
-            expected_output_tokens: self.expected_output_tokens,
+            waiting_tokens: self.demand.waiting_tokens,
+            waiting_prompt_tokens: self.demand.waiting_prompt_tokens,
+            expected_output_tokens: self.demand.expected_output_tokens,
             prefill_tokens_per_second: prefill,
             output_tokens_per_second: output,
             promised_blocks: self.promised_blocks(),

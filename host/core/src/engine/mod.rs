@@ -1,8 +1,8 @@
 //! The engine: `submit`, `begin_step`, `finish_step`, `finish`, swaps and snapshots.
 //!
-//! This file holds the engine's fields and short methods; each longer one has a file of its own. The engine
-//! has one owner, and every call leaves it consistent. One batch is in flight at a time, or two if it plans
-//! ahead (`ahead`).
+//! This file holds the engine's fields and short methods; each longer one has a file of its own. Most fields
+//! are in groups, each declared in the file named for its subject. The engine has one owner, and every call
+//! leaves it consistent. One batch is in flight at a time, or two if it plans ahead (`ahead`).
 
 mod admit;
 mod ahead;
@@ -11,6 +11,7 @@ mod compose;
 mod decisions;
 mod end;
 mod finish_step;
+mod flight;
 mod held;
 mod inspect;
 mod load;
@@ -18,6 +19,7 @@ mod neglect;
 mod reserve;
 mod rows;
 mod shadow;
+mod slots;
 mod snapshot;
 mod speculate;
 mod step;
@@ -26,17 +28,19 @@ mod swap;
 pub use decisions::Decision;
 pub use swap::CANARY_WINDOW;
 
-use std::collections::VecDeque;
-
-use crate::batch::Batch;
 use crate::builtin::{AcceptWhatFits, FirstComeFirstServed, KeepAll};
-use crate::columns::Places;
 use crate::config::EngineConfig;
 use crate::engine::cache::Feed;
+use crate::engine::decisions::Decisions;
+use crate::engine::flight::Flights;
 use crate::engine::held::Held;
+use crate::engine::load::Demand;
+use crate::engine::rows::Rows;
+use crate::engine::slots::Slots;
+use crate::engine::step::Step;
 use crate::event::Event;
-use crate::guard::{Context, Slot, Strikes};
-use crate::ids::{Micros, SequenceId, TenantId};
+use crate::guard::{Context, Strikes};
+use crate::ids::{Micros, TenantId};
 use crate::kv::Kv;
 use crate::kv::feed::{KvBlock, KvEvent};
 use crate::perf::Recorder;
@@ -44,12 +48,10 @@ use crate::policy::{
     AdmissionPolicy, AnyPolicy, PolicyKind, PrefixCachePolicy, SchedulerPolicy, SequenceColumns, StepView,
     TenantColumns,
 };
-use crate::rates::Rates;
-use crate::sequence::{SeqIx, Slab};
+use crate::sequence::Slab;
 use crate::snapshot::Counters;
 use crate::tenants::{TenantTerms, Tenants};
-use crate::verify::{PlannedRow, Verifier};
-use crate::watchdog::{Mark, Watchdog};
+use crate::watchdog::Watchdog;
 
 /// The three policies an engine starts with.
 pub struct Policies {
@@ -89,88 +91,54 @@ pub struct SwapReport {
     pub retired: Option<AnyPolicy>,
 }
 
-/// A batch in flight.
-#[derive(Debug)]
-struct InFlight {
-    begun: Mark,
-    /// When the device could turn to it.
-    since: Micros,
-    rows: Vec<PlannedRow>,
-    /// The host takes part in some row's sampling.
-    needs_host: bool,
-    /// The batch before it was lost, and so is what it computes.
-    void: bool,
+/// What a driver has yet to collect.
+#[derive(Default)]
+struct Outbox {
+    events: Vec<Event>,
+    /// Policies that were removed for their faults.
+    retired: Vec<AnyPolicy>,
+}
+
+impl Outbox {
+    /// A guard's context, whose consequences end up here.
+    fn context(&mut self, step: u64, now: Micros) -> Context<'_> {
+        Context { now, step, events: &mut self.events, retired: &mut self.retired }
+    }
 }
 
 /// The state machine. See the crate documentation.
 pub struct Engine {
     config: EngineConfig,
-    scheduler: Slot<dyn SchedulerPolicy>,
-    admission: Slot<dyn AdmissionPolicy>,
-    prefix: Slot<dyn PrefixCachePolicy>,
+    policies: Slots,
     kv: Kv,
     slab: Slab,
     /// What the scheduler is shown, kept up to date in place.
     view: StepView,
-    running: Places,
-    waiting: Places,
-    /// Leading rows of `waiting` that were preempted.
-    preempted: usize,
+    /// The sequences behind its rows.
+    rows: Rows,
     /// Requests that admission told to wait.
     held: Held,
-    /// Most prompt and output tokens that held and waiting requests may still need.
-    waiting_tokens: u64,
-    /// Their prompts alone.
-    waiting_prompt_tokens: u64,
-    /// Output tokens that all live sequences are still expected to generate.
-    expected_output_tokens: u64,
+    /// Tokens that are still asked of the host, and its pace.
+    demand: Demand,
     tenants: Tenants,
-    rates: Rates,
-    verifier: Verifier,
-    /// For plans that are not carried out.
-    shadow_verifier: Verifier,
+    /// Buffers from a plan to its batch.
+    step: Step,
+    /// When the last plan asked to be called again.
+    wake: Micros,
+    /// Batches that the device has.
+    flights: Flights,
     perf: Recorder,
     watchdog: Watchdog,
     feed: Feed,
-    /// Rows of the step being made.
-    rows: Vec<PlannedRow>,
-    /// Draft tokens of those rows, row after row.
-    guesses: Vec<u32>,
-    /// Batches in flight, oldest first.
-    flights: VecDeque<InFlight>,
-    /// Sequences that ended while a batch in flight has a row of them: their blocks return with it.
-    lingering: Vec<SeqIx>,
-    /// Sequences to name in the next batch's `released`.
-    released: Vec<SequenceId>,
-    /// Buffers of returned batches.
-    spare: Vec<Batch>,
-    /// Positions of rows to remove, a buffer.
-    leaving: Vec<u32>,
-    events: Vec<Event>,
-    retired: Vec<AnyPolicy>,
+    decisions: Decisions,
+    outbox: Outbox,
     counters: Counters,
     next_id: u64,
     /// The latest time that the driver named.
     clock: Micros,
     draining: bool,
-    /// When the last plan asked to be called again.
-    wake: Micros,
-    /// Memory or load changed since the last call about the first held request.
-    load_changed: bool,
-    held_asked_at: Micros,
-    /// Since when there have only been held requests.
-    held_alone_since: Option<Micros>,
-    /// When the last batch was made.
-    last_begun: Mark,
-    /// Blocks that could be allocated before the plan took any.
-    available_before: u32,
-    /// The step at which policies export a copy of their state.
-    next_export: u64,
-    decisions: decisions::Decisions,
 }
 
-/// Longest time between two calls about the first held request.
-const HELD_INTERVAL: Micros = Micros(50_000);
 /// Shortest sleep until a wake that is already due, so that no driver spins.
 const SHORTEST_WAKE: Micros = Micros(1_000);
 
@@ -183,7 +151,6 @@ impl Engine {
         assert!(limits.max_batch_tokens > 0 && limits.max_running > 0, "a step must hold something");
         assert!(!prefill.contains(&0), "a step must hold a piece of a prompt");
         let strikes = Strikes { max: config.max_strikes, window: config.strike_window };
-        let builtin = Policies::builtin();
         let view = StepView {
             now: Micros::ZERO,
             number: 1,
@@ -199,65 +166,26 @@ impl Engine {
             tenants: TenantColumns::default(),
         };
         Self {
-            scheduler: Slot::new(
-                PolicyKind::Scheduler,
-                policies.scheduler,
-                builtin.scheduler,
-                AnyPolicy::Scheduler,
-                strikes,
-            ),
-            admission: Slot::new(
-                PolicyKind::Admission,
-                policies.admission,
-                builtin.admission,
-                AnyPolicy::Admission,
-                strikes,
-            ),
-            prefix: Slot::new(
-                PolicyKind::PrefixCache,
-                policies.prefix_cache,
-                builtin.prefix_cache,
-                AnyPolicy::PrefixCache,
-                strikes,
-            ),
+            policies: Slots::new(policies, strikes),
             kv: Kv::new(&config),
             slab: Slab::default(),
             view,
-            running: Places::default(),
-            waiting: Places::default(),
-            preempted: 0,
+            rows: Rows::default(),
             held: Held::default(),
-            waiting_tokens: 0,
-            waiting_prompt_tokens: 0,
-            expected_output_tokens: 0,
+            demand: Demand::default(),
             tenants: Tenants::default(),
-            rates: Rates::default(),
-            verifier: Verifier::default(),
-            shadow_verifier: Verifier::default(),
+            step: Step::default(),
+            wake: Micros::NEVER,
+            flights: Flights::default(),
             perf: Recorder::default(),
             watchdog: Watchdog::new(config.starvation_bound),
             feed: Feed::default(),
-            rows: Vec::new(),
-            guesses: Vec::new(),
-            flights: VecDeque::new(),
-            lingering: Vec::new(),
-            released: Vec::new(),
-            spare: Vec::new(),
-            leaving: Vec::new(),
-            events: Vec::new(),
-            retired: Vec::new(),
+            decisions: Decisions::default(),
+            outbox: Outbox::default(),
             counters: Counters::default(),
             next_id: 1,
             clock: Micros::ZERO,
             draining: false,
-            wake: Micros::NEVER,
-            load_changed: false,
-            held_asked_at: Micros::ZERO,
-            held_alone_since: None,
-            last_begun: Mark::default(),
-            available_before: 0,
-            next_export: step::EXPORT_EVERY,
-            decisions: decisions::Decisions::default(),
             config,
         }
     }
@@ -270,7 +198,7 @@ impl Engine {
     /// Replaces the tenants' terms; unnamed tenants get the defaults.
     pub fn set_tenants(&mut self, all: &[(TenantId, TenantTerms)]) {
         self.tenants.configure(&mut self.view.tenants, all);
-        self.load_changed = true;
+        self.held.load_changed = true;
     }
 
     /// Makes `drain_kv_events` report changes of the content index from now on. See `kv_snapshot` for what is
@@ -304,13 +232,13 @@ impl Engine {
 
     /// Whether any sequence is alive.
     pub fn has_work(&self) -> bool {
-        !(self.running.ix.is_empty() && self.waiting.ix.is_empty() && self.held.is_empty())
+        !(self.rows.is_empty() && self.held.is_empty())
     }
 
     /// When to call `begin_step` again even if nothing happens; `None` for never.
     pub fn next_wake(&self) -> Option<Micros> {
-        let held = (!self.held.is_empty()).then(|| self.held_asked_at.plus(HELD_INTERVAL));
-        let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();
+        let held = self.held.next_call();
+        let idle = self.rows.is_empty();
         let plan = (!idle).then_some(self.wake);
         let stall = if idle { None } else { self.watchdog.next_check() };
         let unfinished = (self.kv.has_stale() || self.feed.has_more()).then_some(self.clock);
@@ -324,13 +252,13 @@ impl Engine {
 
     /// Moves what happened since the last call to `out`, oldest first.
     pub fn drain_events(&mut self, out: &mut Vec<Event>) {
-        out.append(&mut self.events);
+        out.append(&mut self.outbox.events);
     }
 
     /// Policies that were removed for their faults and are no longer used. Drop them off the engine thread.
     /// Policies that a swap retires are in its report instead.
     pub fn take_retired(&mut self) -> Vec<AnyPolicy> {
-        std::mem::take(&mut self.retired)
+        std::mem::take(&mut self.outbox.retired)
     }
 
     /// A driver's clock that goes back stands still here.
@@ -345,16 +273,3 @@ impl Engine {
         self.check_rows();
     }
 }
-
-/// Makes a guard's context from the engine's fields, so that the others can still be borrowed.
-macro_rules! context {
-    ($engine:expr, $now:expr) => {
-        Context {
-            now: $now,
-            step: $engine.view.number,
-            events: &mut $engine.events,
-            retired: &mut $engine.retired,
-        }
-    };
-}
-use context;

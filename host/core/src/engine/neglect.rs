@@ -8,13 +8,13 @@ use crate::watchdog::Mark;
 impl Engine {
     /// Removes the scheduler if it has neglected a sequence for too long.
     pub(super) fn judge_neglect(&mut self, now: Micros) {
-        if self.scheduler.take_removal() {
+        if self.policies.scheduler.take_removal() {
             self.forgive(now);
             return;
         }
         let message = if let Some(id) = self.watchdog.starved.take() {
             format!("later requests were started before sequence {} for too long", id.0)
-        } else if self.watchdog.runs_in_circles(self.last_begun) {
+        } else if self.watchdog.runs_in_circles(self.flights.last_begun) {
             "batches were computed for too long without any sequence getting further".to_owned()
         } else if self.watchdog.look_now(now)
             && let Some(id) = self.left_idle()
@@ -29,18 +29,19 @@ impl Engine {
 
     /// A running sequence that no plan has named for too long, while batches were computed.
     fn left_idle(&self) -> Option<u64> {
-        let last = self.last_begun;
-        let idle = self.running.ix.iter().find(|&&ix| self.watchdog.too_long(self.slab[ix].planned, last))?;
+        let last = self.flights.last_begun;
+        let is_idle = |&&ix: &&SeqIx| self.watchdog.too_long(self.slab[ix].planned, last);
+        let idle = self.rows.running.ix.iter().find(is_idle)?;
         Some(self.slab[*idle].id.0)
     }
 
     /// The next scheduler starts with a clean slate.
     pub(super) fn forgive(&mut self, now: Micros) {
         let mark = Mark { at: now, step: self.view.number };
-        for &ix in &self.running.ix {
+        for &ix in &self.rows.running.ix {
             self.slab[ix].planned = mark;
         }
-        for &ix in &self.waiting.ix {
+        for &ix in &self.rows.waiting.ix {
             self.slab[ix].overtaken = None;
             self.slab[ix].passed = None;
         }
@@ -53,21 +54,21 @@ impl Engine {
     /// of them, and a slot was free. `leaving` holds the positions of the starts.
     pub(super) fn note_overtaken(&mut self, available: u32, now: Micros) {
         let mark = Mark { at: now, step: self.view.number };
-        for &at in &self.leaving {
-            self.tenants.note_served(self.slab[self.waiting.ix[at as usize]].tenant_row, mark);
+        for &at in &self.rows.leaving {
+            self.tenants.note_served(self.slab[self.rows.waiting.ix[at as usize]].tenant_row, mark);
         }
-        let in_order = self.leaving.iter().enumerate().all(|(nth, &at)| nth == at as usize);
+        let in_order = self.rows.leaving.iter().enumerate().all(|(nth, &at)| nth == at as usize);
         if in_order || !self.watchdog.scan_now(now) {
             return;
         }
-        let last = *self.leaving.last().expect("something starts") as usize;
+        let last = *self.rows.leaving.last().expect("something starts") as usize;
         let mut starts = 0;
         for at in 0..last {
-            if self.leaving[starts] as usize == at {
+            if self.rows.leaving[starts] as usize == at {
                 starts += 1;
                 continue;
             }
-            let ix = self.waiting.ix[at];
+            let ix = self.rows.waiting.ix[at];
             // A sequence that waits for a prefix being computed is better off waiting.
             if self.view.waiting.pending_tokens[at] > 0 || !self.would_fit(ix, available) {
                 continue;
@@ -82,7 +83,7 @@ impl Engine {
         let served = self.view.tenants.running[row as usize] > 0;
         let mut own = false;
         let mut others = false;
-        for &start in &self.leaving {
+        for &start in &self.rows.leaving {
             let start = start as usize;
             let overtakes = rows.id[start] > rows.id[at] && rows.priority[start] <= rows.priority[at];
             own |= overtakes && rows.tenant[start] == rows.tenant[at];

@@ -13,19 +13,19 @@ use crate::watchdog::Mark;
 impl Engine {
     /// Reserves blocks for the plan in its order. `rows` is the part of it that fits in memory.
     pub(super) fn reserve(&mut self, plan: &VerifiedPlan, now: Micros) {
-        self.available_before = self.kv.blocks.available();
-        self.rows.clear();
-        self.rows.extend_from_slice(plan.rows());
+        self.step.available_before = self.kv.blocks.available();
+        self.step.rows.clear();
+        self.step.rows.extend_from_slice(plan.rows());
         self.defer_repeats(now);
-        for at in 0..self.rows.len() {
-            if self.rows[at].starts {
-                self.kv.take_hit(&mut self.slab, self.rows[at].ix, now);
+        for at in 0..self.step.rows.len() {
+            if self.step.rows[at].starts {
+                self.kv.take_hit(&mut self.slab, self.step.rows[at].ix, now);
             }
         }
         let blocks = self.cut_to_memory(now);
         self.make_room(blocks, now);
-        for at in 0..self.rows.len() {
-            let PlannedRow { ix, tokens, starts, .. } = self.rows[at];
+        for at in 0..self.step.rows.len() {
+            let PlannedRow { ix, tokens, starts, .. } = self.step.rows[at];
             let sequence = &mut self.slab[ix];
             let held = sequence.table.len();
             self.kv.grow(sequence, ix, sequence.reached() + tokens, now);
@@ -40,12 +40,12 @@ impl Engine {
     fn defer_repeats(&mut self, now: Micros) {
         let mark = Mark { at: now, step: self.view.number };
         let mut at = 1;
-        while at < self.rows.len() {
-            let PlannedRow { ix, starts, .. } = self.rows[at];
+        while at < self.step.rows.len() {
+            let PlannedRow { ix, starts, .. } = self.step.rows[at];
             let sequence = &self.slab[ix];
-            let before = &self.rows[..at];
+            let before = &self.step.rows[..at];
             if starts && before.iter().any(|row| self.kv.will_answer(&self.slab[row.ix], sequence)) {
-                self.rows.remove(at);
+                self.step.rows.remove(at);
                 self.slab[ix].planned = mark;
             } else {
                 at += 1;
@@ -58,20 +58,20 @@ impl Engine {
         let mark = Mark { at: now, step: self.view.number };
         let mut needed = 0;
         let mut at = 0;
-        while at < self.rows.len() {
-            let need = self.need(self.rows[at]);
-            self.slab[self.rows[at].ix].planned = mark;
+        while at < self.step.rows.len() {
+            let need = self.need(self.step.rows[at]);
+            self.slab[self.step.rows[at].ix].planned = mark;
             if needed + need <= self.kv.blocks.available() {
                 needed += need;
                 at += 1;
                 continue;
             }
-            let cut = self.rows.pop().expect("the row that doesn't fit is there");
+            let cut = self.step.rows.pop().expect("the row that doesn't fit is there");
             self.counters.cut_rows += 1;
             self.slab[cut.ix].planned = mark;
             if cut.starts {
                 // Those behind it are cut first, and are not short of anything themselves.
-                let itself = self.rows.len() == at;
+                let itself = self.step.rows.len() == at;
                 self.kv.give_back_hit(&mut self.slab, cut.ix, itself, now);
                 self.refresh_waiting(cut.ix);
             }
@@ -88,22 +88,22 @@ impl Engine {
     /// Moves starting sequences from the waiting to the running ones.
     pub(super) fn start_planned(&mut self, now: Micros) {
         let starts = |row: &&PlannedRow| row.starts;
-        for row in self.rows.iter().filter(starts) {
+        for row in self.step.rows.iter().filter(starts) {
             let at = self.waiting_row(row.ix) as u32;
-            self.leaving.push(at);
+            self.rows.leaving.push(at);
         }
-        if self.leaving.is_empty() {
+        if self.rows.leaving.is_empty() {
             return;
         }
-        self.leaving.sort_unstable();
+        self.rows.leaving.sort_unstable();
         if self.has_place() {
-            self.note_overtaken(self.available_before, now);
+            self.note_overtaken(self.step.available_before, now);
         }
         self.remove_waiting();
-        self.load_changed = true;
-        for at in 0..self.rows.len() {
-            if self.rows[at].starts {
-                self.start(self.rows[at].ix, now);
+        self.held.load_changed = true;
+        for at in 0..self.step.rows.len() {
+            if self.step.rows[at].starts {
+                self.start(self.step.rows[at].ix, now);
             }
         }
     }
@@ -111,10 +111,7 @@ impl Engine {
     fn start(&mut self, ix: SeqIx, now: Micros) {
         let sequence = &mut self.slab[ix];
         let tenant = sequence.tenant_row as usize;
-        if sequence.state == SequenceState::Waiting {
-            self.waiting_tokens -= sequence.tokens_ahead();
-            self.waiting_prompt_tokens -= u64::from(sequence.prompt_len);
-        }
+        self.demand.dequeue(sequence);
         sequence.state = SequenceState::Prefill;
         sequence.overtaken = None;
         sequence.passed = None;
@@ -155,22 +152,23 @@ impl Engine {
         self.counters.prefix_eligible[event] += u64::from(sequence.prompt_len >= self.kv.block_size());
         self.counters.prefix_cached_tokens[event] += u64::from(cached);
         self.counters.prefix_prefilled_tokens[event] += u64::from(prefill_tokens);
-        self.events.push(Event::Started { id: sequence.id, prefix, cached_tokens: cached, prefill_tokens });
+        let started = Event::Started { id: sequence.id, prefix, cached_tokens: cached, prefill_tokens };
+        self.outbox.events.push(started);
     }
 
     /// Preempts a running sequence. Its row is removed by `remove_running`.
     pub(super) fn preempt(&mut self, ix: SeqIx, now: Micros) {
         self.counters.preemptions += 1;
         self.slab[ix].usage.preemptions += 1;
-        self.events.push(Event::Preempted { id: self.slab[ix].id });
+        self.outbox.events.push(Event::Preempted { id: self.slab[ix].id });
         self.back_to_queue(ix, now);
     }
 
     /// Frees a running sequence's blocks and puts it before those that never ran.
     pub(super) fn back_to_queue(&mut self, ix: SeqIx, now: Micros) {
-        self.leaving.push(self.slab[ix].row);
+        self.rows.leaving.push(self.slab[ix].row);
         self.kv.end(&mut self.slab, ix, Keep::Indexed, now);
-        self.released.push(self.slab[ix].id);
+        self.flights.released.push(self.slab[ix].id);
         let sequence = &mut self.slab[ix];
         sequence.state = SequenceState::Preempted;
         sequence.hit.asked = 0;
@@ -181,7 +179,7 @@ impl Engine {
         self.tenants.note_served(sequence.tenant_row, Mark { at: now, step: self.view.number });
         self.view.tenants.running[tenant] -= 1;
         self.view.tenants.waiting[tenant] += 1;
-        self.load_changed = true;
+        self.held.load_changed = true;
         // `leaving` holds running rows at this point, so nothing here may remove waiting ones.
         self.kv.hash(&mut self.slab[ix]);
         self.kv.watch(&mut self.slab, ix);

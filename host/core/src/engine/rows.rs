@@ -1,11 +1,34 @@
 //! The view's rows: waiting and running sequences, and the cells that change.
 
 use super::Engine;
-use crate::columns::SequenceRow;
+use crate::columns::{Places, SequenceRow};
 use crate::ids::{Micros, SequenceId};
 use crate::request::SequenceState;
 use crate::sequence::{SeqIx, Sequence};
 use crate::watchdog::Mark;
+
+/// The sequences behind the view's rows, in the order of those.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    pub running: Places,
+    pub waiting: Places,
+    /// Leading rows of `waiting` that were preempted.
+    pub preempted: usize,
+    /// Positions of rows to remove, a buffer. All of them are running rows, or all of them waiting ones.
+    pub leaving: Vec<u32>,
+}
+
+impl Rows {
+    /// Nothing is running or may be started.
+    pub fn is_empty(&self) -> bool {
+        self.running.ix.is_empty() && self.waiting.ix.is_empty()
+    }
+
+    /// Waiting rows that never ran.
+    pub fn unstarted(&self) -> usize {
+        self.waiting.ix.len() - self.preempted
+    }
+}
 
 impl Engine {
     /// Adds a row for a sequence that may be started: preempted ones first, each part by arrival.
@@ -13,21 +36,21 @@ impl Engine {
         let preempted = self.slab[ix].state == SequenceState::Preempted;
         let at = self.waiting_position(self.slab[ix].id, preempted).unwrap_or_else(|at| at);
         let row = self.row_of(ix);
-        self.waiting.insert(&mut self.view.waiting, at, ix, &row);
-        self.preempted += usize::from(preempted);
+        self.rows.waiting.insert(&mut self.view.waiting, at, ix, &row);
+        self.rows.preempted += usize::from(preempted);
     }
 
     fn waiting_position(&self, id: SequenceId, preempted: bool) -> Result<usize, usize> {
         let ids = &self.view.waiting.id;
         if preempted {
-            return ids[..self.preempted].binary_search(&id.0);
+            return ids[..self.rows.preempted].binary_search(&id.0);
         }
         // Almost everyone arrives last.
-        if ids.last().is_none_or(|&last| last < id.0) || ids.len() == self.preempted {
+        if ids.last().is_none_or(|&last| last < id.0) || ids.len() == self.rows.preempted {
             return Err(ids.len());
         }
-        let found = ids[self.preempted..].binary_search(&id.0);
-        found.map(|at| at + self.preempted).map_err(|at| at + self.preempted)
+        let found = ids[self.rows.preempted..].binary_search(&id.0);
+        found.map(|at| at + self.rows.preempted).map_err(|at| at + self.rows.preempted)
     }
 
     /// The row of a waiting sequence.
@@ -38,32 +61,34 @@ impl Engine {
 
     /// Removes the rows at the positions in `leaving`.
     pub(super) fn remove_waiting(&mut self) {
-        self.leaving.sort_unstable();
-        self.preempted -= self.leaving.partition_point(|&at| (at as usize) < self.preempted);
-        self.waiting.remove(&mut self.view.waiting, &self.leaving);
-        self.leaving.clear();
+        let Rows { waiting, preempted, leaving, .. } = &mut self.rows;
+        leaving.sort_unstable();
+        *preempted -= leaving.partition_point(|&at| (at as usize) < *preempted);
+        waiting.remove(&mut self.view.waiting, leaving);
+        leaving.clear();
     }
 
     /// Adds a running row for a sequence that starts, behind those that started before.
     pub(super) fn push_running(&mut self, ix: SeqIx, now: Micros) {
         let row = self.row_of(ix);
         let sequence = &mut self.slab[ix];
-        sequence.row = self.running.ix.len() as u32;
+        sequence.row = self.rows.running.ix.len() as u32;
         sequence.planned = Mark { at: now, step: self.view.number };
-        self.running.push(&mut self.view.running, ix, &row);
+        self.rows.running.push(&mut self.view.running, ix, &row);
         self.view.idle_since = Micros::NEVER;
     }
 
     /// Removes the running rows at the positions in `leaving`.
     pub(super) fn remove_running(&mut self, now: Micros) {
-        let Some(&first) = self.leaving.iter().min() else { return };
-        self.leaving.sort_unstable();
-        self.running.remove(&mut self.view.running, &self.leaving);
-        self.leaving.clear();
-        for (at, &ix) in self.running.ix.iter().enumerate().skip(first as usize) {
+        let Rows { running, leaving, .. } = &mut self.rows;
+        let Some(&first) = leaving.iter().min() else { return };
+        leaving.sort_unstable();
+        running.remove(&mut self.view.running, leaving);
+        leaving.clear();
+        for (at, &ix) in running.ix.iter().enumerate().skip(first as usize) {
             self.slab[ix].row = at as u32;
         }
-        if self.running.ix.is_empty() {
+        if running.ix.is_empty() {
             self.view.idle_since = now;
         }
     }
@@ -89,7 +114,7 @@ impl Engine {
         }
         self.kv.blocks.notes.sole = changed;
         if self.kv.take_idle_changed() {
-            for (at, &ix) in self.waiting.ix.iter().enumerate() {
+            for (at, &ix) in self.rows.waiting.ix.iter().enumerate() {
                 if self.view.waiting.computed_tokens[at] > 0 {
                     self.view.waiting.idle_blocks[at] = self.kv.idle_blocks(&self.slab[ix]);
                 }
@@ -115,10 +140,10 @@ impl Engine {
     /// Asserts that the columns match the sequences.
     pub(super) fn check_rows(&self) {
         assert!(self.view.running.is_even() && self.view.waiting.is_even());
-        assert_eq!(self.view.running.len(), self.running.ix.len());
-        assert_eq!(self.view.waiting.len(), self.waiting.ix.len());
+        assert_eq!(self.view.running.len(), self.rows.running.ix.len());
+        assert_eq!(self.view.waiting.len(), self.rows.waiting.ix.len());
         let mut expected = 0;
-        for (at, &ix) in self.running.ix.iter().enumerate() {
+        for (at, &ix) in self.rows.running.ix.iter().enumerate() {
             let sequence = &self.slab[ix];
             assert!(sequence.is_running() && sequence.row as usize == at, "running row {at}");
             let row = self.row_of(ix);
@@ -133,10 +158,10 @@ impl Engine {
             assert!(sequence.table.len() as u32 >= self.kv.blocks_for(sequence.reached()));
         }
         let (mut tokens, mut prompts) = (0, 0);
-        for (at, &ix) in self.waiting.ix.iter().enumerate() {
+        for (at, &ix) in self.rows.waiting.ix.iter().enumerate() {
             let sequence = &self.slab[ix];
             assert!(sequence.is_waiting() && self.waiting_row(ix) == at, "waiting row {at}");
-            assert_eq!(sequence.state == SequenceState::Preempted, at < self.preempted);
+            assert_eq!(sequence.state == SequenceState::Preempted, at < self.rows.preempted);
             assert!(sequence.table.is_empty() && sequence.out == 0);
             let shown = self.view.waiting.computed_tokens[at];
             assert!(
@@ -144,8 +169,8 @@ impl Engine {
                 "{:?}",
                 sequence.id
             );
-            tokens += if at < self.preempted { 0 } else { sequence.tokens_ahead() };
-            prompts += if at < self.preempted { 0 } else { u64::from(sequence.prompt_len) };
+            tokens += if at < self.rows.preempted { 0 } else { sequence.tokens_ahead() };
+            prompts += if at < self.rows.preempted { 0 } else { u64::from(sequence.prompt_len) };
             expected += sequence.expected_ahead();
         }
         for held in self.held.values().map(|ix| &self.slab[ix]) {
@@ -153,17 +178,18 @@ impl Engine {
             prompts += u64::from(held.prompt_len);
             expected += held.expected_ahead();
         }
-        assert_eq!(tokens, self.waiting_tokens, "tokens that wait");
-        assert_eq!(prompts, self.waiting_prompt_tokens, "prompt tokens that wait");
-        assert_eq!(expected, self.expected_output_tokens, "output tokens that are expected");
-        let alive = self.running.ix.len() + self.waiting.ix.len() + self.held.len() + self.lingering.len();
-        assert_eq!(alive, self.slab.len(), "every sequence is running, waiting or held");
-        let out: usize = self.flights.iter().map(|flight| flight.rows.len()).sum();
+        assert_eq!(tokens, self.demand.waiting_tokens, "tokens that wait");
+        assert_eq!(prompts, self.demand.waiting_prompt_tokens, "prompt tokens that wait");
+        assert_eq!(expected, self.demand.expected_output_tokens, "output tokens that are expected");
+        let alive = self.rows.running.ix.len() + self.rows.waiting.ix.len() + self.held.len();
+        let lingering = self.flights.lingering.len();
+        assert_eq!(alive + lingering, self.slab.len(), "every sequence is running, waiting or held");
         let known: usize = self.slab.iter().map(|(_, sequence)| sequence.out as usize).sum();
+        let out: usize = self.flights.out.iter().map(|flight| flight.rows.len()).sum();
         assert_eq!(known, out, "rows that are out");
         let c = &self.counters;
         let gone = c.refused.iter().sum::<u64>() + c.finished.iter().sum::<u64>() + c.failed;
-        assert_eq!(c.submitted, gone + (alive - self.lingering.len()) as u64, "no request is lost");
+        assert_eq!(c.submitted, gone + alive as u64, "no request is lost");
     }
 }
 

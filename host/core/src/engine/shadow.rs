@@ -2,8 +2,8 @@
 //!
 //! Short comparisons are in the prefix cache's file; the longer ones are here.
 
+use super::Engine;
 use super::cache::only_idle;
-use super::{Context, Engine, context};
 use crate::guard::Compared;
 use crate::ids::{BlockId, Micros, SequenceId};
 use crate::policy::{AdmissionRequest, CacheEvents, FaultView, Load, Verdict};
@@ -17,14 +17,14 @@ const SHOWN: usize = 4;
 impl Engine {
     /// The scheduler's shadow plans the step that `live` is for; the plan is checked and compared.
     pub(super) fn shadow_schedule(&mut self, live: &VerifiedPlan, now: Micros) {
-        if !self.scheduler.has_shadow() {
+        if !self.policies.scheduler.has_shadow() {
             return;
         }
-        let mut cx = context!(self, now);
-        let (view, verifier) = (&self.view, &mut self.shadow_verifier);
+        let mut cx = self.outbox.context(self.view.number, now);
+        let (view, verifier) = (&self.view, &mut self.step.shadow_verifier);
         let (slab, kv) = (&self.slab, &self.kv);
-        let running = self.running.ix.len() as u32;
-        self.scheduler.ask_shadow(
+        let running = self.rows.running.ix.len() as u32;
+        self.policies.scheduler.ask_shadow(
             &mut cx,
             |p| {
                 verifier.verify(&p.schedule(view)?, &view.limits, running, slab, kv)?;
@@ -44,8 +44,8 @@ impl Engine {
         live: &Verdict,
         now: Micros,
     ) {
-        let mut cx = context!(self, now);
-        self.admission.ask_shadow(
+        let mut cx = self.outbox.context(self.view.number, now);
+        self.policies.admission.ask_shadow(
             &mut cx,
             |p| {
                 let [live, shadow] = [live, &p.admit(request, load)?].map(verdict_name);
@@ -62,9 +62,9 @@ impl Engine {
             return;
         }
         let events = CacheEvents { memory: self.kv.blocks.memory(), ..events.clone() };
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         let blocks = &self.kv.blocks;
-        self.prefix.ask_shadow(
+        self.policies.prefix.ask_shadow(
             &mut cx,
             |p| {
                 let names = p.observe_all(&events).and_then(|names| only_idle(blocks, names))?;

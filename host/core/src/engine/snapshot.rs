@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Context, Engine, context};
+use super::Engine;
 use crate::guard::Compared;
 use crate::ids::{BlockId, Micros, SequenceId};
 use crate::policy::{AdmissionPolicy, Answer, FaultView, PolicyKind, Pressure};
@@ -17,14 +17,14 @@ impl Engine {
         let pressure = self.measure(now);
         let memory = self.memory();
         let queue = QueueCounts {
-            waiting: (self.waiting.ix.len() - self.preempted) as u32,
+            waiting: self.rows.unstarted() as u32,
             held: self.held.len() as u32,
-            running: self.running.ix.len() as u32,
-            preempted: self.preempted as u32,
+            running: self.rows.running.ix.len() as u32,
+            preempted: self.rows.preempted as u32,
         };
         let mut held: Vec<SeqIx> = self.held.values().collect();
         held.sort_by_key(|&ix| (Reverse(self.slab[ix].request.priority), self.slab[ix].id));
-        let places = self.running.ix.iter().chain(&self.waiting.ix).chain(&held);
+        let places = self.rows.running.ix.iter().chain(&self.rows.waiting.ix).chain(&held);
         Snapshot {
             now,
             step: self.view.number - 1,
@@ -39,11 +39,7 @@ impl Engine {
 
     /// One policy slot, as `snapshot` shows it.
     pub fn slot(&self, kind: PolicyKind) -> SlotSnapshot {
-        match kind {
-            PolicyKind::Scheduler => self.scheduler.snapshot(),
-            PolicyKind::Admission => self.admission.snapshot(),
-            PolicyKind::PrefixCache => self.prefix.snapshot(),
-        }
+        self.policies.snapshot(kind)
     }
 
     /// The pool in blocks.
@@ -68,7 +64,7 @@ impl Engine {
     fn measure(&mut self, now: Micros) -> Pressure {
         let load = self.total_load(now);
         self.note_state(PolicyKind::Admission, now);
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         let decisions = &mut self.decisions;
         let view = || FaultView::Measure(load);
         let question = |p: &mut (dyn AdmissionPolicy + 'static)| {
@@ -76,9 +72,9 @@ impl Engine {
             decisions.note(PolicyKind::Admission, p.info(), view, || Answer::Pressure(pressure));
             Ok(pressure)
         };
-        let pressure = self.admission.ask(&mut cx, question, view);
+        let pressure = self.policies.admission.ask(&mut cx, question, view);
         let told = |p: &mut (dyn AdmissionPolicy + 'static)| p.measure(&load).map(|_| Compared::Told);
-        self.admission.ask_shadow(&mut cx, told, || FaultView::Measure(load));
+        self.policies.admission.ask_shadow(&mut cx, told, || FaultView::Measure(load));
         pressure
     }
 

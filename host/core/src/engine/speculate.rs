@@ -25,29 +25,29 @@ const LOOKBACK: usize = 8_192;
 impl Engine {
     /// Adds draft tokens to the decodes of the step being made, as far as tokens and free blocks are left.
     pub(super) fn guess(&mut self, now: Micros) {
-        self.guesses.clear();
+        self.step.guesses.clear();
         if self.config.speculate == 0 {
             return;
         }
-        let planned: u32 = self.rows.iter().map(|row| row.tokens).sum();
+        let planned: u32 = self.step.rows.iter().map(|row| row.tokens).sum();
         let mut left = self.config.limits.max_batch_tokens.saturating_sub(planned);
-        for at in 0..self.rows.len() {
-            let ix = self.rows[at].ix;
+        for at in 0..self.step.rows.len() {
+            let ix = self.step.rows[at].ix;
             let sequence = &self.slab[ix];
-            if left == 0 || self.rows[at].tokens != 1 || !may_guess(sequence) {
+            if left == 0 || self.step.rows[at].tokens != 1 || !may_guess(sequence) {
                 continue;
             }
             let most =
                 sequence.guesses.min(left).min(sequence.request.max_new_tokens - sequence.generated - 1);
-            let first = self.guesses.len();
-            look_up(&sequence.tokens, most as usize, &mut self.guesses);
+            let first = self.step.guesses.len();
+            look_up(&sequence.tokens, most as usize, &mut self.step.guesses);
             let (held, free) = (sequence.table.len() as u32, self.kv.blocks.free());
-            let mut count = (self.guesses.len() - first) as u32;
+            let mut count = (self.step.guesses.len() - first) as u32;
             while count > 0 && self.kv.blocks_for(sequence.computed + 1 + count) > held + free {
                 count -= 1;
             }
-            self.guesses.truncate(first + count as usize);
-            self.rows[at].guesses = count;
+            self.step.guesses.truncate(first + count as usize);
+            self.step.rows[at].guesses = count;
             left -= count;
             let sequence = &mut self.slab[ix];
             self.kv.grow(sequence, ix, sequence.computed + 1 + count, now);

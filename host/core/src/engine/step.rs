@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::Engine;
 use super::decisions::Decisions;
-use super::{Context, Engine, context};
 use crate::batch::Batch;
 use crate::event::FailureCause;
 use crate::ids::Micros;
@@ -11,31 +11,40 @@ use crate::policy::{
     Answer, FaultKind, FaultView, Plan, PolicyFault, PolicyInfo, PolicyKind, SchedulerPolicy, StepView,
 };
 use crate::sequence::SeqIx;
-use crate::verify::VerifiedPlan;
+use crate::verify::{PlannedRow, VerifiedPlan, Verifier};
 use crate::watchdog::Mark;
 
-/// Steps after which policies export a copy of their state.
-pub(super) const EXPORT_EVERY: u64 = 1_000;
+/// The step being made, from its plan to its batch, in buffers that all steps share.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    pub verifier: Verifier,
+    /// For plans that are not carried out.
+    pub shadow_verifier: Verifier,
+    /// Blocks that could be allocated before the plan took any.
+    pub available_before: u32,
+    /// Its rows, as far as they fit in memory.
+    pub rows: Vec<PlannedRow>,
+    /// Draft tokens of those rows, row after row.
+    pub guesses: Vec<u32>,
+}
 
 impl Engine {
     /// Plans the next step. `None` if nothing can run now; see `next_wake`. At most one batch is in flight at
     /// a time, until `finish_step`; with `EngineConfig::plan_ahead` a second one can be planned behind it,
     /// and `None` then means that the first must return first.
     pub fn begin_step(&mut self, now: Micros) -> Option<Batch> {
-        let ahead = !self.flights.is_empty();
+        let ahead = !self.flights.out.is_empty();
         if ahead && !self.may_plan_ahead() {
             return None;
         }
         let now = self.tick(now);
-        self.scheduler.begin_step();
-        self.admission.begin_step();
-        self.prefix.begin_step();
+        self.policies.begin_step();
         self.judge_canaries(now);
         self.kv.expire(now);
         self.reask_held(now);
         self.judge_admission(now);
         self.refresh_hits(now);
-        if self.running.ix.is_empty() && self.waiting.ix.is_empty() {
+        if self.rows.is_empty() {
             self.wake = Micros::NEVER;
             self.watchdog.progressed();
             self.watchdog.advanced(Mark { at: now, step: self.view.number });
@@ -47,7 +56,7 @@ impl Engine {
             true => self.plan_ahead(now),
             false => self.plan_and_reserve(now),
         }
-        if self.rows.is_empty() {
+        if self.step.rows.is_empty() {
             self.rest(now);
             return None;
         }
@@ -70,7 +79,7 @@ impl Engine {
         let plan = self.ask_scheduler(now);
         let wanted = !plan.rows().is_empty();
         let preempted = self.carry_out(plan, now);
-        if !self.rows.is_empty() {
+        if !self.step.rows.is_empty() {
             return;
         }
         let stuck = wanted || self.judge_stall(now);
@@ -98,7 +107,7 @@ impl Engine {
     fn ask_builtin_until_it_runs(&mut self, now: Micros) {
         loop {
             let plan = self.ask_builtin_scheduler(now);
-            if !self.carry_out(plan, now) || !self.rows.is_empty() {
+            if !self.carry_out(plan, now) || !self.step.rows.is_empty() {
                 return;
             }
         }
@@ -110,21 +119,18 @@ impl Engine {
         }
         self.remove_running(now);
         self.reserve(&plan, now);
-        self.verifier.give_back(plan);
+        self.step.verifier.give_back(plan);
     }
 
     pub(super) fn ask_scheduler(&mut self, now: Micros) -> VerifiedPlan {
         self.show(now);
-        if self.view.number >= self.next_export {
-            self.next_export = self.view.number + EXPORT_EVERY;
-            self.save_states(now);
-        }
+        self.policies.save_states(&mut self.outbox.context(self.view.number, now));
         self.note_state(PolicyKind::Scheduler, now);
-        let mut cx = context!(self, now);
-        let (view, verifier, decisions) = (&self.view, &mut self.verifier, &mut self.decisions);
+        let mut cx = self.outbox.context(self.view.number, now);
+        let (view, verifier, decisions) = (&self.view, &mut self.step.verifier, &mut self.decisions);
         let (slab, kv) = (&self.slab, &self.kv);
-        let running = self.running.ix.len() as u32;
-        self.scheduler.ask(
+        let running = self.rows.running.ix.len() as u32;
+        self.policies.scheduler.ask(
             &mut cx,
             |p| {
                 let plan = p.schedule(view)?;
@@ -133,23 +139,23 @@ impl Engine {
             },
             || FaultView::Schedule(Box::new(view.clone())),
         );
-        let plan = self.verifier.take();
+        let plan = self.step.verifier.take();
         self.shadow_schedule(&plan, now);
         plan
     }
 
     fn ask_builtin_scheduler(&mut self, now: Micros) -> VerifiedPlan {
         self.show(now);
-        let (view, verifier, decisions) = (&self.view, &mut self.verifier, &mut self.decisions);
+        let (view, verifier, decisions) = (&self.view, &mut self.step.verifier, &mut self.decisions);
         let (slab, kv) = (&self.slab, &self.kv);
-        let running = self.running.ix.len() as u32;
+        let running = self.rows.running.ix.len() as u32;
         let question = |p: &mut (dyn SchedulerPolicy + 'static)| {
             let plan = p.schedule(view)?;
             note_plan(decisions, p.info(), view, &plan);
             verifier.verify(&plan, &view.limits, running, slab, kv)
         };
-        self.scheduler.ask_builtin(question);
-        self.verifier.take()
+        self.policies.scheduler.ask_builtin(question);
+        self.step.verifier.take()
     }
 
     /// Brings everything into the view that isn't kept in columns.
@@ -164,24 +170,17 @@ impl Engine {
         self.view.memory = self.kv.blocks.memory();
     }
 
-    fn save_states(&mut self, now: Micros) {
-        let mut cx = context!(self, now);
-        self.scheduler.save_state(&mut cx);
-        self.admission.save_state(&mut cx);
-        self.prefix.save_state(&mut cx);
-    }
-
     /// The last resort if even the built-in's plan doesn't fit, which its arithmetic should rule out:
     /// preempts the latest to start, one after another. A sequence that is alone and still can't grow fails.
     fn unblock(&mut self, now: Micros) {
-        while self.rows.is_empty() && self.running.ix.len() > 1 && !self.would_fit_any() {
-            let last = *self.running.ix.last().expect("more than one runs");
+        while self.step.rows.is_empty() && self.rows.running.ix.len() > 1 && !self.would_fit_any() {
+            let last = *self.rows.running.ix.last().expect("more than one runs");
             self.preempt(last, now);
             self.remove_running(now);
             self.ask_builtin_until_it_runs(now);
         }
-        if let [alone] = self.running.ix[..]
-            && self.rows.is_empty()
+        if let [alone] = self.rows.running.ix[..]
+            && self.step.rows.is_empty()
             && !self.would_fit_any()
         {
             let message = "the sequence needs more KV blocks than the pool has".to_owned();
@@ -203,8 +202,8 @@ impl Engine {
     pub(super) fn starvation(&mut self, message: String, now: Micros) {
         self.show(now);
         let view = FaultView::Schedule(Box::new(self.view.clone()));
-        let mut cx = context!(self, now);
-        self.scheduler.condemn(&mut cx, PolicyFault::new(FaultKind::Starvation, message), view);
+        let mut cx = self.outbox.context(self.view.number, now);
+        self.policies.scheduler.condemn(&mut cx, PolicyFault::new(FaultKind::Starvation, message), view);
     }
 
     /// Whether the next token of a running sequence, or the whole input of a waiting one, fits in memory.
@@ -214,12 +213,12 @@ impl Engine {
             let sequence = &self.slab[ix];
             self.kv.blocks_for(sequence.computed + 1).saturating_sub(sequence.table.len() as u32) <= available
         };
-        self.running.ix.iter().any(grows)
-            || (self.has_place() && self.waiting.ix.iter().any(|&ix| self.would_fit(ix, available)))
+        self.rows.running.ix.iter().any(grows)
+            || (self.has_place() && self.rows.waiting.ix.iter().any(|&ix| self.would_fit(ix, available)))
     }
 
     pub(super) fn has_place(&self) -> bool {
-        (self.running.ix.len() as u32) < self.config.limits.max_running
+        (self.rows.running.ix.len() as u32) < self.config.limits.max_running
     }
 
     /// Whether a waiting sequence's whole input would fit.

@@ -1,12 +1,10 @@
 //! Swaps at a step boundary: at once, on trial (canary), beside the live policy (shadow), and back.
 
-use std::sync::Arc;
-
-use super::{Context, Engine, SwapReport, context};
+use super::{Engine, SwapReport};
 use crate::event::Change;
-use crate::guard::{Company, Renewal, Slot, Trial};
+use crate::guard::{Renewal, Trial};
 use crate::ids::Micros;
-use crate::policy::{AnyPolicy, CacheEvents, Policy, PolicyInfo, PolicyKind};
+use crate::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use crate::trial::CanaryState;
 
 /// Default length of a canary's trial.
@@ -17,15 +15,15 @@ macro_rules! slot {
     ($engine:expr, $kind:expr, $slot:ident => $do:expr) => {
         match $kind {
             PolicyKind::Scheduler => {
-                let $slot = &mut $engine.scheduler;
+                let $slot = &mut $engine.policies.scheduler;
                 $do
             }
             PolicyKind::Admission => {
-                let $slot = &mut $engine.admission;
+                let $slot = &mut $engine.policies.admission;
                 $do
             }
             PolicyKind::PrefixCache => {
-                let $slot = &mut $engine.prefix;
+                let $slot = &mut $engine.policies.prefix;
                 $do
             }
         }
@@ -68,7 +66,7 @@ impl Engine {
     ) -> Result<SwapReport, (AnyPolicy, PolicyKind)> {
         let now = self.tick(now);
         let kind = policy.kind();
-        if let Some(other) = self.on_trial().filter(|&other| other != kind) {
+        if let Some(other) = self.policies.on_trial().filter(|&other| other != kind) {
             return Err((policy, other));
         }
         self.withdraw(kind, "another canary is swapped in", now);
@@ -82,26 +80,26 @@ impl Engine {
         if kind == PolicyKind::PrefixCache {
             self.flush_all(now);
         }
-        let retired = self.retired.len();
-        let mut cx = context!(self, now);
+        let retired = self.outbox.retired.len();
+        let mut cx = self.outbox.context(self.view.number, now);
         let restored = match policy {
-            AnyPolicy::Scheduler(p) => self.scheduler.start_shadow(&mut cx, p),
-            AnyPolicy::Admission(p) => self.admission.start_shadow(&mut cx, p),
-            AnyPolicy::PrefixCache(p) => self.prefix.start_shadow(&mut cx, p),
+            AnyPolicy::Scheduler(p) => self.policies.scheduler.start_shadow(&mut cx, p),
+            AnyPolicy::Admission(p) => self.policies.admission.start_shadow(&mut cx, p),
+            AnyPolicy::PrefixCache(p) => self.policies.prefix.start_shadow(&mut cx, p),
         };
         if kind == PolicyKind::PrefixCache {
-            let renewal = self.renewal(self.prefix.has_blank_shadow());
+            let renewal = self.renewal(self.policies.prefix.has_blank_shadow());
             self.feed.shadow_renewed = Some(renewal);
             self.flush_cache_events(now);
         }
-        let retired = if self.retired.len() > retired { self.retired.pop() } else { None };
+        let retired = if self.outbox.retired.len() > retired { self.outbox.retired.pop() } else { None };
         SwapReport { kind, from: self.name_of(kind), to, at_step: self.view.number, restored, retired }
     }
 
     /// Ends a slot's shadow. `None` if there is none.
     pub fn stop_shadow(&mut self, kind: PolicyKind, now: Micros) -> Option<AnyPolicy> {
         let now = self.tick(now);
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         slot!(self, kind, slot => slot.stop_shadow(&mut cx))
     }
 
@@ -118,7 +116,7 @@ impl Engine {
             retired,
         };
         let previous = slot!(self, kind, slot => slot.canary_report());
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         if slot!(self, kind, slot => slot.end_canary(&mut cx, CanaryState::Promoted, "an operator promoted it"))
         {
             let from = previous.map_or(from, |canary| canary.previous.name.clone());
@@ -132,7 +130,7 @@ impl Engine {
             self.flush_all(now);
             self.stop_catching_up();
         }
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         let retired = slot!(self, kind, slot => slot.promote_shadow(&mut cx))?;
         match kind {
             PolicyKind::PrefixCache => self.restart_feed(),
@@ -148,7 +146,7 @@ impl Engine {
         if kind == PolicyKind::PrefixCache {
             self.flush_before_command(now);
         }
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         let (restored, retired) = slot!(self, kind, slot => slot.rollback(&mut cx))?;
         self.settle_in(kind, now);
         Some(SwapReport { kind, from, to: self.name_of(kind), at_step: self.view.number, restored, retired })
@@ -161,20 +159,20 @@ impl Engine {
         let kind = policy.kind();
         self.withdraw(kind, "an earlier policy is brought back", now);
         let report = self.put_in_force(policy, Change::Rollback, None, now);
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         slot!(self, kind, slot => slot.drop_previous(&mut cx));
         report
     }
 
     /// Ends a canary's trial if the measurements decide it.
     pub(super) fn judge_canaries(&mut self, now: Micros) {
-        let Some(kind) = self.on_trial() else { return };
+        let Some(kind) = self.policies.on_trial() else { return };
         if kind == PolicyKind::PrefixCache {
             // Should the previous policy come back, it receives all that it missed.
             self.flush_cache_events(now);
         }
         self.note_disturbance(kind, now);
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         let recorder = &self.perf;
         if slot!(self, kind, slot => slot.judge_canary(&mut cx, recorder)) {
             self.settle_in(kind, now);
@@ -183,16 +181,12 @@ impl Engine {
 
     /// Once another slot's policy changed, a difference can't be attributed to the canary.
     fn note_disturbance(&mut self, kind: PolicyKind, now: Micros) {
-        let company = self.in_force();
+        let company = self.policies.in_force();
         let Some(other) = slot!(self, kind, slot => slot.disturbance(&company)) else { return };
         self.perf.cut(now);
         let seen = self.perf.closed();
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         slot!(self, kind, slot => slot.disturb_canary(&mut cx, other, company, seen));
-    }
-
-    fn in_force(&self) -> Company {
-        [self.scheduler.info(), self.admission.info(), self.prefix.info()]
     }
 
     /// Updates the recorder to the current load.
@@ -203,21 +197,16 @@ impl Engine {
 
     /// Sequences that wait, for any reason.
     pub(super) fn waiting_in_all(&self) -> u32 {
-        (self.waiting.ix.len() + self.held.len()) as u32
-    }
-
-    fn on_trial(&self) -> Option<PolicyKind> {
-        let trials = [self.scheduler.on_trial(), self.admission.on_trial(), self.prefix.on_trial()];
-        PolicyKind::ALL.into_iter().zip(trials).find_map(|(kind, trial)| trial.then_some(kind))
+        (self.rows.waiting.ix.len() + self.held.len()) as u32
     }
 
     /// Removes a canary that is replaced before its trial is over.
     fn withdraw(&mut self, kind: PolicyKind, reason: &str, now: Micros) {
-        if self.on_trial() == Some(kind) {
+        if self.policies.on_trial() == Some(kind) {
             if kind == PolicyKind::PrefixCache {
                 self.flush_before_command(now);
             }
-            let mut cx = context!(self, now);
+            let mut cx = self.outbox.context(self.view.number, now);
             slot!(self, kind, slot => slot.withdraw_canary(&mut cx, reason));
             self.settle_in(kind, now);
         }
@@ -239,19 +228,19 @@ impl Engine {
         }
         let from = self.name_of(kind);
         let trial = window.map(|window| self.trial(kind, window, now));
-        let mut cx = context!(self, now);
+        let mut cx = self.outbox.context(self.view.number, now);
         let (restored, retired) = match policy {
-            AnyPolicy::Scheduler(p) => self.scheduler.replace(&mut cx, p, change),
-            AnyPolicy::Admission(p) => self.admission.replace(&mut cx, p, change),
-            AnyPolicy::PrefixCache(p) => self.prefix.replace(&mut cx, p, change),
+            AnyPolicy::Scheduler(p) => self.policies.scheduler.replace(&mut cx, p, change),
+            AnyPolicy::Admission(p) => self.policies.admission.replace(&mut cx, p, change),
+            AnyPolicy::PrefixCache(p) => self.policies.prefix.replace(&mut cx, p, change),
         };
         if let Some(trial) = trial {
             slot!(self, kind, slot => slot.watch(&mut cx, trial));
         }
         if kind == PolicyKind::PrefixCache {
             self.restart_feed();
-            let renewal = self.renewal(self.prefix.is_broken());
-            self.prefix.renewed = Some(renewal);
+            let renewal = self.renewal(self.policies.prefix.is_broken());
+            self.policies.prefix.renewed = Some(renewal);
         }
         self.settle_in(kind, now);
         SwapReport { kind, from, to, at_step: self.view.number, restored, retired }
@@ -268,21 +257,18 @@ impl Engine {
     /// What a new policy in this slot is compared with.
     fn trial(&mut self, kind: PolicyKind, window: Micros, now: Micros) -> Trial {
         self.perf.cut(now);
-        let previous = slot!(self, kind, slot => slot.info());
+        let previous = self.policies.info(kind);
         // Under another policy in any slot clients got something else.
-        let since = self.scheduler.since().max(self.admission.since()).max(self.prefix.since());
+        let since = self.policies.since();
         let (before, seen) = (self.perf.before(since, window), self.perf.closed());
-        Trial { previous, window, company: self.in_force(), before, seen }
+        Trial { previous, window, company: self.policies.in_force(), before, seen }
     }
 
     /// Another policy is live.
     fn settle_in(&mut self, kind: PolicyKind, now: Micros) {
         match kind {
             PolicyKind::Scheduler => self.forgive(now),
-            PolicyKind::Admission => {
-                self.held_alone_since = None;
-                self.load_changed = true;
-            }
+            PolicyKind::Admission => self.held.start_over(),
             PolicyKind::PrefixCache => self.flush_cache_events(now),
         }
     }
@@ -290,20 +276,12 @@ impl Engine {
     /// Sends the live prefix-cache policy everything, even if it came back in this very flush.
     fn flush_all(&mut self, now: Micros) {
         self.flush_before_command(now);
-        if self.prefix.renewed.is_some() {
+        if self.policies.prefix.renewed.is_some() {
             self.flush_before_command(now);
         }
     }
 
     fn name_of(&self, kind: PolicyKind) -> String {
-        fn info<P: Policy + ?Sized>(slot: &Slot<P>) -> Arc<PolicyInfo> {
-            slot.info()
-        }
-        let info = match kind {
-            PolicyKind::Scheduler => info(&self.scheduler),
-            PolicyKind::Admission => info(&self.admission),
-            PolicyKind::PrefixCache => info(&self.prefix),
-        };
-        info.name.clone()
+        self.policies.info(kind).name.clone()
     }
 }
