@@ -4,7 +4,7 @@
 use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Failure;
 
@@ -20,15 +20,20 @@ pub(super) fn put(text: Arguments<'_>) {
     std::process::exit(1);
 }
 
-/// Fails if no result could be written to `file`, so that a wrong path costs no measurement. A file that exists keeps
-/// its content.
+/// Fails if no result could be written to the file of `--out`, so that a wrong path costs no measurement.
 pub(super) fn check_out(file: Option<&Path>) -> Result<(), Failure> {
+    file.map_or(Ok(()), |path| check_file("--out", path))
+}
+
+/// Fails if nothing could be written to the file of a flag. A file that exists keeps its content.
+pub(super) fn check_file(flag: &str, path: &Path) -> Result<(), Failure> {
     // Opening a pipe waits for its reader.
-    let is_stream = |path: &&Path| path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
-    let Some(path) = file.filter(|path| !is_stream(path)) else { return Ok(()) };
+    if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return Ok(());
+    }
     let is_new = path.symlink_metadata().is_err();
     File::options().write(true).create(true).truncate(false).open(path).map_err(|error| {
-        Failure::Usage(format!("--out: can't write {}: {error}; choose another file", path.display()))
+        Failure::Usage(format!("{flag}: can't write {}: {error}; choose another file", path.display()))
     })?;
     if is_new {
         let _ = std::fs::remove_file(path);
@@ -36,16 +41,47 @@ pub(super) fn check_out(file: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a result to a file, or to stdout if none is given.
-pub(super) fn emit(file: Option<&Path>, text: &str) -> Result<(), Failure> {
-    match file {
-        Some(path) => std::fs::write(path, text)
-            .map_err(|error| Failure::Failed(format!("can't write {}: {error}", path.display()))),
-        None => {
-            put(format_args!("{text}"));
-            Ok(())
-        }
+/// Fails if a flag's file, which a result will overwrite, is one of those that the command reads.
+pub(super) fn check_inputs<'a>(
+    flag: &str,
+    file: Option<&Path>,
+    what: &str,
+    mut inputs: impl Iterator<Item = &'a PathBuf>,
+) -> Result<(), Failure> {
+    if file.is_some_and(|file| inputs.any(|input| is_same_file(file, input))) {
+        return Err(Failure::Usage(format!("{flag}: the file is one of {what}; choose another one")));
     }
+    Ok(())
+}
+
+/// Whether two paths name one file, which need not exist.
+pub(super) fn is_same_file(a: &Path, b: &Path) -> bool {
+    a == b || resolved(a).is_some_and(|a| resolved(b) == Some(a))
+}
+
+/// A path without links, `.` and `..`; `None` if its folder doesn't exist.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    if let Ok(found) = path.canonicalize() {
+        return Some(found);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some(folder.canonicalize().ok()?.join(path.file_name()?))
+}
+
+/// Writes a result to a file, or to stdout if none is given. Stdout also gets what the file doesn't take, because it
+/// may have taken hours.
+pub(super) fn emit(file: Option<&Path>, text: &str) -> Result<(), Failure> {
+    let Some(path) = file else {
+        put(format_args!("{text}"));
+        return Ok(());
+    };
+    std::fs::write(path, text).map_err(|error| {
+        let mut out = std::io::stdout().lock();
+        // `put` exits if stdout doesn't take it, either, and may call that a success.
+        let is_shown = out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok();
+        let instead = if is_shown { "; the result is on stdout" } else { "" };
+        Failure::Failed(format!("can't write {}: {error}{instead}", path.display()))
+    })
 }
 
 macro_rules! print {
@@ -55,4 +91,35 @@ macro_rules! print {
 macro_rules! println {
     () => { $crate::cli::out::put(format_args!("\n")) };
     ($($text:tt)*) => { $crate::cli::out::put(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn paths_name_one_file_whatever_links_and_folders_they_lead_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        std::fs::create_dir(at("folder")).unwrap();
+        std::fs::write(at("there"), "").unwrap();
+        symlink(at("there"), at("link")).unwrap();
+        symlink(at("folder"), at("linked")).unwrap();
+        for (one, other, is_same) in [
+            ("there", "there", true),
+            ("there", "folder/../there", true),
+            ("there", "link", true),
+            ("new", "folder/../new", true),
+            ("folder/new", "linked/new", true),
+            ("new", "there", false),
+            ("new", "folder/new", false),
+            ("nowhere/new", "nowhere/other", false),
+        ] {
+            assert_eq!(is_same_file(&at(one), &at(other)), is_same, "{one} {other}");
+            assert_eq!(is_same_file(&at(other), &at(one)), is_same, "{other} {one}");
+        }
+        assert!(is_same_file(Path::new("./new"), Path::new("new")));
+    }
 }

@@ -191,7 +191,11 @@ pub(super) fn is_bundled(kind: PolicyKind, name: &str) -> bool {
     find(kind, name).is_ok()
 }
 
-fn find(kind: PolicyKind, name: &str) -> Result<Component, PolicyError> {
+/// The policy that the host brings under this name.
+///
+/// # Errors
+/// There is none; the message has those that there are.
+pub fn find(kind: PolicyKind, name: &str) -> Result<Component, PolicyError> {
     if name == BUILTIN || *name == builtin(kind).info().name {
         return Ok(Component::Native);
     }

@@ -26,8 +26,8 @@ use crate::engine::{
 pub use describe::shipped;
 pub use error::{PolicyError, Reconfigured};
 pub use load::{
-    Choices, builtin, cache_base, compiled_dir, empty, is_component_path, join, list_members, load_initial,
-    loader,
+    Choices, builtin, cache_base, compiled_dir, empty, find, is_component_path, join, list_members,
+    load_initial, loader,
 };
 pub use origin::{Component, Member, Origin, Origins};
 

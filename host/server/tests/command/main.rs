@@ -7,7 +7,6 @@ mod author;
 mod bench;
 mod chaos;
 mod commands;
-mod formats;
 mod health;
 mod logs;
 mod record;

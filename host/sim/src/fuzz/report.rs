@@ -50,17 +50,22 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Name and count of everything.
+    /// Name and count of everything. Refusals for a rate, which only policies from outside make, are left out if there
+    /// are none.
     pub fn rows(&self) -> Vec<(String, u64)> {
+        let mut rows = self.all_rows();
+        rows.retain(|(name, count)| *count > 0 || *name != refused(RefusalReason::Rate));
+        rows
+    }
+
+    /// Name and count of everything: the same names whatever happened.
+    pub fn all_rows(&self) -> Vec<(String, u64)> {
         let mut rows = Vec::new();
         let mut row = |name: &str, count: u64| rows.push((name.to_owned(), count));
         row("requests", self.requests);
         row("requests of several", self.groups);
         for (reason, &count) in RefusalReason::ALL.iter().zip(&self.refused) {
-            // The machine's own policies never refuse for a rate.
-            if *reason != RefusalReason::Rate || count > 0 {
-                row(&format!("refused: {}", reason.name()), count);
-            }
+            row(&refused(*reason), count);
         }
         row("started", self.started);
         row("tokens", self.tokens);
@@ -135,11 +140,31 @@ impl Reached {
     }
 }
 
+fn refused(reason: RefusalReason) -> String {
+    format!("refused: {}", reason.name())
+}
+
 impl fmt::Display for Reached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, count) in self.rows() {
             writeln!(f, "  {name:<26} {count:>12}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_for_a_rate_are_shown_once_there_are_any() {
+        let mut reached = Reached::default();
+        assert!(!reached.to_string().contains("refused: rate"));
+        assert_eq!(reached.all_rows().len(), reached.rows().len() + 1);
+        let rate = RefusalReason::ALL.iter().position(|reason| *reason == RefusalReason::Rate).unwrap();
+        reached.refused[rate] = 4;
+        assert!(reached.rows().contains(&("refused: rate".to_owned(), 4)));
+        assert_eq!(reached.all_rows(), reached.rows());
     }
 }

@@ -1,4 +1,4 @@
-//! Columns of the text and HTML tables. A row is a contender with its results, one per seed.
+//! Columns of the text and HTML tables. A row is a contender with its results, one per seed, or a named figure.
 
 use std::collections::BTreeMap;
 
@@ -171,6 +171,20 @@ impl<T> Row<'_, T> {
     /// What `read` finds in the results.
     pub fn value(&self, read: fn(&T) -> Option<f64>) -> Option<Value> {
         Value::of(&self.results.iter().flatten().filter_map(|result| read(result)).collect::<Vec<_>>())
+    }
+}
+
+impl Column<f64> {
+    /// The column of named figures, of which none is better.
+    pub fn figures(unit: &'static str, digits: usize) -> Self {
+        column(unit, digits, |figure: &f64| Some(*figure), Better::Neither)
+    }
+}
+
+impl<'a> Row<'a, f64> {
+    /// The row of a named figure.
+    pub fn of_figure(name: &str, figure: &'a f64) -> Self {
+        Self { name: name.to_owned(), results: vec![Some(figure)], competes: false }
     }
 }
 

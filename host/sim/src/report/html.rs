@@ -34,12 +34,7 @@ type Points = Vec<(f64, f64)>;
 
 /// Renders the page.
 pub fn html(cells: &[Cell]) -> String {
-    let mut page = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
-    let _ = write!(
-        page,
-        "<meta name=\"viewport\" content=\"width=device-width\"><title>infer sim</title><style>{STYLE}</style></head><body>"
-    );
-    page.push_str("<h1>infer sim</h1>");
+    let mut page = String::new();
     let what = "The engine and its policies in virtual time";
     match (&hosts(cells)[..], conditions(cells)) {
         ([], _) => {}
@@ -62,8 +57,16 @@ pub fn html(cells: &[Cell]) -> String {
             section(&mut page, group);
         }
     }
-    page.push_str("</body></html>\n");
-    page
+    document("infer sim", &page)
+}
+
+/// The whole page, with a title and a body.
+pub(super) fn document(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title>\
+         <style>{STYLE}</style></head><body><h1>{title}</h1>{body}</body></html>\n"
+    )
 }
 
 /// Where a contender's point is in a chart, at a load.
@@ -160,7 +163,7 @@ fn legend(page: &mut String, rows: &Rows<'_>) {
 }
 
 /// A table of the columns that say anything.
-fn table<T>(page: &mut String, title: &str, columns: &[Column<T>], rows: &[Row<'_, T>]) {
+pub(super) fn table<T>(page: &mut String, title: &str, columns: &[Column<T>], rows: &[Row<'_, T>]) {
     let columns: Vec<&Column<T>> = columns.iter().filter(|column| column.is_telling(rows)).collect();
     if columns.is_empty() {
         return;
@@ -181,7 +184,7 @@ fn table<T>(page: &mut String, title: &str, columns: &[Column<T>], rows: &[Row<'
     page.push_str("</table>");
 }
 
-fn figure(page: &mut String, title: &str, chart: &Chart) {
+pub(super) fn figure(page: &mut String, title: &str, chart: &Chart) {
     let _ = write!(page, "<figure><h3>{}</h3>{}</figure>", escape(title), chart.svg());
 }
 

@@ -1,14 +1,17 @@
-//! Results of a sweep as tables, CSV, JSON, or a page with charts.
+//! Results of a sweep as tables, CSV, JSON, or a page with charts. Other reports are sections of named figures.
 
 pub mod chart;
 mod columns;
 mod csv;
+pub mod fit;
 mod html;
+mod section;
 mod setup;
 mod table;
 
 pub use csv::csv;
 pub use html::html;
+pub use section::{Figures, Section, page};
 pub use setup::Setup;
 pub use table::table;
 

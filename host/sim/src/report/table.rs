@@ -40,7 +40,8 @@ pub fn table(cells: &[Cell]) -> String {
     text
 }
 
-fn write_table<T>(text: &mut String, title: &str, columns: &[Column<T>], rows: &[Row<'_, T>]) {
+/// Adds a table of the columns that say anything; one that is too wide goes on below.
+pub(super) fn write_table<T>(text: &mut String, title: &str, columns: &[Column<T>], rows: &[Row<'_, T>]) {
     let telling: Vec<Vec<String>> =
         columns.iter().filter(|column| column.is_telling(rows)).map(|column| lines(column, rows)).collect();
     let names: Vec<String> =

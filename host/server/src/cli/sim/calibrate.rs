@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use infer_api::trace::Step;
 use infer_sim::cost::{Fitted, Observation, Work, calibrate};
+use infer_sim::report::fit;
 
+use super::result::{Format, ResultArgs};
 use super::trace;
-use super::{Failure, check_out, emit};
+use super::{Failure, check_inputs, check_out, emit};
 
 pub const AFTER_HELP: &str = "\
 Record varied traffic (short and long prompts, few and many concurrent sequences), then fit:
@@ -16,7 +18,9 @@ Record varied traffic (short and long prompts, few and many concurrent sequences
   kill -INT $!; wait $!
   infer sim calibrate w2.jsonl --out host.json
   infer sim run --device host.json --workload chat
-The same recordings always give the same profile.";
+  infer sim calibrate w2.jsonl --format html --out host.html
+The profile that --device takes is JSON; the other formats show its costs and how well they fit. The same recordings
+always give the same profile.";
 
 /// Why a recording can't be used to fit or judge a profile.
 pub const DRAFT_TOKENS: &str =
@@ -24,16 +28,13 @@ pub const DRAFT_TOKENS: &str =
 
 /// Arguments of `infer sim calibrate`.
 #[derive(Args)]
+#[command(mut_arg("format", |format| format.default_value("json")))]
 pub struct CalibrateArgs {
     /// Recordings of one host
     #[arg(value_name = "FILE", required = true)]
     recordings: Vec<PathBuf>,
-    /// File for the profile [default: stdout]
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// Format of the profile
-    #[arg(long, value_enum, default_value_t = Format::Json)]
-    format: Format,
+    #[command(flatten)]
+    result: ResultArgs,
     /// Name of the profile [default: the model and the device of the recording]
     #[arg(long)]
     name: Option<String>,
@@ -42,14 +43,11 @@ pub struct CalibrateArgs {
     steady: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Json,
-}
-
 /// Fits and writes.
 pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
-    check_out(args.out.as_deref())?;
+    let out = args.result.out.as_deref();
+    check_out(out)?;
+    check_inputs("--out", out, "the recordings", args.recordings.iter())?;
     let mut observations = Vec::new();
     let mut first = None;
     for path in &args.recordings {
@@ -83,10 +81,13 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
          {:+.1} %",
         found.fit.steps, found.fit.error_p50_percent, found.fit.error_p95_percent, found.fit.total_percent
     );
-    let text = match args.format {
+    let text = match args.result.format {
+        Format::Text => fit::text(&fitted),
         Format::Json => fitted.to_json(),
+        Format::Csv => fit::csv(&fitted),
+        Format::Html => fit::html(&fitted),
     };
-    emit(args.out.as_deref(), &text)
+    emit(out, &text)
 }
 
 /// Turns recorded steps into observations.

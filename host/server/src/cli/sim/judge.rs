@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::policies::{self, Choice, Components};
 use super::settings::{profile, validated};
 use super::trace::TraceFile;
-use super::{Failure, check_out, emit};
+use super::{Failure, check_inputs, check_out, emit};
 use crate::trace::RecordedLines;
 
 pub const AFTER_HELP: &str = "\
@@ -75,7 +75,9 @@ struct Figure {
 
 /// Compares and prints.
 pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
-    check_out(args.out.as_deref())?;
+    let out = args.out.as_deref();
+    check_out(out)?;
+    check_inputs("--out", out, "the recordings", args.recordings.iter())?;
     let profile = profile(&args.device, args.model.as_deref())?;
     let loader = policies::loader()?;
     let components = Components::new(&loader, &args.component)?;
@@ -119,7 +121,7 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
         Format::Text => table(&figures, false),
         Format::Markdown => table(&figures, true),
     };
-    emit(args.out.as_deref(), &text)
+    emit(out, &text)
 }
 
 /// Latencies and tokens of a recorded run.

@@ -10,6 +10,7 @@ mod policies;
 mod progress;
 mod record;
 mod requests;
+mod result;
 mod run;
 mod settings;
 mod trace;
@@ -17,7 +18,7 @@ mod traffic;
 
 use clap::Subcommand;
 
-use super::out::{check_out, emit};
+use super::out::{check_file, check_inputs, check_out, emit, is_same_file};
 use super::{Failure, POLICY_LOG};
 
 /// Commands of the simulator.

@@ -9,7 +9,7 @@ use infer_wasm::{LoaderConfig, PolicyLoader};
 use serde_json::{Map, Value};
 
 use super::Failure;
-use crate::policies::{self, is_component_path, list_members};
+use crate::policies::{self, PolicyError, is_component_path, list_members};
 
 /// Fuel per call: far more than any reasonable call needs, and machine-independent.
 const FUEL: u64 = 500_000_000;
@@ -57,35 +57,29 @@ pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
         let given = list_members(name, &Value::Object(fields)).map_err(wrong)?;
         Chain::check_length(given.len()).map_err(|fault| wrong(fault.message))?;
         let names: Vec<&str> = given.iter().map(|(name, _)| *name).collect();
-        let member = |(name, config): &(&str, Value)| {
-            Ok(Member { component: component(kind, name)?, config: config.to_string() })
-        };
+        let member = |(name, config): &(&str, Value)| member(kind, name, config.to_string());
         (names.join("+"), given.iter().map(member).collect::<Result<_, Failure>>()?)
     } else {
-        let member = Member { component: component(kind, name)?, config: config.to_owned() };
-        (name.to_owned(), vec![member])
+        (name.to_owned(), vec![member(kind, name, Value::Object(fields).to_string())?])
     };
     let label = if config == "{}" { name } else { format!("{name}{config}") };
     Ok(Choice { kind, label, members })
 }
 
-/// The bytes of a bundled policy or of a file; `None` for the built-in.
-fn component(kind: PolicyKind, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+/// A policy that the host brings, or a file's.
+fn member(kind: PolicyKind, name: &str, config: String) -> Result<Member, Failure> {
     if is_component_path(name) {
-        let bytes = std::fs::read(name);
-        return Ok(Some(
-            bytes.map_err(|error| Failure::Usage(format!("--{kind}: can't read {name}: {error}")))?,
-        ));
+        let bytes = std::fs::read(name)
+            .map_err(|error| Failure::Usage(format!("--{kind}: can't read {name}: {error}")))?;
+        return Ok(Member { component: Some(bytes), config });
     }
-    if name == "builtin" {
-        return Ok(None);
+    let found = policies::find(kind, name)
+        .map_err(|error| Failure::Usage(format!("--{kind}: {error}, and .wasm files")))?;
+    let component = found.bytes().map(<[u8]>::to_vec);
+    if component.is_none() && config != "{}" {
+        return Err(Failure::Usage(format!("--{kind} {name}: {}", PolicyError::NoConfig)));
     }
-    let bundled = infer_bundle::find(kind.name(), name).ok_or_else(|| {
-        let names = infer_bundle::POLICIES.iter().filter(|p| p.kind == kind.name()).map(|p| p.name);
-        let known = names.chain(["builtin"]).collect::<Vec<_>>().join(", ");
-        Failure::Usage(format!("--{kind}: unknown policy `{name}`; use one of {known}, or a .wasm file"))
-    })?;
-    Ok(Some(bundled.component.to_vec()))
+    Ok(Member { component, config })
 }
 
 /// Parses several choices.
@@ -190,15 +184,23 @@ mod tests {
         let configured =
             parsed(PolicyKind::Admission, r#"slo,memory-aware={"memory-aware": {"reserve": 0.2}}"#);
         assert_eq!(configured.map(|(_, configs)| configs[1].clone()), Ok(r#"{"reserve":0.2}"#.to_owned()));
+        let named = parsed(PolicyKind::Scheduler, "builtin-fcfs");
+        assert_eq!(named, Ok(("builtin-fcfs".to_owned(), vec!["{}".to_owned()])), "as it calls itself");
         for (kind, text, says) in [
             (
                 PolicyKind::Admission,
                 r#"slo,memory-aware={"reserve": 0.2}"#,
                 "has `reserve`, which is not one of slo",
             ),
-            (PolicyKind::Admission, "slo,builtin,unknown", "unknown policy `unknown`"),
+            (PolicyKind::Admission, "slo,builtin,unknown", "no admission policy `unknown`; available are"),
             (PolicyKind::Admission, "slo,slo,slo,slo,slo,slo,slo,slo,slo,slo", "a chain has"),
-            (PolicyKind::Scheduler, "fair,srpt", "unknown policy `fair,srpt`"),
+            (PolicyKind::Scheduler, "fair,srpt", "no scheduler policy `fair,srpt`; available are"),
+            (
+                PolicyKind::Scheduler,
+                r#"builtin={"quantum": 5}"#,
+                "the built-in policy takes no configuration",
+            ),
+            (PolicyKind::Admission, r#"slo,builtin={"builtin": {"a": 1}}"#, "takes no configuration"),
         ] {
             let why = parsed(kind, text).expect_err(text);
             assert!(why.contains(says), "{text}: {why}");
@@ -223,6 +225,6 @@ mod tests {
         let path = path.to_str().unwrap();
         assert_eq!(parsed(PolicyKind::Scheduler, path), Ok((path.to_owned(), vec!["{}".to_owned()])));
         let (label, configs) = parsed(PolicyKind::Scheduler, &format!(r#"{path}={{"x": 1}}"#)).unwrap();
-        assert_eq!((label, &*configs[0]), (format!(r#"{path}{{"x": 1}}"#), r#"{"x": 1}"#));
+        assert_eq!((label, &*configs[0]), (format!(r#"{path}{{"x": 1}}"#), r#"{"x":1}"#));
     }
 }

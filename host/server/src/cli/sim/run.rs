@@ -1,19 +1,20 @@
 //! `infer sim run` and `infer sim compare`.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use infer_core::policy::PolicyKind;
 use infer_sim::{Cell, Contender, Host, Pace, Profile, RequestOutcome, Subject, Sweep, Workload, report};
 
 use super::policies::{self, Choice, Components, choice, choices};
 use super::progress::Bar;
 use super::requests::RequestsFile;
+use super::result::{Format, ResultArgs};
 use super::settings::{HostArgs, repeated};
 use super::trace::TraceFile;
 use super::traffic::{self, Lengths, Limits, tenant_numbers, workload};
-use super::{Failure, check_out, emit};
+use super::{Failure, check_inputs, check_out, emit, is_same_file};
 
 pub const AFTER_HELP: &str = "\
 Policies are names (see `infer policy list --bundled`), `builtin`, or .wasm files, each with an optional
@@ -125,12 +126,8 @@ struct Common {
     max_tokens: Option<u32>,
     #[command(flatten)]
     host: HostArgs,
-    /// Format of the result
-    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
-    format: OutputFormat,
-    /// File for the result [default: stdout]
-    #[arg(long)]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    result: ResultArgs,
     /// List the workloads, or those given by --workload, and exit; with --format json as a file for --workload
     #[arg(long)]
     list: bool,
@@ -151,15 +148,6 @@ impl Common {
         }
         Ok(traces.into_iter().map(|trace| trace.closed_loop(self.closed_loop)).collect())
     }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum OutputFormat {
-    Text,
-    Json,
-    Csv,
-    /// A page with charts
-    Html,
 }
 
 /// Simulates one set of policies.
@@ -237,19 +225,19 @@ fn workloads(given: &[String], common: &Common) -> Result<Vec<Workload>, Failure
 
 fn list(given: &[String], common: &Common) -> Result<(), Failure> {
     let listed = workloads(&or_default(given, &Workload::NAMES), common)?;
-    let text: String = match (common.format, &listed[..]) {
-        (OutputFormat::Text, _) => {
+    let text: String = match (common.result.format, &listed[..]) {
+        (Format::Text, _) => {
             listed.iter().map(|workload| format!("{:12} {}\n", workload.name, workload.about)).collect()
         }
         // A file for --workload has one.
-        (OutputFormat::Json, [one]) => serde_json::to_string_pretty(one).map_err(Failure::failed)? + "\n",
-        (OutputFormat::Json, all) => serde_json::to_string_pretty(all).map_err(Failure::failed)? + "\n",
-        (OutputFormat::Csv | OutputFormat::Html, _) => {
+        (Format::Json, [one]) => serde_json::to_string_pretty(one).map_err(Failure::failed)? + "\n",
+        (Format::Json, all) => serde_json::to_string_pretty(all).map_err(Failure::failed)? + "\n",
+        (Format::Csv | Format::Html, _) => {
             let why = "--list: workloads are listed as text or JSON; choose one of them by --format";
             return Err(Failure::Usage(why.to_owned()));
         }
     };
-    emit(common.out.as_deref(), &text)
+    emit(common.result.out.as_deref(), &text)
 }
 
 struct Task {
@@ -281,7 +269,7 @@ fn sweep(
     loader: &infer_wasm::PolicyLoader,
     common: &Common,
 ) -> Result<(), Failure> {
-    check_out(common.out.as_deref())?;
+    check_files(task, common.result.out.as_deref())?;
     if let Some(load) = task.loads.iter().find(|load| !(0.01..=100.0).contains(*load)) {
         return Err(Failure::Usage(format!("--load must be from 0.01 to 100, not {load}")));
     }
@@ -319,10 +307,6 @@ fn sweep(
         }
         note_other_host(trace, &hosts);
     }
-    if task.requests_out.is_some() && task.requests_out == common.out {
-        let why = "--requests-out: the file is that of --out; choose another one";
-        return Err(Failure::Usage(why.to_owned()));
-    }
     let requests = task.requests_out.as_deref().map(RequestsFile::create).transpose()?;
     let sweep = Sweep { hosts, contenders, subjects, seeds: task.seeds.clone(), threads: task.threads };
     let bar = Bar::new();
@@ -332,13 +316,13 @@ fn sweep(
     lengths.iter().filter_map(Lengths::note).for_each(|note| eprintln!("{note}"));
     let failures: Vec<String> = cells.iter().filter_map(Cell::failure).collect();
     if failures.len() < cells.len() {
-        let text = match common.format {
-            OutputFormat::Text => report::table(&cells),
-            OutputFormat::Json => report::json(&cells) + "\n",
-            OutputFormat::Csv => report::csv(&cells),
-            OutputFormat::Html => report::html(&cells),
+        let text = match common.result.format {
+            Format::Text => report::table(&cells),
+            Format::Json => report::json(&cells) + "\n",
+            Format::Csv => report::csv(&cells),
+            Format::Html => report::html(&cells),
         };
-        emit(common.out.as_deref(), &text)?;
+        emit(common.result.out.as_deref(), &text)?;
     }
     written?;
     match &failures[..] {
@@ -349,6 +333,20 @@ fn sweep(
             Err(Failure::Failed(format!("{failed} of {all} runs failed, the first: {first}")))
         }
     }
+}
+
+/// Fails if a result can't be written, or would overwrite the other one or a trace.
+fn check_files(task: &Task, out: Option<&Path>) -> Result<(), Failure> {
+    check_out(out)?;
+    let requests_out = task.requests_out.as_deref();
+    if requests_out.zip(out).is_some_and(|(one, other)| is_same_file(one, other)) {
+        let why = "--requests-out: the file is that of --out; choose another one";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    for (flag, file) in [("--out", out), ("--requests-out", requests_out)] {
+        check_inputs(flag, file, "--trace", task.traces.iter().map(|(path, _)| path))?;
+    }
+    Ok(())
 }
 
 /// Says on stderr that a recording's host had another device or model than the simulated ones.

@@ -1,0 +1,116 @@
+//! Errors name the bad argument or file, and the valid values.
+
+use super::{sim, text};
+
+#[test]
+fn errors_name_the_bad_argument_and_the_valid_values() {
+    for (arguments, says) in [
+        (&["run", "--workload", "silence"][..], "use one of chat, instruct"),
+        (&["run", "--load", "0"], "--load must be from 0.01 to 100"),
+        (
+            &["run", "--workload", "diverse", "--max-seq-len", "1024"],
+            "requests of `diverse` have up to 2300 tokens",
+        ),
+        (&["run", "--hardware", "abacus"], "use one of cpu, l4"),
+        (&["run", "--workload", "chat", "--trace", "x"], "cannot be used with"),
+        (&["compare", "--load", "0.5", "--load", "1", "--load", "0.5"], "--load 0.5 is given twice"),
+        (&["compare", "--seed", "3", "--seed", "3"], "--seed 3 is given twice; give each seed once"),
+        (
+            &["compare", "--blocks", "600", "--blocks", "600"],
+            "--blocks 600 is given twice; give each value once",
+        ),
+        (&["compare", "--blocks", "600", "--blocks", "60"], "blocks=60: a pool of 60 blocks can't hold"),
+        (
+            &["compare", "--rate", "4", "--rate", "0"],
+            "--rate must be from 0.001 to 1000000 requests per second, not 0",
+        ),
+        (&["run", "--rate", "4", "--load", "1"], "cannot be used with"),
+        (
+            &["run", "--device", "l4", "--device", "h100"],
+            "not several (l4; h100); `infer sim compare` compares hosts",
+        ),
+        (&["compare", "--plan-ahead", "off", "--plan-ahead", "off"], "--plan-ahead off is given twice"),
+        (&["fuzz", "--seeds", "1", "--case-out", "case.json"], "--minimize"),
+        (&["run", "--hardware", "l4", "--model", "70b"], "choose a larger device"),
+        (&["run", "--scheduler", "unknown"], "no scheduler policy `unknown`; available are `continuous`"),
+        (&["run", "--closed-loop"], "--closed-loop: only a recording"),
+        (&["run", "--max-tokens", "9"], "--max-tokens: only public traces lack it"),
+        (&["run", "--starvation-bound", "0"], "--starvation-bound must be from 0.001 to 3600 seconds, not 0"),
+        (&["run", "--api-keys", "nowhere.toml"], "--api-keys: can't read nowhere.toml"),
+        (&["run", "--workload", "nowhere.json"], "--workload nowhere.json: can't be read"),
+        (&["run", "--list", "--format", "csv"], "--list: workloads are listed as text or JSON"),
+        (&["run", "--out", "nowhere/result.txt"], "--out: can't write nowhere/result.txt"),
+        (
+            &["fuzz", "--seeds", "1", "--minimize", "--case-out", "nowhere"],
+            "--case-out: can't write nowhere/fuzz-1.json",
+        ),
+        (&["fuzz", "--seeds", "1", "--out", "nowhere/seeds.html"], "--out: can't write nowhere/seeds.html"),
+        (&["fuzz", "--replay", "case.json", "--out", "nowhere/a.csv"], "--out: can't write nowhere/a.csv"),
+        (
+            &["calibrate", "nothing.jsonl", "--out", "nowhere/host.json"],
+            "--out: can't write nowhere/host.json",
+        ),
+        (
+            &["run", "--admission", "slo,unknown"],
+            "no admission policy `unknown`; available are `memory-aware`",
+        ),
+        (&["run", "--scheduler", "srpt={"], "not a JSON object"),
+        (&["run", "--scheduler", r#"srpt={"speed": 1}"#], "unknown field `speed`"),
+        (&["run", "--scheduler", "missing.wasm"], "can't read missing.wasm"),
+    ] {
+        let output = sim(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(says), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn errors_name_the_bad_trace_or_profile_and_its_fault() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, content: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).expect("it can be written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let notes = file("notes.csv", "a,b\n1,2\n");
+    let broken = file("broken.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,7,nine\n");
+    let old = file("old.jsonl", "{\"head\":{\"format\":9}}\n");
+    let empty = file("empty.csv", "");
+    let profile = file("profile.json", "{\"format\": 1}");
+    let head = "{\"format\":3,\"name\":\"x\",\"block_size\":16,\"total_blocks\":99,\"spread\":[],\"fit\":{\"steps\":1,\
+                \"error_p50_percent\":0,\"error_p95_percent\":0,\"total_percent\":0}";
+    let zero = file(
+        "zero.json",
+        &format!(
+            "{head},\"cost\":{{\"step_us\":0,\"row_us\":1,\"drawing_us\":0,\"drawn_us\":0,\"decode_context_us\":0,\
+             \"repeated_context_us\":0,\"chunk_attended_us\":0,\"tokens\":[]}}}}"
+        ),
+    );
+    for (arguments, code, says) in [
+        (
+            &["run", "--trace", &notes][..],
+            2,
+            "not a trace; expected a recording of a host, or one of the formats azure",
+        ),
+        (
+            &["run", "--trace", &broken],
+            1,
+            "broken: line 2, column 23: GeneratedTokens is `nine`, not a whole number",
+        ),
+        (&["run", "--trace", &old], 2, "missing field `host`"),
+        (&["run", "--trace", &empty], 2, "is empty"),
+        (&["run", "--trace", "nowhere.csv"], 2, "nowhere.csv: can't be read"),
+        (&["run", "--device", &profile], 2, "format 1 is not supported, only 3; calibrate again"),
+        (&["run", "--device", &zero], 2, "`step_us` must be more than 0"),
+        (&["run", "--device", &zero, "--model", "8b"], 2, "a profile file includes its model"),
+        (&["run", "--device", "missing.json"], 2, "--device missing.json: can't be read"),
+        (&["run", "--slo-ttft-ms", "0"], 2, "--slo-ttft-ms must be more than 0"),
+        (&["decisions", &notes], 2, "line 1, column 1: expected value"),
+        (&["judge", "--device", "h100", &broken], 2, "not a recording of a host, so nothing was measured"),
+        (&["calibrate", &notes], 2, "notes.csv: line 1, column 1"),
+    ] {
+        let output = sim(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(says), "{arguments:?}: {}", text(&output.stderr));
+    }
+}

@@ -1,0 +1,132 @@
+//! Replays of recorded hosts: their settings, tenants and decisions.
+
+use infer_api::trace;
+
+use super::{recording, recording_with, results, sim, text};
+
+#[test]
+fn recordings_of_hosts_with_different_settings_are_not_compared() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let small = recording(dir.path(), "small.jsonl", 100, 1);
+    let large = recording(dir.path(), "large.jsonl", 200, 1);
+    let compare = |flags: &[&str]| {
+        let traces = ["compare", "--scheduler", "builtin", "--trace", &small, "--trace", &large];
+        sim(&[&traces[..], flags].concat())
+    };
+    let refused = compare(&[]);
+    assert_eq!(refused.status.code(), Some(2));
+    let says = format!("--trace {large}: its host had other settings than that of {small}");
+    assert!(text(&refused.stderr).contains(&says), "{}", text(&refused.stderr));
+    let same = compare(&["--blocks", "300"]);
+    assert!(same.status.success(), "{}", text(&same.stderr));
+}
+
+#[test]
+fn replay_names_the_simulated_host_and_says_where_the_recorded_one_differs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let monday = recording(dir.path(), "monday.jsonl", 100, 3);
+    let compare = |more: &[&str]| {
+        let usual =
+            ["compare", "--scheduler", "builtin", "--admission", "builtin", "--prefix-cache", "builtin"];
+        let output = sim(&[&usual[..], &["--trace", &monday], more].concat());
+        assert!(output.status.success(), "{more:?}: {}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let differs = "monday was recorded with demo on cpu, and is replayed on ";
+    let (shown, said) = compare(&[]);
+    assert!(shown.starts_with("simulated host: h100 with a model of shape 8b, at most 8 running"), "{shown}");
+    assert!(
+        said.contains(&format!("{differs}h100 with a model of shape 8b; see --device and --model")),
+        "{said}"
+    );
+    let (shown, said) = compare(&["--device", "cpu", "--model", "demo"]);
+    assert!(shown.starts_with("simulated host: cpu with a model of shape demo, "), "{shown}");
+    assert!(!said.contains(differs), "{said}");
+}
+
+#[test]
+fn replay_grants_tenants_what_the_recorded_host_did() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let poor = trace::Tenant { tenant: 0, weight_permille: 1_000, rate_per_minute: 20, burst: 0 };
+    let [free, limited] = [("free.jsonl", Vec::new()), ("limited.jsonl", vec![poor])]
+        .map(|(name, tenants)| recording_with(dir.path(), name, 100, 10, tenants));
+    let refused = |path: &str, more: &[&str]| {
+        let usual = ["run", "--trace", path, "--scheduler", "builtin", "--admission", "token-bucket"];
+        results(&[&usual[..], &["--prefix-cache", "builtin"], more].concat())[0]["refused"]
+            .as_u64()
+            .expect("a count")
+    };
+    assert_eq!(refused(&free, &[]), 0);
+    assert!((5..10).contains(&refused(&limited, &[])));
+    let own = dir.path().join("own.toml");
+    std::fs::write(&own, "[tenants.first]\n").expect("it can be written");
+    assert_eq!(refused(&limited, &["--api-keys", own.to_str().expect("UTF-8")]), 0, "a file replaces them");
+    let compared = sim(&["compare", "--scheduler", "builtin", "--trace", &free, "--trace", &limited]);
+    let says = "its host had other weights or rates of tenants than that of";
+    assert!(text(&compared.stderr).contains(says), "{}", text(&compared.stderr));
+    assert!(text(&compared.stderr).contains("or give all the same by --api-keys"));
+}
+
+#[test]
+fn terms_of_recorded_tenants_do_not_reach_other_traffic() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let poor = trace::Tenant { tenant: 0, weight_permille: 1_000, rate_per_minute: 20, burst: 0 };
+    let limited = recording_with(dir.path(), "limited.jsonl", 100, 10, vec![poor]);
+    let azure = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/traces/azure.csv");
+    let compare = |more: &[&str]| {
+        sim(&[&["compare", "--scheduler", "builtin", "--trace", &limited][..], more].concat())
+    };
+    for other in [["--workload", "diverse"], ["--trace", azure]] {
+        let output = compare(&other);
+        let says = format!(
+            "--trace {limited}: its host's weights and rates of tenants don't apply to other traffic"
+        );
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(&says), "{}", text(&output.stderr));
+    }
+    let own = dir.path().join("own.toml");
+    std::fs::write(&own, "[tenants.first]\n").expect("it can be written");
+    let own = own.to_str().expect("UTF-8");
+    let output = compare(&["--trace", azure, "--api-keys", own]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(compare(&[]).status.success(), "by itself");
+}
+
+#[test]
+fn trace_without_requests_is_a_failure() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let idle = recording(dir.path(), "idle.jsonl", 100, 0);
+    let output = sim(&["compare", "--scheduler", "builtin", "--trace", &idle]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("idle: the trace has no requests to replay"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(output.stdout.is_empty(), "no table of zeros");
+}
+
+#[test]
+fn decisions_behind_a_gap_are_no_empty_recording() {
+    let head = trace::Head { format: trace::FORMAT, decisions: true, ..trace::Head::default() };
+    let asked = trace::Asked {
+        kind: "prefix-cache".to_owned(),
+        question: serde_json::json!({"evict": {"now": 1, "need": 1}}),
+        answer: serde_json::json!([]),
+        ..trace::Asked::default()
+    };
+    let (head, asked) = (trace::Line::Head(Box::new(head)), trace::Line::Asked(Box::new(asked)));
+    let gap = trace::Line::Lost { happenings: 3 };
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("gap.jsonl");
+    for (lines, says) in [
+        (vec![&head, &gap, &asked, &asked], "all 2 are behind a gap"),
+        (vec![&head], "the recording contains no decisions"),
+    ] {
+        let line = |line: &&trace::Line| serde_json::to_string(line).expect("JSON") + "\n";
+        std::fs::write(&path, lines.iter().map(line).collect::<String>()).expect("it can be written");
+        let output = sim(&["decisions", path.to_str().expect("UTF-8")]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains(says), "{says}: {}", text(&output.stderr));
+    }
+}

@@ -1,0 +1,100 @@
+//! What runs and comparisons report: the same whatever the threads, in each format, for each seed, beside failures.
+
+use serde_json::Value;
+
+use super::{results, rows, sim, text};
+
+#[test]
+fn comparison_does_not_depend_on_the_number_of_threads() {
+    let run = |threads: &str| {
+        let output = sim(&[
+            "compare",
+            "--scheduler",
+            "continuous",
+            "--scheduler",
+            r#"srpt={"patience_ms": 500}"#,
+            "--workload",
+            "heavy-tail",
+            "--workload",
+            "tenants",
+            "--requests",
+            "150",
+            "--threads",
+            threads,
+        ]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let (one, four) = (run("1"), run("4"));
+    assert_eq!(one, four);
+    assert!(one.contains("heavy-tail at load 0.90, ") && one.contains(" requests/s: 150 requests"), "{one}");
+    assert!(one.contains(r#"srpt{"patience_ms": 500}"#) && one.contains(", tenant 2"), "{one}");
+}
+
+#[test]
+fn results_come_as_csv_json_and_html() {
+    let csv = text(&sim(&["run", "--requests", "50", "--format", "csv"]).stdout);
+    let run = rows(&csv).remove(0);
+    let names = ["contender", "requests", "seed", "device", "model", "tenant", "error"];
+    assert_eq!(names.map(|name| &run[name][..]), ["continuous", "50", "1", "h100", "8b", "", ""]);
+    for share in ["hit_rate", "pool_used_mean", "pool_used_peak"] {
+        let share: f64 = run[share].parse().expect("a number");
+        assert!(share > 0.0 && share <= 1.0, "{csv}");
+    }
+    let json = text(&sim(&["run", "--requests", "50", "--format", "json"]).stdout);
+    let cells: Value = serde_json::from_str(&json).expect("JSON");
+    let page = text(&sim(&["run", "--requests", "50", "--format", "html"]).stdout);
+    assert!(page.starts_with("<!doctype html>") && page.matches("<figure>").count() == 8, "{page}");
+    for outside in ["http", "src=", "href=", "@import", "url(", "<link", "<script", "NaN", "inf "] {
+        assert!(!page.contains(outside), "the page is self-contained: {outside}");
+    }
+    assert!(page.contains("seed 1; goodput counts requests whose first token came within 2000 ms"), "{page}");
+    assert_eq!((&cells[0]["settings"]["device"], &cells[0]["settings"]["seed"]), (&"h100".into(), &1.into()));
+    assert!(cells[0]["cache"]["events"]["CONVERSATIONAL_HIT"].as_u64() > Some(0), "{json}");
+    assert_eq!((&cells[0]["contender"], &cells[0]["requests"]), (&"continuous".into(), &50.into()));
+}
+
+#[test]
+fn everything_is_run_with_each_seed() {
+    let seeds = ["compare", "--seed", "3", "--seed", "4", "--requests", "40", "--workload", "diverse"];
+    let runs = results(&[&seeds[..], &["--scheduler", "continuous", "--scheduler", "srpt"]].concat());
+    let of = |run: &Value| (run["contender"].clone(), run["settings"]["seed"].clone());
+    let expected = [("continuous", 3), ("continuous", 4), ("srpt", 3), ("srpt", 4)];
+    let expected = expected.map(|(name, seed)| (Value::from(name), Value::from(seed)));
+    assert_eq!(runs.iter().map(of).collect::<Vec<_>>(), expected);
+    let alone =
+        results(&["run", "--seed", "4", "--requests", "40", "--workload", "diverse", "--load", "0.9"]);
+    assert_eq!(alone[0]["fingerprint"], runs[1]["fingerprint"]);
+    assert_ne!(runs[0]["fingerprint"], runs[1]["fingerprint"]);
+}
+
+#[test]
+fn runs_that_finish_are_reported_beside_one_that_fails() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("broken.csv");
+    let lines =
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,7,9\n2024-05-10 00:00:01,7,nine\n";
+    std::fs::write(&path, lines).expect("it can be written");
+    let path = path.to_str().expect("UTF-8");
+    let run = |format: &str| {
+        let compare = ["compare", "--scheduler", "continuous", "--workload", "diverse", "--requests", "40"];
+        let output = sim(&[&compare[..], &["--trace", path, "--format", format]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let says =
+            "1 of 2 runs failed, the first: continuous at load 1.00 with seed 1 on broken: line 3, column 23";
+        assert!(said.contains(says), "{said}");
+        text(&output.stdout)
+    };
+    let shown = run("text");
+    assert!(shown.contains("diverse at load 0.90, 57.91 requests/s: 40 requests"), "{shown}");
+    let rows = rows(&run("csv"));
+    let of = |row: usize| ["workload", "finished"].map(|name| &rows[row][name][..]);
+    assert_eq!([of(0), of(1)], [["diverse", "40"], ["broken", ""]]);
+    assert_eq!(rows[0]["error"], "");
+    let runs: Value = serde_json::from_str(&run("json")).expect("JSON");
+    assert_eq!(runs[0]["finished"], 40);
+    for said in [shown, rows[1]["error"].clone(), runs[1]["error"].to_string(), run("html")] {
+        assert!(said.contains("line 3, column 23: GeneratedTokens is"), "{said}");
+    }
+}

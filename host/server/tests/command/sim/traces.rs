@@ -1,0 +1,110 @@
+//! Replays of public traces.
+
+use serde_json::Value;
+
+use super::{results, rows, sim, text};
+
+#[test]
+fn public_trace_formats_are_replayed_and_compared() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/traces/");
+    let [azure, burstgpt, mooncake] =
+        ["azure.csv", "burstgpt.csv", "mooncake.jsonl"].map(|name| format!("{dir}{name}"));
+    let output = sim(&[
+        "compare",
+        "--trace",
+        &azure,
+        "--trace",
+        &burstgpt,
+        "--trace",
+        &mooncake,
+        "--scheduler",
+        "continuous",
+        "--scheduler",
+        "srpt",
+        "--load",
+        "1",
+        "--load",
+        "4",
+        "--format",
+        "csv",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let csv = text(&output.stdout);
+    let (runs, tenants): (Vec<_>, Vec<_>) = rows(&csv).into_iter().partition(|row| row["tenant"].is_empty());
+    assert_eq!(runs.len(), 3 * 2 * 2, "{csv}");
+    assert!(csv.contains("\nburstgpt,4,srpt,3,3,0,0,"), "{csv}");
+    let of = tenants.iter().map(|row| ["workload", "tenant", "finished"].map(|name| &row[name][..]));
+    let models = [["burstgpt", "0", "2"], ["burstgpt", "1", "1"]];
+    assert_eq!(of.collect::<Vec<_>>(), models.repeat(4), "a row per tenant where there are several");
+    let one = text(&sim(&["run", "--trace", &mooncake, "--requests", "2", "--format", "csv"]).stdout);
+    assert!(one.contains("\nmooncake,1,continuous,2,2,0,0,"), "{one}");
+}
+
+#[test]
+fn traces_with_equal_names_stay_apart_and_keep_their_speed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+    let [one, other] = [("one", "00:00:03"), ("other", "00:00:05")].map(|(folder, end)| {
+        let path = dir.path().join(folder);
+        std::fs::create_dir(&path).expect("it can be made");
+        let path = path.join("chat.csv");
+        let rows = format!("{head}2024-05-10 00:00:00,7,9\n2024-05-10 {end},9,7\n");
+        std::fs::write(&path, rows).expect("it can be written");
+        path.to_str().expect("UTF-8").to_owned()
+    });
+    let arguments = ["--workload", "diverse", "--requests", "40", "--trace", &one, "--trace", &other];
+    let compare = ["compare", "--scheduler", "continuous", "--scheduler", "srpt"];
+    let output = sim(&[&compare[..], &arguments].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    for group in [
+        "diverse at load 0.90, 57.91 requests/s: 40",
+        &format!("{one} at load 1.00: 2"),
+        &format!("{other} at load 1.00: 2"),
+    ] {
+        assert!(table.contains(group), "{group}: {table}");
+    }
+    let runs = results(&[&compare[..], &arguments].concat());
+    let seconds: Vec<f64> =
+        runs.iter().map(|run| run["seconds"].as_f64().expect("seconds").round()).collect();
+    assert_eq!(seconds[2..], [3.0, 3.0, 5.0, 5.0]);
+}
+
+#[test]
+fn requests_of_a_trace_that_are_too_long_are_counted_on_stderr() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("long.csv");
+    // The second would not fit with the usual `max_tokens`, but with its output.
+    let rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,9000,50\n\
+                2024-05-10 00:00:01,8000,20\n2024-05-10 00:00:02,100,20\n";
+    std::fs::write(&path, rows).expect("it can be written");
+    let path = path.to_str().expect("UTF-8");
+    let run = |more: &[&str]| {
+        let output = sim(&[&["run", "--trace", path, "--format", "json"][..], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let runs: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (runs[0]["refused"].clone(), text(&output.stderr))
+    };
+    let says = "long: 1 of 3 requests exceed --max-seq-len 8192 (the longest has 9050 tokens) and are refused; a \
+                --max-seq-len of 9050 takes all if the pool can hold them (--blocks)\n";
+    assert_eq!(run(&[]), (1.into(), says.to_owned()));
+    assert_eq!(run(&["--max-seq-len", "9050"]), (0.into(), String::new()));
+}
+
+#[test]
+fn max_tokens_of_a_public_trace_can_be_chosen() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("pair.csv");
+    let rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,3000,200\n\
+                2024-05-10 00:00:00,3000,200\n";
+    std::fs::write(&path, rows).expect("it can be written");
+    let path = path.to_str().expect("UTF-8");
+    // 8,320 tokens, of which a tenth stays free: two requests fit if no more than their outputs is promised.
+    let run = |more: &[&str]| {
+        let usual = ["run", "--trace", path, "--blocks", "520"];
+        results(&[&usual[..], more].concat())[0]["ttft_ms"]["p99"].as_f64().expect("a time")
+    };
+    let (usual, exact) = (run(&[]), run(&["--max-tokens", "1"]));
+    assert!(usual > 1.5 * exact, "the second waits for the first: {usual} {exact}");
+    assert_eq!(run(&["--max-tokens", "1024"]), usual);
+}
