@@ -17,6 +17,21 @@ pub fn is_invisible(c: char) -> bool {
         | '\u{e0000}'..='\u{e0fff}')
 }
 
+/// Escapes characters of a JSON text that control a terminal or change the writing direction. They occur only
+/// within strings, so the value stays the same.
+#[must_use]
+pub(crate) fn escaped_json(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if matches!(c, '\u{7f}'..='\u{9f}') || (is_invisible(c) && c <= '\u{ffff}') {
+            text.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            text.push(c);
+        }
+    }
+    text
+}
+
 /// A policy's name, with the beginning of its configuration's digest if it is configured: that tells two
 /// configurations of one policy apart.
 #[must_use]
@@ -32,4 +47,20 @@ pub fn configured(name: &str, config_sha256: &str) -> String {
 pub fn beginning(sha256: &str) -> String {
     let parts: Vec<&str> = sha256.split('+').map(|digest| digest.get(..10).unwrap_or(digest)).collect();
     parts.join("+")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn json_for_a_terminal_keeps_its_value_and_has_no_control_characters() {
+        let value = serde_json::json!({"user": "a\u{9b}31m\u{7f}\u{202e}é会\u{1b}"});
+        let text = escaped_json(&value.to_string());
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+        assert!(!text.chars().any(|c| c.is_control() || is_invisible(c)), "{text}");
+        assert!(text.contains("é会") && text.contains("\\u009b31m"), "{text}");
+    }
 }

@@ -1,5 +1,5 @@
 //! The command line that `:` opens: parses a [`Command`] and completes the last word. Pure; what a command
-//! does is decided in `keys`.
+//! does is decided in `keys::commands`.
 
 use serde_json::Value;
 

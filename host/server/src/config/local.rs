@@ -1,13 +1,26 @@
-//! Where a host with given settings listens, and where it is reached from its own machine.
+//! Where and how a host with given settings listens, and where it is reached from its own machine.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
-use super::{ConfigError, Settings, non_empty, parse, read, tls};
+use super::parse::{non_empty, path};
+use super::settings::read;
+use super::{ConfigError, Settings, parse};
 
 /// Host and port of the data plane.
 pub(super) fn data_address(all: &Settings) -> Result<(String, u16), ConfigError> {
     let host = read(all, "host", "127.0.0.1".to_owned(), non_empty)?;
     Ok((host, read(all, "port", 8000, |t| parse::number(t, 0, u16::MAX))?))
+}
+
+/// Certificate and key of the data plane, both or none.
+pub(super) fn tls(all: &Settings) -> Result<Option<(PathBuf, PathBuf)>, ConfigError> {
+    match (read(all, "tls-cert", None, path)?, read(all, "tls-key", None, path)?) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(ConfigError(format!("{}: needs --tls-key as well", all.origin("tls-cert")))),
+        (None, Some(_)) => Err(ConfigError(format!("{}: needs --tls-cert as well", all.origin("tls-key")))),
+    }
 }
 
 /// The URL of the data plane. Reads only the settings that it depends on, so that no other one can make a

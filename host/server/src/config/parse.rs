@@ -1,7 +1,19 @@
 //! Parses sizes, durations, switches and choices. Every error says what is accepted.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// Any text but none, without the space around it.
+pub fn non_empty(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+/// The path of a file or folder.
+pub fn path(text: &str) -> Result<Option<PathBuf>, String> {
+    non_empty(text).map(|path| Some(PathBuf::from(path)))
+}
 
 /// A whole number from `min` to `max`.
 pub fn number<T>(text: &str, min: T, max: T) -> Result<T, String>

@@ -5,6 +5,7 @@
 //! key of the recording. Deliberately absent: files, HTTP.
 
 mod decision;
+mod happening;
 mod names;
 mod recorded;
 mod settings;
@@ -12,7 +13,8 @@ mod tap;
 mod writer;
 
 pub use decision::{Question, answer_json};
+pub use happening::Happening;
 pub use recorded::{MAX_LINE_BYTES, RecordedLines, RecordedRequests};
 pub use settings::{engine_config, settings, terms};
-pub use tap::{Happening, Recording, Tap};
+pub use tap::{Recording, Tap};
 pub use writer::{Writer, describe};

@@ -8,9 +8,9 @@ use infer_core::policy::{PolicyInfo, PolicyKind};
 use infer_core::{FinishReason, Micros, SequenceId, TenantId, TenantTerms};
 
 use super::decision;
+use super::happening::Happening;
 use super::names::Names;
 use super::settings;
-use super::tap::Happening;
 use crate::policies::Origin;
 
 type Describe = Box<dyn Fn(PolicyKind, &Arc<PolicyInfo>) -> Policy + Send>;

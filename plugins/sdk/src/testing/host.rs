@@ -1,102 +1,19 @@
-//! A host in miniature: shows views, checks and applies plans, counts blocks. Tokens have no content. How long an output
-//! will be is no more known to the policy than on a real host, unless a scenario says so.
+//! A host in miniature: checks and applies plans, counts blocks. How long an output will be is no more known to the
+//! policy than on a real host, unless a scenario says so. Deliberately absent: the content of tokens.
+
+mod scenario;
+mod sequence;
+mod view;
 
 use std::collections::BTreeMap;
+
+pub use scenario::{Finished, Report, Spec};
+use sequence::Sequence;
 
 use super::outputs::Outputs;
 use super::pool::{Held, Pool};
 use super::rules::check_plan;
-use crate::{Limits, Memory, Micros, Plan, Row, Scheduler, SequenceId, Step, Tenant, TenantId, blocks_for};
-
-/// A request of a scenario.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Spec {
-    /// When it arrives.
-    pub arrived: Micros,
-    /// Length of its prompt.
-    pub prompt_tokens: u32,
-    /// Tokens after which it really ends: from 1 to `max_new_tokens`.
-    pub output_tokens: u32,
-    /// Tokens after which it would have to.
-    pub max_new_tokens: u32,
-    /// Output tokens that the host expects when it arrives. By default the mean of its tenant's requests that have ended
-    /// (of all tenants' for the tenant's first), and `max_new_tokens` before any has. As on a real host, it is at most
-    /// `max_new_tokens` and doubles whenever the output reaches it.
-    pub expected_tokens: Option<u32>,
-    /// A prefix that it shares: which one, and how many of its prompt tokens.
-    pub shared: Option<(u64, u32)>,
-    /// Its tenant.
-    pub tenant: u32,
-    /// Larger is more urgent.
-    pub priority: i32,
-    /// When its first token is due, if that was promised.
-    pub deadline: Option<Micros>,
-    /// The conversation it continues; 0 for none.
-    pub session: u64,
-}
-
-/// How a sequence fared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finished {
-    /// Which one; the scenario's first request is 1.
-    pub id: SequenceId,
-    /// When it arrived.
-    pub arrived: Micros,
-    /// When it first computed.
-    pub started: Micros,
-    /// When its first token was ready.
-    pub first_token: Micros,
-    /// When its last token was ready.
-    pub ended: Micros,
-    /// How often it was preempted.
-    pub preemptions: u32,
-}
-
-impl Finished {
-    /// Time to first token.
-    pub fn ttft(&self) -> Micros {
-        self.first_token.since(self.arrived)
-    }
-
-    /// Time from its arrival to its last token.
-    pub fn latency(&self) -> Micros {
-        self.ended.since(self.arrived)
-    }
-}
-
-/// The result of a scenario.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Sequences in the order in which they ended.
-    pub finished: Vec<Finished>,
-    /// Steps that computed something.
-    pub steps: u64,
-    /// Tokens computed.
-    pub tokens: u64,
-    /// Sequences that gave their blocks back before their end.
-    pub preemptions: u64,
-    /// Sequences of plans that did not fit in memory.
-    pub cut: u64,
-    /// Most steps in a row in which a running sequence stood still.
-    pub longest_pause: u64,
-    /// The longest time that a waiting sequence was overtaken, as the watchdog counts it: from the first time
-    /// that a later one of its tenant, no more urgent, started before it to the last. Other tenants'
-    /// sequences count while none of its own tenant starts.
-    pub longest_overtaken: Micros,
-}
-
-impl Report {
-    /// How sequence `id` fared. Panics if it didn't end.
-    pub fn of(&self, id: u64) -> Finished {
-        *self.finished.iter().find(|end| end.id.0 == id).expect("it has ended")
-    }
-
-    /// A mean over sequences, in milliseconds: `report.mean_ms(1..=8, Finished::ttft)`.
-    pub fn mean_ms(&self, ids: impl IntoIterator<Item = u64>, of: impl Fn(&Finished) -> Micros) -> u64 {
-        let times: Vec<u64> = ids.into_iter().map(|id| of(&self.of(id)).0).collect();
-        times.iter().sum::<u64>() / 1_000 / times.len() as u64
-    }
-}
+use crate::{Limits, Micros, Plan, Scheduler, SequenceId};
 
 /// The host. A step takes `step_time`, and more for each decode and prompt token if that is set.
 #[derive(Clone, Debug)]
@@ -129,21 +46,6 @@ pub struct Host {
     waiting: Vec<Sequence>,
     running: Vec<Sequence>,
     report: Report,
-}
-
-#[derive(Clone, Debug)]
-struct Sequence {
-    id: SequenceId,
-    spec: Spec,
-    held: Held,
-    computed: u32,
-    generated: u32,
-    expected: u32,
-    preemptions: u32,
-    started: Micros,
-    first_token: Micros,
-    overtaken: Option<Micros>,
-    paused: u64,
 }
 
 impl Host {
@@ -238,41 +140,6 @@ impl Host {
         &self.report
     }
 
-    /// What a scheduler sees now.
-    pub fn view(&self) -> Step {
-        Step {
-            now: self.now,
-            number: self.number + 1,
-            last_step: self.last_step,
-            last_prefill_tokens: self.last_prefill_tokens,
-            last_decodes: self.last_decodes,
-            idle_since: if self.running.is_empty() { self.idle_since } else { Micros::NEVER },
-            starvation_bound: self.starvation_bound,
-            limits: self.limits,
-            memory: Memory {
-                block_size: self.pool.block_size,
-                total_blocks: self.pool.total,
-                free_blocks: self.pool.free,
-                cached_blocks: self.pool.cached(),
-            },
-            running: self.running.iter().map(Sequence::row).collect(),
-            waiting: self.waiting.iter().map(|sequence| self.waiting_row(sequence)).collect(),
-            tenants: self.served.iter().map(|(tenant, served)| self.tenant_row(*tenant, *served)).collect(),
-        }
-    }
-
-    fn tenant_row(&self, tenant: u32, (prompt_tokens, output_tokens): (u64, u64)) -> Tenant {
-        let count = |of: &[Sequence]| of.iter().filter(|s| s.spec.tenant == tenant).count() as u32;
-        Tenant {
-            id: TenantId(tenant),
-            weight_permille: self.weights_permille.get(&tenant).copied().unwrap_or(1_000),
-            running: count(&self.running),
-            waiting: count(&self.waiting),
-            prompt_tokens_served: prompt_tokens,
-            output_tokens_served: output_tokens,
-        }
-    }
-
     /// Carries a checked plan out: preempts, reserves in order, cuts what doesn't fit, computes. Returns
     /// whether anything was computed.
     pub fn apply(&mut self, plan: &Plan) -> bool {
@@ -325,36 +192,6 @@ impl Host {
         let prompts = self.prompt_token_time.0 * u64::from(self.last_prefill_tokens);
         self.last_step = self.step_time.plus(Micros(decodes + prompts));
         self.now = self.now.plus(self.last_step);
-    }
-
-    /// Notes which sequences a plan overtakes. A sequence that waits for a prefix being computed is better
-    /// off waiting.
-    fn note_overtaken(&mut self, plan: &Plan) {
-        let starts = |id: SequenceId| plan.run.contains(&id);
-        let started: Vec<_> = self.waiting.iter().filter(|s| starts(s.id)).map(|s| (s.id, s.spec)).collect();
-        for (_, spec) in &started {
-            self.passed.remove(&spec.tenant);
-        }
-        for at in 0..self.waiting.len() {
-            let waiting = &self.waiting[at];
-            if starts(waiting.id) || self.waiting_row(waiting).pending_tokens > 0 {
-                continue;
-            }
-            let (id, spec) = (waiting.id, waiting.spec);
-            let by = |own: bool| {
-                started.iter().any(|(other, of)| {
-                    *other > id && of.priority <= spec.priority && (of.tenant == spec.tenant) == own
-                })
-            };
-            let since = if by(true) {
-                *self.waiting[at].overtaken.get_or_insert(self.now)
-            } else if by(false) {
-                *self.passed.entry(spec.tenant).or_insert(self.now)
-            } else {
-                continue;
-            };
-            self.report.longest_overtaken = self.report.longest_overtaken.max(self.now.since(since));
-        }
     }
 
     fn arrive(&mut self) {
@@ -426,76 +263,33 @@ impl Host {
         }
     }
 
-    fn waiting_row(&self, waiting: &Sequence) -> Row {
-        let block_size = self.pool.block_size;
-        let mut row = waiting.row();
-        let Some((prefix, _)) = waiting.spec.shared else { return row };
-        let shareable = waiting.shareable(block_size);
-        let (found, idle) = self.pool.find(prefix, shareable);
-        let pending = self
-            .running
-            .iter()
-            .filter(|s| s.spec.shared.is_some_and(|(other, _)| other == prefix) && s.generated == 0)
-            .map(|s| s.shareable(block_size).min(shareable))
-            .max()
-            .unwrap_or(0);
-        row.computed_tokens = found * block_size;
-        row.idle_blocks = idle;
-        row.pending_tokens = if pending > found { pending * block_size } else { 0 };
-        row
-    }
-}
-
-impl Sequence {
-    /// Full blocks of its prompt that it shares; at least one token is left to compute.
-    fn shareable(&self, block_size: u32) -> u32 {
-        let (_, tokens) = self.spec.shared.unwrap_or_default();
-        tokens.min(self.spec.prompt_tokens - 1) / block_size
-    }
-
-    fn grow(&mut self, tokens: u32, pool: &mut Pool) -> bool {
-        let needed = blocks_for(self.computed + tokens, pool.block_size);
-        let held = self.held.shared + self.held.own;
-        pool.grow(&mut self.held, needed.saturating_sub(held))
-    }
-
-    /// Whether its next step generates from a single token.
-    fn decodes(&self) -> bool {
-        self.generated > 0 && self.spec.prompt_tokens + self.generated <= self.computed + 1
-    }
-
-    fn compute(&mut self, tokens: u32, pool: &mut Pool, now: Micros) {
-        self.computed += tokens;
-        if self.spec.shared.is_some() {
-            let blocks = (self.computed / pool.block_size).min(self.shareable(pool.block_size));
-            pool.share(&mut self.held, blocks);
+    /// Notes which sequences a plan overtakes. A sequence that waits for a prefix being computed is better
+    /// off waiting.
+    fn note_overtaken(&mut self, plan: &Plan) {
+        let starts = |id: SequenceId| plan.run.contains(&id);
+        let started: Vec<_> = self.waiting.iter().filter(|s| starts(s.id)).map(|s| (s.id, s.spec)).collect();
+        for (_, spec) in &started {
+            self.passed.remove(&spec.tenant);
         }
-        if self.computed == self.spec.prompt_tokens + self.generated {
-            self.generated += 1;
-            if self.generated == self.expected {
-                self.expected = self.expected.saturating_mul(2).min(self.spec.max_new_tokens);
+        for at in 0..self.waiting.len() {
+            let waiting = &self.waiting[at];
+            if starts(waiting.id) || self.waiting_row(waiting).pending_tokens > 0 {
+                continue;
             }
-            self.first_token = self.first_token.min(now);
-        }
-    }
-
-    fn row(&self) -> Row {
-        Row {
-            id: self.id.0,
-            tenant: self.spec.tenant,
-            session: self.spec.session,
-            priority: self.spec.priority,
-            arrived: self.spec.arrived.0,
-            deadline: self.spec.deadline.unwrap_or(Micros::NEVER).0,
-            prompt_tokens: self.spec.prompt_tokens,
-            computed_tokens: self.computed,
-            generated_tokens: self.generated,
-            max_new_tokens: self.spec.max_new_tokens,
-            expected_tokens: self.expected,
-            blocks: self.held.shared + self.held.own,
-            freeable_blocks: self.held.own,
-            preemptions: self.preemptions,
-            ..Row::default()
+            let (id, spec) = (waiting.id, waiting.spec);
+            let by = |own: bool| {
+                started.iter().any(|(other, of)| {
+                    *other > id && of.priority <= spec.priority && (of.tenant == spec.tenant) == own
+                })
+            };
+            let since = if by(true) {
+                *self.waiting[at].overtaken.get_or_insert(self.now)
+            } else if by(false) {
+                *self.passed.entry(spec.tenant).or_insert(self.now)
+            } else {
+                continue;
+            };
+            self.report.longest_overtaken = self.report.longest_overtaken.max(self.now.since(since));
         }
     }
 }

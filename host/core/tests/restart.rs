@@ -1,0 +1,183 @@
+//! What a policy keeps over a fault or a swap: it is restarted with the last state that it exported.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::info;
+use common::scripted::{Bench, fcfs, prompt, request, small, trap};
+use infer_core::policy::{
+    AnyPolicy, FaultKind, Plan, Policy, PolicyFault, PolicyInfo, PolicyKind, SchedulerPolicy, StepView,
+};
+use infer_core::{EngineConfig, Event, Micros};
+
+/// A policy that records its restarts and states.
+struct Noted {
+    name: &'static str,
+    log: Arc<Mutex<Vec<String>>>,
+    broken: bool,
+}
+
+impl Policy for Noted {
+    fn info(&self) -> Arc<PolicyInfo> {
+        info(self.name)
+    }
+
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        Ok(b"memories".to_vec())
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
+        self.log.lock().unwrap().push(format!("import {}", String::from_utf8_lossy(state)));
+        Ok(())
+    }
+
+    fn restart(&mut self) -> Result<(), PolicyFault> {
+        self.log.lock().unwrap().push("restart".into());
+        if self.broken { Err(PolicyFault::new(FaultKind::Setup, "no instance")) } else { Ok(()) }
+    }
+}
+
+impl SchedulerPolicy for Noted {
+    fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault> {
+        if step.number == 2 { Err(trap()) } else { Ok(fcfs(step)) }
+    }
+}
+
+#[test]
+fn a_policy_is_restarted_after_a_fault_and_removed_if_that_fails() {
+    for broken in [false, true] {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let mut bench = Bench::new(small());
+        let policy = Noted { name: "noted", log: log.clone(), broken };
+        bench.engine.swap(AnyPolicy::Scheduler(Box::new(policy)), bench.now);
+        bench.submit(request(prompt(1, 9), 6));
+        bench.run();
+        assert_eq!(*log.lock().unwrap(), ["restart"]);
+        let faults: &[FaultKind] =
+            if broken { &[FaultKind::Trap, FaultKind::Setup] } else { &[FaultKind::Trap] };
+        assert_eq!(bench.faults(), faults);
+        let last = if broken { "builtin-fcfs" } else { "noted" };
+        assert_eq!(bench.changes().last(), Some(&last));
+    }
+}
+
+#[test]
+fn only_a_successor_of_the_same_name_imports_the_state() {
+    for (name, restored) in [("noted", true), ("another", false)] {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let policy = |name| Noted { name, log: log.clone(), broken: false };
+        let mut bench = Bench::new(small());
+        bench.engine.swap(AnyPolicy::Scheduler(Box::new(policy("noted"))), bench.now);
+        let report = bench.engine.swap(AnyPolicy::Scheduler(Box::new(policy(name))), bench.now);
+        assert_eq!(report.restored, restored);
+        assert_eq!(log.lock().unwrap().len(), usize::from(restored));
+        assert!(report.retired.is_some(), "the one before the previous is needed no more");
+        let back = bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("there is a previous one");
+        assert_eq!((&*back.from, &*back.to), (name, "noted"));
+        assert!(bench.engine.rollback(PolicyKind::Scheduler, bench.now).is_none());
+    }
+}
+
+/// A state that can't be exported.
+const SPOILT: u8 = 255;
+
+/// A scheduler whose state is one number, and which records imports.
+#[derive(Clone, Default)]
+struct Keeper {
+    state: Arc<Mutex<u8>>,
+    given: Arc<Mutex<Vec<u8>>>,
+    fails: Arc<Mutex<bool>>,
+}
+
+impl Policy for Keeper {
+    fn info(&self) -> Arc<PolicyInfo> {
+        info("keeper")
+    }
+
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        match *self.state.lock().unwrap() {
+            SPOILT => Err(trap()),
+            state => Ok(vec![state]),
+        }
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
+        self.given.lock().unwrap().extend(state);
+        *self.state.lock().unwrap() = state[0];
+        Ok(())
+    }
+}
+
+impl SchedulerPolicy for Keeper {
+    fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault> {
+        if std::mem::take(&mut *self.fails.lock().unwrap()) { Err(trap()) } else { Ok(fcfs(step)) }
+    }
+}
+
+#[test]
+fn a_restart_continues_from_the_last_state_exported_or_imported() {
+    let [old, new] = [Keeper::default(), Keeper::default()];
+    let scheduler = |keeper: &Keeper| AnyPolicy::Scheduler(Box::new(keeper.clone()));
+    let fail = |bench: &mut Bench, keeper: &Keeper| {
+        keeper.given.lock().unwrap().clear();
+        *keeper.fails.lock().unwrap() = true;
+        bench.submit(request(prompt(1, 9), 4));
+        bench.run();
+        std::mem::take(&mut *keeper.given.lock().unwrap())
+    };
+    let mut bench = Bench::new(small());
+    bench.engine.swap(scheduler(&old), bench.now);
+    assert_eq!(fail(&mut bench, &old), [], "it never exported anything");
+    *old.state.lock().unwrap() = 1;
+    assert!(bench.engine.swap(scheduler(&new), bench.now).restored);
+    assert_eq!(fail(&mut bench, &new), [1], "what it took over");
+    *new.state.lock().unwrap() = 2;
+    assert!(bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("the first").restored);
+    assert_eq!(fail(&mut bench, &old), [2], "and not what it exported before it left, nor twice");
+    *old.state.lock().unwrap() = 3;
+    bench.engine.shadow(scheduler(&new), bench.now);
+    *new.state.lock().unwrap() = 4;
+    bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("the shadow");
+    assert_eq!(fail(&mut bench, &new), [4], "what it had when it was promoted");
+}
+
+#[test]
+fn a_policy_whose_state_cannot_be_exported_three_times_in_a_row_is_removed() {
+    // Far more apart than strikes that add up.
+    let config = EngineConfig { max_strikes: 2, strike_window: Micros(1_000), ..small() };
+    let serve = |bench: &mut Bench, steps: u32| {
+        for _ in 0..steps {
+            if !bench.engine.has_work() {
+                bench.submit(request(prompt(1, 9), 4));
+            }
+            bench.step();
+        }
+    };
+    let keeper = Keeper::default();
+    let mut bench = Bench::new(config);
+    bench.engine.swap(AnyPolicy::Scheduler(Box::new(keeper.clone())), bench.now);
+    serve(&mut bench, 500);
+    let export = |bench: &mut Bench, state: u8| {
+        *keeper.state.lock().unwrap() = state;
+        serve(bench, 1_000);
+    };
+    for state in [1, SPOILT, SPOILT, 2, SPOILT] {
+        export(&mut bench, state);
+    }
+    assert_eq!(
+        (bench.faults().len(), bench.changes()),
+        (3, vec!["keeper"]),
+        "a good one starts the count again"
+    );
+    assert_eq!(*keeper.given.lock().unwrap(), [1, 1, 2], "each restart winds it back");
+    for state in [SPOILT, SPOILT] {
+        export(&mut bench, state);
+    }
+    assert_eq!((bench.faults().len(), bench.changes()), (5, vec!["keeper", "builtin-fcfs"]));
+    let reason = bench.events.iter().rev().find_map(|event| match event {
+        Event::PolicyChanged { reason, .. } => Some(reason.clone()),
+        _ => None,
+    });
+    assert_eq!(reason.unwrap(), "trap: it fell over (3 exports of its state in a row failed)");
+}

@@ -1,0 +1,226 @@
+//! Settings to configuration: parses each value once, and checks the values against each other.
+//!
+//! `from_settings` is long because it is a flat list, one entry per field of `Config`. Deliberately absent: the syntax
+//! of sizes, durations and addresses (`parse`), and what needs the model (`startup::sizing`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use infer_core::policy::PolicyKind;
+use infer_model::{DType, KvCacheKind, Quantize};
+
+use super::local::{data_address, tls};
+use super::parse::{non_empty, path};
+use super::policy_config::read_policy_configs;
+use super::settings::read;
+use super::{
+    Bounds, Config, ConfigError, DialectChoice, GenerationConfig, MetricsPlane, PolicyChoice, Settings, parse,
+};
+use crate::http::AllowedOrigins;
+use crate::startup::device::DeviceChoice;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::from_settings(&Settings::default()).expect("the defaults are valid")
+    }
+}
+
+impl Config {
+    /// Parses and checks settings.
+    pub fn from_settings(all: &Settings) -> Result<Self, ConfigError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (host, port) = data_address(all)?;
+        let (admin_host, admin_port) = read(all, "admin", ("127.0.0.1".to_owned(), 8001), parse::address)?;
+        let policy_config = read(all, "policy-config", None, |t| Ok(Some(PathBuf::from(t))))?;
+        let policy_configs =
+            read(all, "policy-config", BTreeMap::new(), |t| read_policy_configs(Path::new(t)))?;
+        let policy =
+            |kind: PolicyKind, key: &'static str, default: &str| -> Result<PolicyChoice, ConfigError> {
+                let name = read(all, key, default.to_owned(), non_empty)?;
+                let config =
+                    policy_configs.get(kind.name()).map_or_else(|| "{}".to_owned(), ToString::to_string);
+                Ok(PolicyChoice { name, config })
+            };
+        let config = Self {
+            model: read(all, "model", "demo".to_owned(), non_empty)?,
+            served_model_names: read(all, "served-model-name", Vec::new(), |t| {
+                t.split(',').map(non_empty).collect()
+            })?,
+            host,
+            port,
+            admin_host,
+            admin_port,
+            admin_token: None,
+            device: read(all, "device", DeviceChoice::Auto, DeviceChoice::parse)?,
+            gpu_memory_utilization: read(all, "gpu-memory-utilization", 0.9, parse::share)?,
+            deterministic: read(all, "deterministic", false, parse::switch)?,
+            dtype: read(all, "dtype", None, dtype)?,
+            quantize: read(all, "quantize", Quantize::Auto, |t| {
+                parse::choice(t, &[("auto", Quantize::Auto), ("off", Quantize::Off), ("q8", Quantize::Q8)])
+            })?,
+            generation_config: read(all, "generation-config", GenerationConfig::Auto, |t| {
+                parse::choice(t, &[("auto", GenerationConfig::Auto), ("none", GenerationConfig::None)])
+            })?,
+            chat_template: read(all, "chat-template", None, path)?,
+            max_seq_len: read(all, "max-seq-len", None, |t| parse::number(t, 2, 1 << 24).map(Some))?,
+            max_batch_size: read(all, "max-batch-size", 32, |t| parse::number(t, 1, 4_096))?,
+            max_batch_tokens: read(all, "max-batch-tokens", None, |t| match t {
+                "auto" => Ok(None),
+                _ => parse::number(t, 1, 1 << 20).map(Some),
+            })?,
+            prefill_chunk: read(all, "prefill-chunk", 512, |t| parse::number(t, 1, 1 << 20))?,
+            max_prefill_requests: read(all, "max-prefill-requests", 8, |t| parse::number(t, 1, 4_096))?,
+            max_prefill_memory_bytes: read(all, "max-prefill-memory", 4 << 30, parse::bytes)?,
+            max_waiting_requests: read(all, "max-waiting-requests", 1_000, |t| parse::number(t, 1, 100_000))?,
+            kv_cache: read(all, "kv-cache", KvCacheKind::Paged, |t| {
+                parse::choice(t, &[("paged", KvCacheKind::Paged), ("contiguous", KvCacheKind::Contiguous)])
+            })?,
+            block_size: read(all, "block-size", 16, |t| parse::number(t, 1, 1_024))?,
+            kv_memory_bytes: read(all, "kv-memory", None, auto_bytes)?,
+            prompt_cache_entries: read(all, "prompt-cache-entries", 100, |t| parse::number(t, 0, 100_000))?,
+            prompt_cache_ttl: read(all, "prompt-cache-ttl", Duration::from_secs(300), parse::seconds)?,
+            prefix_caching: read(all, "prefix-caching", true, parse::switch)?,
+            scheduler: policy(PolicyKind::Scheduler, "scheduler", "continuous")?,
+            admission: policy(PolicyKind::Admission, "admission", "memory-aware")?,
+            admission_chosen: all.get("admission").is_some(),
+            prefix_cache: policy(PolicyKind::PrefixCache, "prefix-cache", "lru")?,
+            speculate: read(all, "speculate", 0, |t| parse::number(t, 0, 32))?,
+            plan_ahead: read(all, "plan-ahead", false, parse::switch)?,
+            fault_dir: read(all, "fault-dir", None, path)?,
+            show_text: read(all, "show-text", false, parse::switch)?,
+            threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,
+            seed: read(all, "seed", None, |t| parse::number(t, 0, u64::MAX).map(Some))?,
+            policy_config,
+            tls: tls(all)?,
+            kv_events: kv_events(all)?,
+            kv_events_topic: read(all, "kv-events-topic", None, |t| non_empty(t).map(Some))?,
+            otlp: read(all, "otlp", None, otlp)?,
+            api_keys: read(all, "api-keys", None, path)?,
+            allowed_origins: read(all, "allowed-origins", None, |t| AllowedOrigins::parse(t).map(Some))?,
+            metrics: read(all, "metrics", MetricsPlane::Public, |t| {
+                parse::choice(t, &[("public", MetricsPlane::Public), ("admin", MetricsPlane::Admin)])
+            })?,
+            max_body_bytes: read(all, "max-body-bytes", 8 << 20, |t| {
+                let bytes = parse::bytes(t)?;
+                if (1_024..=1 << 30).contains(&bytes) {
+                    Ok(bytes as usize)
+                } else {
+                    Err(format!("`{t}` is not from 1KiB to 1GiB"))
+                }
+            })?,
+            max_body_memory_bytes: read(all, "max-body-memory", 256 << 20, |t| {
+                usize::try_from(parse::bytes(t)?).map_err(|e| format!("`{t}`: {e}"))
+            })?,
+            sse_dialect: read(all, "sse-dialect", DialectChoice::Auto, |t| {
+                let choices = [
+                    ("auto", DialectChoice::Auto),
+                    ("named", DialectChoice::Named),
+                    ("openai", DialectChoice::OpenAi),
+                ];
+                parse::choice(t, &choices)
+            })?,
+            bounds: bounds(all)?,
+        };
+        config.check(all)?;
+        Ok(config)
+    }
+
+    /// Checks settings against each other.
+    fn check(&self, all: &Settings) -> Result<(), ConfigError> {
+        if self.port != 0 && self.port == self.admin_port && self.host == self.admin_host {
+            return Err(ConfigError(format!(
+                "{}: {}:{} is the address of the data plane; the admin plane needs its own",
+                all.origin("admin"),
+                self.host,
+                self.port
+            )));
+        }
+        if self.max_body_memory_bytes < self.max_body_bytes {
+            return Err(ConfigError(format!(
+                "{}: {} bytes can't hold one body of {} bytes (--max-body-bytes)",
+                all.origin("max-body-memory"),
+                self.max_body_memory_bytes,
+                self.max_body_bytes
+            )));
+        }
+        if let Some(tokens) = self.max_batch_tokens
+            && tokens < self.max_batch_size
+        {
+            return Err(ConfigError(format!(
+                "{}: {} tokens per step are too few for {} sequences; give at least {}, or a smaller --max-batch-size",
+                all.origin("max-batch-tokens"),
+                tokens,
+                self.max_batch_size,
+                self.max_batch_size
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn dtype(text: &str) -> Result<Option<DType>, String> {
+    let types = [("f32", DType::F32), ("bf16", DType::Bf16), ("f16", DType::F16)];
+    let mut choices = vec![("auto", None)];
+    choices.extend(types.map(|(name, dtype)| (name, Some(dtype))));
+    parse::choice(text, &choices)
+}
+
+fn auto_bytes(text: &str) -> Result<Option<u64>, String> {
+    if text.trim().eq_ignore_ascii_case("auto") { Ok(None) } else { parse::bytes(text).map(Some) }
+}
+
+fn bounds(all: &Settings) -> Result<Bounds, ConfigError> {
+    let default = Bounds::default();
+    let time = |key, default| read(all, key, default, parse::time_limit);
+    Ok(Bounds {
+        header_timeout: time("header-timeout", default.header_timeout)?,
+        body_timeout: time("body-timeout", default.body_timeout)?,
+        idle_timeout: time("idle-timeout", default.idle_timeout)?,
+        write_timeout: time("write-timeout", default.write_timeout)?,
+        request_timeout: time("request-timeout", default.request_timeout)?,
+        step_timeout: time("step-timeout", default.step_timeout)?,
+        drain_timeout: time("drain-timeout", default.drain_timeout)?,
+        max_connections: read(all, "max-connections", default.max_connections, |t| {
+            parse::number(t, 1, 1_000_000)
+        })?,
+        ..default
+    })
+}
+
+fn kv_events(all: &Settings) -> Result<Option<(String, Option<String>)>, ConfigError> {
+    let endpoint = |key| {
+        read(all, key, None, |text| {
+            if !cfg!(feature = "kv-events") {
+                return Err(
+                    "this build can't publish KV events; build it with `--features kv-events`".to_owned()
+                );
+            }
+            match text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')) {
+                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                    Ok(Some(text.to_owned()))
+                }
+                _ => Err(format!("`{text}` is not tcp://HOST:PORT")),
+            }
+        })
+    };
+    match (endpoint("kv-events")?, endpoint("kv-events-replay")?) {
+        (Some(events), replay) => Ok(Some((events, replay))),
+        (None, None) => Ok(None),
+        (None, Some(_)) => {
+            Err(ConfigError(format!("{}: needs --kv-events as well", all.origin("kv-events-replay"))))
+        }
+    }
+}
+
+fn otlp(text: &str) -> Result<Option<String>, String> {
+    if !cfg!(feature = "otel") {
+        return Err("this build can't send traces; build it with `--features otel`".to_owned());
+    }
+    if !text.starts_with("http://") {
+        return Err(format!(
+            "`{text}` is not http://HOST:PORT; traces are sent without TLS, to a collector on the same network"
+        ));
+    }
+    Ok(Some(text.trim_end_matches('/').to_owned()))
+}

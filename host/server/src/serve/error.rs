@@ -1,0 +1,66 @@
+//! Why a host didn't start, and whether another command line would help.
+
+use infer_model::ModelError;
+use infer_wasm::LoadError;
+
+use crate::config::ConfigError;
+use crate::engine::EngineStopped;
+use crate::policies::PolicyError;
+use crate::startup::checkpoint::CheckpointError;
+
+/// Why a host didn't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A setting can't be used.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// There is no checkpoint.
+    #[error("{0}")]
+    Checkpoint(#[from] CheckpointError),
+    /// The checkpoint can't be used.
+    #[error("--model: {0}")]
+    Model(#[from] ModelError),
+    /// A policy can't be used.
+    #[error("--{0}: {1}")]
+    Policy(&'static str, PolicyError),
+    /// The WebAssembly engine can't be set up.
+    #[error("{0}")]
+    Wasm(#[from] LoadError),
+    /// The host can't listen on an address.
+    #[error("{flag}: can't listen on {address}: {error}")]
+    Bind {
+        /// The flag of the address.
+        flag: &'static str,
+        /// The address.
+        address: String,
+        /// The reason.
+        error: std::io::Error,
+    },
+    /// The engine stopped during the start.
+    #[error("{0}")]
+    Stopped(#[from] EngineStopped),
+    /// The operating system refused something.
+    #[error("{0}: {1}")]
+    Io(&'static str, std::io::Error),
+}
+
+impl StartError {
+    /// Whether another command line would help: exit code 2 instead of 1.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Config(_) | Self::Checkpoint(CheckpointError::Wrong(_)) => true,
+            // An instance that can't be made may lack memory, which is the machine's fault.
+            Self::Policy(_, PolicyError::Load(LoadError::Engine(_) | LoadError::Instantiate(_))) => false,
+            Self::Policy(_, error) => matches!(
+                error,
+                PolicyError::Unknown { .. }
+                    | PolicyError::NoConfig
+                    | PolicyError::File(..)
+                    | PolicyError::Load(_)
+                    | PolicyError::List(_)
+                    | PolicyError::ListConfig(_)
+            ),
+            _ => false,
+        }
+    }
+}

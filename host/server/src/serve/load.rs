@@ -1,0 +1,148 @@
+//! Loads policies and model, and starts the engine thread with them, while the planes already answer health checks.
+//!
+//! Deliberately absent: how a checkpoint becomes a model (`startup::load`).
+
+use std::collections::BTreeSet;
+use std::collections::hash_map::RandomState;
+use std::sync::Arc;
+use std::time::Instant;
+
+use infer_core::engine::Policies;
+use infer_core::{Engine, EngineConfig, Executor};
+use infer_wasm::PolicyLoader;
+use tokio::sync::Semaphore;
+
+use super::StartError;
+use crate::app::{App, Seeds, Served};
+use crate::config::Config;
+use crate::data::{Compiler, GivenTemplate, PendingTemplate};
+use crate::engine::{self, ChannelBounds, EngineHandle, EngineThread};
+use crate::faults::{self, FaultRecorder};
+use crate::policies::{self, Choices, Origins, PolicyManager};
+use crate::reload;
+use crate::startup::load::LoadedModel;
+
+/// Creates the executor that computes batches.
+pub type MakeExecutor = Box<dyn FnOnce(&EngineConfig) -> Box<dyn Executor + Send> + Send>;
+
+/// Loads everything on a thread that may block; from then on the app serves.
+pub(super) async fn start_engine(
+    app: &Arc<App>,
+    executor: Option<MakeExecutor>,
+) -> Result<EngineThread, StartError> {
+    let for_loading = Arc::clone(app);
+    let (engine, served) = tokio::task::spawn_blocking(move || load(&for_loading, executor))
+        .await
+        .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))?;
+    engine.handle.set_tenants(app.tenants.terms())?;
+    app.set_served(served);
+    // A reload in between found no engine to tell.
+    reload::tell_terms(app).await?;
+    if app.is_draining() {
+        engine.handle.drain();
+    }
+    Ok(engine)
+}
+
+fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Served), StartError> {
+    let config = &app.config;
+    let loading = Instant::now();
+    // Policies and the template first, so that a fault in them is found before gigabytes are downloaded.
+    let loader = policies::loader()?;
+    let (slots, origins) = initial_policies(&loader, &app.reload.choices())?;
+    let template = GivenTemplate::open(config)?;
+    let loaded = LoadedModel::load(config)?;
+    let engine_config = loaded.engine_config(config, hash_key()?);
+    let settings = crate::trace::settings(&engine_config);
+    let executor = match executor {
+        Some(make) => make(&engine_config),
+        None => loaded.executor(config)?,
+    };
+    // After the policies, so that they don't compete for the compiler's threads.
+    let chat = PendingTemplate::begin(&loaded.source, template)
+        .map_err(|e| StartError::Io("can't start a thread for the chat template", e))?;
+    let engine = Engine::new(engine_config, slots);
+    let bounds = ChannelBounds {
+        max_waiting: config.max_waiting_requests,
+        max_running: config.max_batch_size,
+        stream_events: config.bounds.stream_events,
+    };
+    let thread = engine::spawn(engine, executor, app.clock, bounds)
+        .map_err(|e| StartError::Io("can't start the engine thread", e))?;
+    let origins = Arc::new(origins);
+    write_faults(config, &thread.handle, &origins);
+    log_loaded(config, &loaded, loading);
+    let device = loaded.device().to_owned();
+    let vocab_size = loaded.model.vocab_size();
+    let stop_tokens = loaded.stop_tokens;
+    let served = Served {
+        engine: thread.handle.clone(),
+        policies: PolicyManager::new(loader, thread.handle.clone(), origins),
+        compiler: Compiler::new(loaded.tokenizer.clone(), vocab_size, Arc::clone(&stop_tokens)),
+        tokenizer: loaded.tokenizer,
+        checkpoint: loaded.names[0].clone(),
+        model_names: model_names(&config.served_model_names, loaded.names),
+        weights: loaded.model.weight_type.to_string(),
+        stop_tokens,
+        sampling: loaded.sampling,
+        vocab_size,
+        max_seq_len: loaded.sizing.max_seq_len,
+        block_bytes: loaded.sizing.block_bytes,
+        block_size: config.block_size,
+        total_blocks: loaded.sizing.total_blocks,
+        settings,
+        device,
+        seeds: Seeds::new(config.seed),
+        chat,
+        keys: RandomState::new(),
+        tokenizing: Arc::new(Semaphore::new(config.threads.max(1))),
+    };
+    Ok((thread, served))
+}
+
+/// A random key for the prefix index.
+fn hash_key() -> Result<[u64; 2], StartError> {
+    let mut key = [0u8; 16];
+    getrandom::fill(&mut key)
+        .map_err(|e| StartError::Io("can't get random bytes", std::io::Error::other(e.to_string())))?;
+    let key = u128::from_ne_bytes(key);
+    Ok([key as u64, (key >> 64) as u64])
+}
+
+/// Says in the log what was loaded.
+fn log_loaded(config: &Config, loaded: &LoadedModel, loading: Instant) {
+    tracing::info!(
+        model = loaded.names[0],
+        weights = %loaded.model.weight_type,
+        weight_bytes = loaded.model.weight_bytes(),
+        load_ms = loading.elapsed().as_millis() as u64,
+        max_seq_len = loaded.sizing.max_seq_len,
+        blocks = loaded.sizing.total_blocks,
+        kv_bytes = u64::from(loaded.sizing.total_blocks) * loaded.sizing.block_bytes,
+        threads = config.threads,
+        "model loaded"
+    );
+}
+
+/// Names of the model in requests, without duplicates: those of the configuration, else the checkpoint's own.
+fn model_names(chosen: &[String], own: Vec<String>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let all = if chosen.is_empty() { own } else { chosen.to_vec() };
+    all.into_iter().filter(|name| seen.insert(name.clone())).collect()
+}
+
+/// Loads the configured policies.
+pub fn initial_policies(loader: &PolicyLoader, choices: &Choices) -> Result<(Policies, Origins), StartError> {
+    policies::load_initial(loader, choices).map_err(|(kind, error)| StartError::Policy(kind.name(), error))
+}
+
+/// Starts recording policy faults. If the directory can't be used, the host runs without these records.
+fn write_faults(config: &Config, engine: &EngineHandle, origins: &Arc<Origins>) {
+    let Some(dir) = config.fault_dir.clone().or_else(faults::default_dir) else { return };
+    match FaultRecorder::start(&dir, Arc::clone(origins)) {
+        Ok(recorder) => engine.observer().write_faults(recorder),
+        Err(error) => {
+            tracing::warn!("policy faults are not recorded: {}: {error}; see --fault-dir", dir.display());
+        }
+    }
+}

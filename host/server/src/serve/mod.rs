@@ -1,0 +1,136 @@
+//! Starts a host, and shuts it down without losing a stream.
+//!
+//! Tests start hosts with this module. Deliberately absent: flags, signals and the line on stdout, which are
+//! `cli::serve`'s.
+
+mod error;
+mod load;
+mod planes;
+mod shutdown;
+mod upkeep;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::admin::token::TokenFile;
+use crate::app::{App, Doors};
+use crate::config::{Config, ConfigError};
+use crate::engine::{Clock, EngineHandle, EngineStopped, EngineThread};
+use crate::kv_events::{Endpoints, Publisher};
+use crate::reload;
+use crate::startup::listen;
+use crate::tenants::Tenants;
+pub use error::StartError;
+use load::start_engine;
+pub use load::{MakeExecutor, initial_policies};
+use planes::{admin_token, open_tls, serve_planes, warn_of_open_doors};
+use upkeep::watch_over;
+
+/// A running host.
+pub struct RunningServer {
+    /// Address of the data plane.
+    pub data_addr: SocketAddr,
+    /// Address of the admin plane.
+    pub admin_addr: SocketAddr,
+    /// Token of the admin plane.
+    pub admin_token: String,
+    app: Arc<App>,
+    engine: EngineThread,
+    planes: Vec<JoinHandle<()>>,
+    shutdown: watch::Sender<bool>,
+    _token_file: Option<TokenFile>,
+    kv_endpoints: Option<Endpoints>,
+}
+
+/// Binds both planes, loads model and policies, and returns once requests are accepted. Health checks are
+/// answered from the moment the planes are bound.
+pub async fn start(config: Config) -> Result<RunningServer, StartError> {
+    start_with(config, None).await
+}
+
+/// Like [`start`], with another executor than the model's, to test or measure the host alone.
+pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Result<RunningServer, StartError> {
+    let clock = Clock::start();
+    let tenants = Tenants::open(config.api_keys.as_deref())
+        .map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")))?;
+    let tls = open_tls(&config)?;
+    let data = listen::data_plane(&config).await?;
+    let control = listen::admin_plane(&config).await?;
+    let (data_addr, admin_addr) = (data.address, control.address);
+    let publisher = listen::kv_events(&config).await?;
+    let (token, token_file) = admin_token(&config, admin_addr.port())?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), model = config.model, "starting");
+    let (shutdown, stopping) = watch::channel(false);
+    warn_of_open_doors(data_addr, admin_addr, &tenants);
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let doors = Doors { tenants, tls, data_url: format!("{scheme}://{data_addr}") };
+    let app = Arc::new(App::new(config, doors, clock, stopping.clone())?);
+    let planes = serve_planes(&app, data, control, token.clone(), &stopping);
+    let engine = match start_engine(&app, executor).await {
+        Ok(engine) => engine,
+        Err(error) => {
+            shutdown.send_replace(true);
+            return Err(error);
+        }
+    };
+    let kv_endpoints = publisher
+        .map(|publisher| publish_kv_events(publisher, &app, data_addr, &engine.handle, &stopping))
+        .transpose()?;
+    tokio::spawn(watch_over(Arc::clone(&app), stopping));
+    if let Some(file) = &token_file {
+        tracing::info!("the admin token is in {}", file.path().display());
+    }
+    tracing::info!(data = app.data_url, admin = format!("http://{admin_addr}"), "listening");
+    Ok(RunningServer {
+        data_addr,
+        admin_addr,
+        admin_token: token.as_str().to_owned(),
+        app,
+        engine,
+        planes,
+        shutdown,
+        _token_file: token_file,
+        kv_endpoints,
+    })
+}
+
+/// Starts publishing the engine's KV events; returns the addresses of the sockets.
+fn publish_kv_events(
+    publisher: Publisher,
+    app: &App,
+    data_addr: SocketAddr,
+    engine: &EngineHandle,
+    stopping: &watch::Receiver<bool>,
+) -> Result<Endpoints, EngineStopped> {
+    let model = app.served().map_or_else(|_| String::new(), |served| served.model_names[0].clone());
+    let topic = app.config.kv_events_topic.clone().unwrap_or_else(|| format!("kv@{data_addr}@{model}"));
+    let bound = publisher.endpoints();
+    tracing::info!(events = bound.events, replay = bound.replay, "publishing KV events");
+    publisher.publish(topic, engine, stopping.clone())?;
+    Ok(bound)
+}
+
+impl RunningServer {
+    /// The engine, for tests that hold its steps or read its report.
+    pub fn engine(&self) -> &EngineHandle {
+        &self.engine.handle
+    }
+
+    /// URL of the data plane, `http://HOST:PORT` or `https://HOST:PORT`.
+    pub fn data_url(&self) -> &str {
+        &self.app.data_url
+    }
+
+    /// Addresses of the sockets for KV events, if they are published.
+    pub fn kv_endpoints(&self) -> Option<&Endpoints> {
+        self.kv_endpoints.as_ref()
+    }
+
+    /// Reads API keys, certificate and policy configurations again, and returns the outcome of each.
+    pub async fn reload(&self) -> Vec<reload::Outcome> {
+        reload::reload(&self.app).await
+    }
+}

@@ -1,0 +1,77 @@
+//! Shuts a host down without losing a stream: drains, waits for what runs, closes what is left.
+//!
+//! Deliberately absent: signals (`cli::serve`), which decide how long to wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::RunningServer;
+use crate::engine::EngineThread;
+
+/// How long connections may take to close after the last response.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
+/// How long the current step may take to finish at shutdown.
+const LAST_STEP: Duration = Duration::from_secs(30);
+
+impl RunningServer {
+    /// Refuses new requests from now on.
+    pub fn drain(&self) {
+        self.app.drain();
+    }
+
+    /// Completes when the engine has stopped on its own: it failed an internal check, or lost the device.
+    pub async fn engine_stopped(&self) {
+        self.engine.handle.stopped().await;
+    }
+
+    /// Drains, waits for open streams, then closes everything.
+    pub async fn shutdown(self) {
+        self.finish_streams().await;
+        self.close().await;
+    }
+
+    /// Refuses new requests, waits for running ones and until their responses are sent, at most for the drain timeout.
+    pub async fn finish_streams(&self) {
+        self.app.drain();
+        let bound = self.app.config.bounds.drain_timeout;
+        let finished = async {
+            self.engine.handle.idle().await;
+            self.app.unsent.all_sent().await;
+        };
+        if tokio::time::timeout(bound, finished).await.is_err() {
+            tracing::warn!("streams did not finish within {} s (--drain-timeout)", bound.as_secs());
+        }
+    }
+
+    /// Closes everything. Streams that still run end with an error event.
+    pub async fn close(self) {
+        self.app.drain();
+        let mut engine = Some(self.engine);
+        let streams = engine.as_ref().map_or(0, |engine| engine.handle.live());
+        if streams > 0 {
+            tracing::warn!(streams, "cutting streams that did not finish");
+            // Stopping the engine sends them the event while their connections are still open.
+            stop(engine.take()).await;
+        }
+        self.shutdown.send_replace(true);
+        for plane in self.planes {
+            let abort = plane.abort_handle();
+            if tokio::time::timeout(CLOSE_TIME, plane).await.is_err() {
+                abort.abort();
+            }
+        }
+        let app = Arc::clone(&self.app);
+        let _ = tokio::task::spawn_blocking(move || app.traces.flush()).await;
+        stop(engine).await;
+        tracing::info!("stopped");
+    }
+}
+
+/// Stops the engine thread, unless that is done. A thread that hangs in its device is left behind.
+async fn stop(engine: Option<EngineThread>) {
+    let Some(engine) = engine else { return };
+    let ended = tokio::task::spawn_blocking(move || engine.stop());
+    if tokio::time::timeout(LAST_STEP, ended).await.is_err() {
+        tracing::error!("the current step did not finish within {} s", LAST_STEP.as_secs());
+    }
+}

@@ -1,0 +1,44 @@
+//! What `y` copies on each screen. The clipboard is not reached from here: the text is an effect.
+
+use crate::state::blocks::Under;
+use crate::state::log::Level;
+use crate::state::{App, Effect, Screen};
+
+impl App {
+    /// Copies the main item of the screen: an address, a hash, an id, a digest, a line.
+    pub(super) fn copy(&mut self) -> Vec<Effect> {
+        let feed = self.feed();
+        let text = match self.screen {
+            Screen::Overview => Some(self.address.clone()),
+            Screen::Blocks => match self.blocks.under() {
+                Some(Ok(Under::Block(block))) => block.hash.clone(),
+                _ => None,
+            },
+            Screen::Requests => {
+                let rows = feed.state.as_ref().map_or(&[][..], |state| &state.requests);
+                self.requests.selected(rows).map(|row| match row.request_id.as_str() {
+                    "" => row.id.to_string(),
+                    name => name.to_owned(),
+                })
+            }
+            Screen::Policies => {
+                let slot = self.slot(self.policies.kind());
+                slot.map(|slot| if slot.sha256.is_empty() { &slot.name } else { &slot.sha256 }.clone())
+            }
+            Screen::Cache => {
+                let prefixes = self.cache.report.as_ref().map(|report| &report.prefixes);
+                prefixes.and_then(|all| all.get(self.cache.selected)).map(|prefix| prefix.hash.clone())
+            }
+            Screen::Log => {
+                let newer = self.log.newer(&feed.log, self.room.log.most);
+                feed.log.shown(self.log.filter()).rev().nth(newer).map(|entry| entry.text.clone())
+            }
+        };
+        let Some(text) = text else {
+            self.notify(Level::Warning, "there is nothing to copy here".to_owned());
+            return Vec::new();
+        };
+        self.notify(Level::Info, format!("copied {text}"));
+        vec![Effect::Copy(text)]
+    }
+}
