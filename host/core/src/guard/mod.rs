@@ -1,9 +1,9 @@
 //! One policy slot: the live policy, the previous one, and the built-in that replaces both when they fail.
 //!
 //! Every policy call goes through `ask`. A fault costs no request anything: the built-in answers the same call at
-//! once. Too many faults within a window, failing exports in a row, or a failing restart remove the policy; the previous
-//! one comes back, or else the built-in, which needs nothing from the failed one. A policy can also be tried: beside the live one
-//! (`shadow`), or live and watched (`canary`). Deliberately absent: what the calls mean.
+//! once. Too many faults within a window, failing exports in a row, or a failing restart remove the policy; the
+//! previous one comes back, or else the built-in, which needs nothing from the failed one. A policy can also be tried:
+//! beside the live one (`shadow`), or live and watched (`canary`). Deliberately absent: what the calls mean.
 
 mod budget;
 mod canary;
