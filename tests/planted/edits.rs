@@ -322,6 +322,12 @@ pub const MENDS: &[Edit] = &[
         "            if !self.carry_out(plan, now) || !self.step.rows.is_empty() || on(\"preempting-alone\") {",
     ),
     (
+        "part-that-no-member-exported",
+        "policy/chain.rs",
+        "    own.map(|(_, state)| state.to_vec())\n",
+        "    own.map(|(_, state)| state.to_vec()).or_else(|| on(\"part-that-no-member-exported\").then(Vec::new))\n",
+    ),
+    (
         "state-of-a-failed-policy",
         "guard/mod.rs",
         "        let any = fresh || !tenure.state.is_empty();",

@@ -114,6 +114,16 @@ fn cases_survive_a_round_trip_through_their_file() {
     let mut huge = generate(1, 3, &[]);
     huge.setup.total_blocks = u32::MAX;
     assert!(matches!(Case::from_text(&huge.to_text("")), Err(CaseError::Setup(_))));
+    for (others, fits) in [(7, true), (8, false)] {
+        let mut case = generate(1, 3, &[]);
+        let admission = &mut case.setup.policies[1];
+        admission.also = vec![admission.style; others];
+        let read = Case::from_text(&case.to_text(""));
+        assert!(
+            if fits { read.is_ok() } else { matches!(read, Err(CaseError::Setup(_))) },
+            "{others} others"
+        );
+    }
 }
 
 /// Minimized cases that once failed; `tests/REGRESSIONS.md` says how.

@@ -108,8 +108,7 @@ impl Policy for Chain {
         self.info.clone()
     }
 
-    /// Per member with a state: length and bytes of its name, length and bytes of its state; lengths are
-    /// 32 bits, little-endian.
+    /// Per member: length and bytes of its name, length and bytes of its state; lengths are 32 bits, little-endian.
     fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
         let mut all = Vec::new();
         for member in &mut self.members {
@@ -128,8 +127,8 @@ impl Policy for Chain {
         Some(if self.has(name) { framed(name, state) } else { state.to_vec() })
     }
 
-    /// Gives each member the state with its name, from any chain. After a restart only restarted members get
-    /// theirs: the others know more than their last exported state.
+    /// Gives each member the state with its name, from any chain, unless that is empty. After a restart only restarted
+    /// members get theirs: the others know more than their last exported state.
     fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
         let states =
             frames(state).ok_or_else(|| PolicyFault::new(FaultKind::Setup, "this is no state of a chain"))?;
@@ -137,9 +136,8 @@ impl Policy for Chain {
         let mut worst: Result<(), PolicyFault> = Ok(());
         for member in self.members.iter_mut().filter(|member| member.blank || !restarted) {
             member.blank = false;
-            let Some((_, state)) = states.iter().find(|(name, _)| *name == member.name.as_bytes()) else {
-                continue;
-            };
+            let own = states.iter().find(|(name, _)| *name == member.name.as_bytes());
+            let Some((_, state)) = own.filter(|(_, state)| !state.is_empty()) else { continue };
             // A member that can't read its state starts cold, which must not keep the others from theirs.
             if let Err(fault) = member.policy.import_state(state) {
                 member.failed |= !fault.is_refusal();
@@ -258,17 +256,15 @@ impl Member {
     }
 }
 
-/// A member's state within a chain's; `None` if this is no state of a chain.
+/// A member's state within a chain's. `None` if this is no state of a chain, or one in which the member has none: a chain
+/// that could not export has only what it imported.
 pub(super) fn part_of(member: &str, state: &[u8]) -> Option<Vec<u8>> {
     let own = frames(state)?.into_iter().find(|(name, _)| *name == member.as_bytes());
-    Some(own.map_or_else(Vec::new, |(_, state)| state.to_vec()))
+    own.map(|(_, state)| state.to_vec())
 }
 
 fn framed(name: &str, state: &[u8]) -> Vec<u8> {
     let mut framed = Vec::new();
-    if state.is_empty() {
-        return framed;
-    }
     for part in [name.as_bytes(), state] {
         framed.extend((part.len() as u32).to_le_bytes());
         framed.extend_from_slice(part);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use infer_core::policy::PolicyKind;
+use infer_core::policy::{Chain, PolicyKind};
 use infer_core::{EngineConfig, Limits, Micros};
 use serde::{Deserialize, Serialize};
 
@@ -242,6 +242,16 @@ pub struct Script {
     /// The longest time that a call reports; 0 if it measures none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slow_us: u32,
+    /// In the admission slot: those that are asked after it, one by one. They are as evil and as slow.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Style>,
+}
+
+impl Script {
+    /// Whether it describes several admission policies.
+    pub fn is_list(&self) -> bool {
+        self.slot == Slot::Admission && !self.also.is_empty()
+    }
 }
 
 /// A policy's behaviour while it keeps the rules. In a slot without a policy of a style it is random.
@@ -318,6 +328,14 @@ impl Case {
             return Err(CaseError::Setup("it has more than a million operations"));
         }
         setup.check()?;
+        let swapped = ops.iter().filter_map(|op| match op {
+            Op::Swap { script, .. } => Some(script),
+            _ => None,
+        });
+        let mut lists = setup.policies.iter().chain(swapped).filter(|script| script.is_list());
+        if lists.any(|list| Chain::check_length(1 + list.also.len()).is_err()) {
+            return Err(CaseError::Setup("a list of admission policies is too long"));
+        }
         Ok(Self { setup, ops })
     }
 }

@@ -16,6 +16,9 @@ const USUAL: [u64; KINDS] = [26, 4, 2, 4, 74, 4, 1, 1, 3, 4, 1, 1, 2, 1, 2, 1, 2
 const SLOW: u64 = 25;
 const SLOWEST_CALL_US: u32 = 32_000;
 
+/// How many of a hundred admission policies are lists of several.
+const LISTS: u64 = 20;
+
 /// How many of a hundred client requests have several sequences.
 const SEVERAL: u64 = 12;
 
@@ -130,7 +133,7 @@ impl Taste {
         }
     }
 
-    fn script(&self, rng: &mut SplitMix, slot: Slot) -> Script {
+    fn style(&self, rng: &mut SplitMix) -> Style {
         let own = [
             Style::Plain,
             Style::Plain,
@@ -145,16 +148,30 @@ impl Taste {
             Style::Thrash,
             Style::Crumbs,
         ];
-        let style = if self.outsiders > 0 && rng.chance(50) {
+        if self.outsiders > 0 && rng.chance(50) {
             Style::Outsider(rng.below(self.outsiders) as u16)
         } else {
             own[rng.below(own.len() as u64) as usize]
-        };
+        }
+    }
+
+    fn script(&self, rng: &mut SplitMix, slot: Slot) -> Script {
+        let style = self.style(rng);
         let evil = if rng.chance(50) { rng.below(self.evil + 1) as u8 } else { 0 };
         let seed = rng.next_u64();
         // Dice of its own, as with planning ahead.
-        let slow_us = if SplitMix(!seed).chance(SLOW) { SLOWEST_CALL_US } else { 0 };
-        Script { slot, style, seed, evil, slow_us }
+        let mut dice = SplitMix(!seed);
+        let slow_us = if dice.chance(SLOW) { SLOWEST_CALL_US } else { 0 };
+        let mut also = Vec::new();
+        if slot == Slot::Admission && dice.chance(LISTS) {
+            for _ in 0..dice.between(1, 3) {
+                let next = self.style(&mut dice);
+                if next != style && !also.contains(&next) {
+                    also.push(next);
+                }
+            }
+        }
+        Script { slot, style, seed, evil, slow_us, also }
     }
 
     fn ask(&self, rng: &mut SplitMix, setup: &Setup) -> Ask {

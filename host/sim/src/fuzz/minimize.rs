@@ -79,8 +79,13 @@ impl Search<'_> {
     /// Plainer policies and requests.
     fn make_plain(&mut self, best: &mut (Case, Violation)) {
         for slot in 0..best.0.setup.policies.len() {
-            let plainer: [fn(&mut Script); 3] =
-                [|s| s.evil = 0, |s| s.slow_us = 0, |s| s.style = Style::Plain];
+            let plainer: [fn(&mut Script); 5] = [
+                |s| s.evil = 0,
+                |s| s.slow_us = 0,
+                |s| s.style = Style::Plain,
+                |s| s.also.clear(),
+                |s| s.also.truncate(1),
+            ];
             for plain in plainer {
                 let mut candidate = best.0.clone();
                 plain(&mut candidate.setup.policies[slot]);

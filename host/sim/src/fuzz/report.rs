@@ -47,25 +47,19 @@ pub struct Reached {
     /// Changes of policy, in `Change::ALL` order.
     pub changes: [u64; Change::ALL.len()],
     pub shadows: u64,
+    /// Admission policies that are lists.
+    pub lists: u64,
 }
 
 impl Reached {
-    /// Name and count of everything. Refusals for a rate, which only policies from outside make, are left out if there
-    /// are none.
-    pub fn rows(&self) -> Vec<(String, u64)> {
-        let mut rows = self.all_rows();
-        rows.retain(|(name, count)| *count > 0 || *name != refused(RefusalReason::Rate));
-        rows
-    }
-
     /// Name and count of everything: the same names whatever happened.
-    pub fn all_rows(&self) -> Vec<(String, u64)> {
+    pub fn rows(&self) -> Vec<(String, u64)> {
         let mut rows = Vec::new();
         let mut row = |name: &str, count: u64| rows.push((name.to_owned(), count));
         row("requests", self.requests);
         row("requests of several", self.groups);
         for (reason, &count) in RefusalReason::ALL.iter().zip(&self.refused) {
-            row(&refused(*reason), count);
+            row(&format!("refused: {}", reason.name()), count);
         }
         row("started", self.started);
         row("tokens", self.tokens);
@@ -95,6 +89,7 @@ impl Reached {
             row(&format!("policy changed: {}", change.name()), count);
         }
         row("shadows", self.shadows);
+        row("admission lists", self.lists);
         rows
     }
 
@@ -125,6 +120,7 @@ impl Reached {
             (&mut self.policy_faults, other.policy_faults),
             (&mut self.starvation_faults, other.starvation_faults),
             (&mut self.shadows, other.shadows),
+            (&mut self.lists, other.lists),
         ];
         for (sum, count) in pairs {
             *sum += count;
@@ -140,31 +136,11 @@ impl Reached {
     }
 }
 
-fn refused(reason: RefusalReason) -> String {
-    format!("refused: {}", reason.name())
-}
-
 impl fmt::Display for Reached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, count) in self.rows() {
             writeln!(f, "  {name:<26} {count:>12}")?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_for_a_rate_are_shown_once_there_are_any() {
-        let mut reached = Reached::default();
-        assert!(!reached.to_string().contains("refused: rate"));
-        assert_eq!(reached.all_rows().len(), reached.rows().len() + 1);
-        let rate = RefusalReason::ALL.iter().position(|reason| *reason == RefusalReason::Rate).unwrap();
-        reached.refused[rate] = 4;
-        assert!(reached.rows().contains(&("refused: rate".to_owned(), 4)));
-        assert_eq!(reached.all_rows(), reached.rows());
     }
 }

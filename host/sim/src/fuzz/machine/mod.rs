@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use infer_core::engine::Policies;
-use infer_core::policy::{AnyPolicy, CacheEvents};
+use infer_core::policy::{AnyPolicy, CacheEvents, Chain};
 use infer_core::testing::SplitMix;
 use infer_core::{Batch, Engine, Event, FinishReason, Micros, StepOutput};
 
@@ -124,10 +124,12 @@ impl<'a> Machine<'a> {
                 AnyPolicy::PrefixCache(policy) => slots.prefix_cache = policy,
             }
         }
+        let mut clients = Clients::new(setup);
+        clients.reached.lists += setup.policies.iter().filter(|script| script.is_list()).count() as u64;
         Self {
             engine: Engine::new(setup.engine(), slots),
             inspector: Inspector::new(setup),
-            clients: Clients::new(setup),
+            clients,
             ledger: Ledger::default(),
             patience: Patience::new(setup),
             setup,
@@ -204,7 +206,34 @@ impl<'a> Machine<'a> {
     }
 }
 
+/// A script's policy, or a list of all its admission policies.
 fn make(
+    script: &Script,
+    outsiders: &[Outsider<'_>],
+    cached: Option<&CacheEvents>,
+    shown: &Shown,
+) -> AnyPolicy {
+    let first = match make_one(script, outsiders, cached, shown) {
+        AnyPolicy::Admission(first) if !script.also.is_empty() => first,
+        other => return other,
+    };
+    let mut members = vec![first];
+    for (&style, nth) in script.also.iter().zip(1..) {
+        let next = Script { style, seed: script.seed.wrapping_add(nth), also: Vec::new(), ..*script };
+        let AnyPolicy::Admission(next) = make_one(&next, outsiders, None, shown) else { continue };
+        if members.iter().all(|member| member.info().name != next.info().name) {
+            members.push(next);
+        }
+    }
+    match members.len() {
+        1 => AnyPolicy::Admission(members.remove(0)),
+        _ => AnyPolicy::Admission(Box::new(
+            Chain::new(members).expect("the names differ, and the list is short"),
+        )),
+    }
+}
+
+fn make_one(
     script: &Script,
     outsiders: &[Outsider<'_>],
     cached: Option<&CacheEvents>,

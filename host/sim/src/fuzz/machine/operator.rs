@@ -59,6 +59,7 @@ impl Machine<'_> {
             self.end_all(1_000);
         }
         let policy = make(script, self.outsiders, cached.as_ref(), &self.shown);
+        self.clients.reached.lists += u64::from(script.is_list());
         let now = self.tell();
         match mode {
             Mode::Now | Mode::Primed => drop(self.engine.swap(policy, now)),

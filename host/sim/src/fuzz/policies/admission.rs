@@ -64,8 +64,10 @@ impl Gate {
 }
 
 fn refuse(dice: u64) -> Verdict {
+    let reasons =
+        [RefusalReason::Backpressure, RefusalReason::Rate, RefusalReason::Memory, RefusalReason::Other];
     Verdict::Refuse(Refusal {
-        reason: RefusalReason::Backpressure,
+        reason: reasons[(dice % 4) as usize],
         // Longer than a client is shown, and with multi-byte characters that must not be cut.
         message: "ü".repeat(1 + (dice % 300) as usize),
         retry_after_ms: (dice >> 32) as u32,

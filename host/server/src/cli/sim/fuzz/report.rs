@@ -258,12 +258,12 @@ const COLUMNS: &[Column] = &[
 /// A row for each result. What has no value is empty.
 fn csv(rows: &[Row<'_>]) -> String {
     let mut text = ::csv::Writer::from_writer(Vec::new());
-    let reached: Vec<String> = Reached::default().all_rows().into_iter().map(|(name, _)| name).collect();
+    let reached: Vec<String> = Reached::default().rows().into_iter().map(|(name, _)| name).collect();
     let own = COLUMNS.iter().map(|(name, _)| *name);
     text.write_record(own.chain(reached.iter().map(String::as_str))).expect("memory takes it");
     for row in rows {
         let counts: Vec<String> = match row.counts {
-            Some(counts) => counts.reached.all_rows().iter().map(|(_, count)| count.to_string()).collect(),
+            Some(counts) => counts.reached.rows().iter().map(|(_, count)| count.to_string()).collect(),
             None => vec![String::new(); reached.len()],
         };
         let own = COLUMNS.iter().map(|(_, read)| read(row).unwrap_or_default());
