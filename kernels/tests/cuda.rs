@@ -54,7 +54,7 @@ checks! {
 
 #[test]
 fn opening_reports_missing_kernels_before_a_missing_gpu() {
-    match Driver::open(0) {
+    match Driver::open(0, |_| {}) {
         Ok(driver) => assert!(kernels_embedded() && !driver.properties().name.is_empty()),
         Err(error) if kernels_embedded() => assert_ne!(error.kind, CudaErrorKind::NoKernels, "{error}"),
         Err(error) => {
@@ -111,6 +111,8 @@ fn the_benchmark_runs() {
             }
         }
     }
+    let rates = lines[0].to_string();
+    assert!(rates.ends_with("TFLOP/s (by our own kernel: cuBLASLt was not found)"), "{rates}");
     let titles: Vec<&str> = tables.iter().map(|(title, _)| *title).collect();
     assert_eq!(titles, ["decode attention", "prefill attention", "products", "small kernels", "sampling"]);
     assert_eq!(tables[0].1, ["llama-8b 2", "llama-1b 2", "qwen3-1.7b 2", "gemma3-1b 2"]);
@@ -120,4 +122,41 @@ fn the_benchmark_runs() {
     assert_eq!(tables[3].1, kernels.map(|kernel| format!("small {kernel}")));
     let last = lines.last().expect("some").to_string();
     assert!(last.starts_with("copies at the end ") && last.contains("GB/s, at the start "), "{last}");
+}
+
+#[test]
+fn the_benchmark_names_what_the_vendors_library_refuses() {
+    let Some(mut emulator) = Emulator::new(1) else { return };
+    emulator.refuse_products();
+    let device: Arc<dyn Device> = Arc::new(emulator);
+    let shape = ModelShape {
+        name: "tiny",
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 32,
+        hidden: 64,
+        intermediate: 64,
+        vocab: 100,
+    };
+    let plan = Plan { attention: &[], others: &[shape], extent: &Extent::SMALLEST };
+    let mut lines = Vec::new();
+    bench::run(&device, &plan, &mut |line| lines.push(line)).expect("it runs");
+    let rates = lines[0].to_string();
+    assert!(rates.ends_with("TFLOP/s (by our own kernel: cuBLASLt refused)"), "{rates}");
+    let mut ways = Vec::new();
+    for line in &lines {
+        if let Line::Row(table, cells) = line
+            && table.title == "products"
+        {
+            let absent: Vec<bool> = cells.iter().skip(5).map(|cell| *cell == Cell::Absent).collect();
+            ways.push((cells[4].to_string(), absent));
+        }
+    }
+    let way = |name: &str, absent| (name.to_owned(), vec![absent; 4]);
+    let expected = [way("Own", false), way("RowByRow", false), way("Vendor, refused", true)];
+    // Four products of one and of forty rows.
+    assert_eq!(ways.len(), 8 * expected.len());
+    for ways in ways.chunks(expected.len()) {
+        assert_eq!(ways, expected);
+    }
 }

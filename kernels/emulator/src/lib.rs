@@ -4,20 +4,22 @@
 //! Device memory is host memory with guards at both ends and NaN inside. Every launch, also each repetition of a recorded
 //! one, uses another order of threads. The device is maximally lazy: nothing runs until it is waited for, so reading results
 //! or overwriting pinned memory too early shows. After a fault all further work is refused, as on a GPU. Tests can have it
-//! refuse recordings and single operations. What only a GPU does (rounding of `ex2.approx`, races between multiprocessors) is
-//! left to `gpu-check`.
+//! refuse recordings, products of a vendor's library and single operations. What only a GPU does (rounding of `ex2.approx`,
+//! races between multiprocessors) is left to `gpu-check`.
 
 mod memory;
 
 use std::collections::VecDeque;
 #[cfg(compiled)]
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use infer_kernels::cuda::{
     CudaError, CudaErrorKind, Device, Graph, Launch, Mark, Memory, ProductParams, Properties, Switches, Type,
+    VendorLibrary,
 };
 
 use memory::Memories;
@@ -201,6 +203,12 @@ impl Emulator {
     /// Refuses all recordings at their end, as a driver does if something in them can't be recorded.
     pub fn refuse_recordings(&self) {
         self.lock().refuses_recordings = true;
+    }
+
+    /// Has a vendor's library, which refuses all products.
+    pub fn refuse_products(&mut self) {
+        let library = VendorLibrary { version: 0, file: PathBuf::new(), passed_over: None };
+        self.properties.vendor_products = Some(library);
     }
 
     /// Number of recordings that were begun.

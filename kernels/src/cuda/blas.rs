@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
@@ -22,7 +22,16 @@ pub(super) struct Blas {
     handle: sys::cublasLtHandle_t,
     workspace: u64,
     workspace_bytes: usize,
-    plans: Mutex<HashMap<Shape, Option<Plan>>>,
+    plans: Mutex<Plans<Plan>>,
+    warn: fn(&str),
+}
+
+/// Plans by shape.
+struct Plans<P> {
+    /// `None`: our own kernels compute the shape.
+    known: HashMap<Shape, Option<P>>,
+    /// Whether launches are recorded instead of run.
+    recording: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,11 +52,36 @@ struct Plan {
     algorithm: sys::cublasLtMatmulAlgo_t,
 }
 
+impl<P> Plans<P> {
+    fn new() -> Self {
+        Self { known: HashMap::new(), recording: false }
+    }
+
+    /// The plan of a shape, made if it is new. While launches are recorded the cache may exceed its limit: what is recorded
+    /// has run before, and to plan it again could spoil the recording.
+    fn of(&mut self, shape: Shape, make: impl FnOnce() -> Option<P>) -> &mut Option<P> {
+        if self.known.len() >= MAX_PLANS && !self.recording && !self.known.contains_key(&shape) {
+            self.known.clear();
+        }
+        self.known.entry(shape).or_insert_with(make)
+    }
+}
+
 impl Blas {
-    /// Opens the library. `workspace` is device memory, owned by the library until [`Blas::close`].
-    pub(super) fn new(workspace: u64, workspace_bytes: usize) -> Result<Self, CudaError> {
+    /// Opens the library. `workspace` is device memory, owned by the library until [`Blas::close`]. `warn` is told of shapes
+    /// at which it fails.
+    pub(super) fn new(workspace: u64, workspace_bytes: usize, warn: fn(&str)) -> Result<Self, CudaError> {
         let handle = result::create_handle().map_err(|error| fault(&error))?;
-        Ok(Self { handle, workspace, workspace_bytes, plans: Mutex::default() })
+        Ok(Self { handle, workspace, workspace_bytes, plans: Mutex::new(Plans::new()), warn })
+    }
+
+    /// Says whether launches are recorded from now on.
+    pub(super) fn set_recording(&self, recording: bool) {
+        self.lock().recording = recording;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Plans<Plan>> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The library's own number: 130000 is 13.0.
@@ -79,14 +113,8 @@ impl Blas {
     ) -> Result<bool, CudaError> {
         let ProductParams { x, w, y, rows, inputs, outputs, out_f32 } = *params;
         let shape = Shape { ty, rows, inputs, outputs, out_f32: out_f32 != 0 };
-        let mut plans = self.plans.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if plans.len() >= MAX_PLANS {
-            plans.clear();
-        }
-        let plan = match plans.entry(shape) {
-            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::hash_map::Entry::Vacant(place) => place.insert(self.plan(shape).ok()),
-        };
+        let mut plans = self.lock();
+        let plan = plans.of(shape, || settled(shape, self.plan(shape), &self.warn));
         let Some(known) = plan else { return Ok(false) };
         let (one, zero) = (1.0_f32, 0.0_f32);
         let scalar = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
@@ -114,11 +142,14 @@ impl Blas {
         match done {
             Ok(()) => Ok(true),
             // The library may refuse an algorithm that it proposed itself; nothing was started then.
-            Err(CublasError(
-                sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED
-                | sys::cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE
-                | sys::cublasStatus_t::CUBLAS_STATUS_ARCH_MISMATCH,
-            )) => {
+            Err(
+                error @ CublasError(
+                    sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED
+                    | sys::cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE
+                    | sys::cublasStatus_t::CUBLAS_STATUS_ARCH_MISMATCH,
+                ),
+            ) => {
+                (self.warn)(&failed_at(shape, &error));
                 *plan = None;
                 Ok(false)
             }
@@ -178,7 +209,7 @@ impl Blas {
 
     /// Closes the library and returns the workspace.
     pub(super) fn close(self) -> u64 {
-        self.plans.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+        self.lock().known.clear();
         // SAFETY: `self` was its only user.
         let _ = unsafe { result::destroy_handle(self.handle) };
         self.workspace
@@ -197,10 +228,71 @@ impl Drop for Plan {
     }
 }
 
+/// A shape's plan if the library made one. That it has no algorithm is an answer; any other failure is reported, and only
+/// once, since the outcome is kept.
+fn settled<P>(shape: Shape, planned: Result<P, CublasError>, warn: &dyn Fn(&str)) -> Option<P> {
+    match planned {
+        Ok(plan) => Some(plan),
+        Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => None,
+        Err(error) => {
+            warn(&failed_at(shape, &error));
+            None
+        }
+    }
+}
+
+fn failed_at(shape: Shape, error: &CublasError) -> String {
+    let Shape { ty, rows, inputs, outputs, .. } = shape;
+    format!(
+        "cuBLASLt fails at products of {rows} rows, {inputs} inputs and {outputs} outputs in {ty:?} ({:?}), which our own \
+         kernel now computes; INFER_CUDA_LIB sets the folder of another libcublasLt",
+        error.0
+    )
+}
+
 fn fault(error: &CublasError) -> CudaError {
     let kind = match error.0 {
         sys::cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED => CudaErrorKind::OutOfMemory,
         _ => CudaErrorKind::Failed,
     };
     CudaError { kind, message: format!("cuBLASLt: {error:?}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    fn shape(rows: u32) -> Shape {
+        Shape { ty: Type::Bf16, rows, inputs: 64, outputs: 96, out_f32: false }
+    }
+
+    #[test]
+    fn failures_other_than_a_missing_algorithm_are_reported_with_their_status() {
+        let warnings = RefCell::new(Vec::new());
+        let warn = |warning: &str| warnings.borrow_mut().push(warning.to_owned());
+        let outcome = |planned| settled(shape(40), planned, &warn);
+        assert_eq!(outcome(Ok(7)), Some(7));
+        assert_eq!(outcome(Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED))), None);
+        assert!(warnings.borrow().is_empty());
+        assert_eq!(outcome(Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_INTERNAL_ERROR))), None);
+        let said = warnings.borrow().concat();
+        assert!(said.contains("40 rows, 64 inputs and 96 outputs in Bf16"), "{said}");
+        assert!(said.contains("CUBLAS_STATUS_INTERNAL_ERROR"), "{said}");
+    }
+
+    #[test]
+    fn full_cache_is_cleared_by_a_new_shape_but_not_within_a_recording() {
+        let mut plans = Plans::new();
+        (0..MAX_PLANS as u32).for_each(|rows| assert_eq!(*plans.of(shape(rows), || Some(rows)), Some(rows)));
+        let known = |plans: &mut Plans<u32>, rows| *plans.of(shape(rows), || None);
+        assert_eq!(known(&mut plans, 3), Some(3), "a known shape clears nothing");
+        plans.recording = true;
+        plans.of(shape(u32::MAX), || Some(0));
+        assert_eq!(known(&mut plans, 5), Some(5));
+        plans.recording = false;
+        plans.of(shape(u32::MAX - 1), || Some(0));
+        assert_eq!(plans.known.len(), 1);
+    }
 }

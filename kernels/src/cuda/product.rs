@@ -20,7 +20,7 @@ pub enum ProductKind {
     RowByRow,
     /// Our kernels only.
     Own,
-    /// The vendor's library if available; for benchmarks.
+    /// The vendor's library, or our kernels if it is missing or refuses; for checks.
     Vendor,
 }
 

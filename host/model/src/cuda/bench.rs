@@ -70,18 +70,15 @@ pub fn run(
     quick: bool,
     say: &mut dyn FnMut(Line),
 ) -> Result<(), String> {
-    let rate = |rate: Result<f64, CudaError>| rate.map_err(|error| error.message);
-    let limits = Limits {
-        bytes_per_s: rate(bench::copy_rate(device, COPY_BYTES))?,
-        operations_per_s: rate(bench::product_rate(device, 8_192))?,
-    };
-    say(Line::Note(bench::rates_say(device.as_ref(), limits.bytes_per_s, limits.operations_per_s)));
+    let said = |error: CudaError| error.message;
+    let bytes_per_s = bench::copy_rate(device, COPY_BYTES).map_err(said)?;
+    let products = bench::product_rate(device, 8_192).map_err(said)?;
+    say(Line::Note(bench::rates_say(device.as_ref(), bytes_per_s, products)));
+    let limits = Limits { bytes_per_s, operations_per_s: products.operations_per_s };
     for shape in shapes {
         measure(device, shape.name, &shape.config(), &limits, if quick { &FEW } else { &ALL }, say)?;
     }
-    say(Line::Note(
-        bench::copies_say(device, COPY_BYTES, limits.bytes_per_s).map_err(|error| error.message)?,
-    ));
+    say(Line::Note(bench::copies_say(device, COPY_BYTES, bytes_per_s).map_err(said)?));
     Ok(())
 }
 

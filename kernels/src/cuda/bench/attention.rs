@@ -1,4 +1,5 @@
-//! Time of attention over a pool in the state of a busy host: a sequence's blocks lie anywhere.
+//! Time of attention over a pool in the state of a busy host: a sequence's blocks lie anywhere. Repeated decodes take turns
+//! with several copies of their sequences, so that keys and values come from memory and not from the L2 cache.
 
 use std::sync::Arc;
 
@@ -9,29 +10,42 @@ use crate::cuda::{
     partial_numbers, prefill, prefill_rows,
 };
 
+/// Sequences, and what attends.
+struct Sequences<'a> {
+    rows: u32,
+    /// Tokens of each.
+    context: u32,
+    /// Of these the last, which attend.
+    tail: u32,
+    /// As kernels take them.
+    items: &'a [u32],
+    /// How many times all of them lie in the pool, each in blocks of its own.
+    copies: u32,
+}
+
 /// Buffers for attention over a pool whose blocks are in random order.
 struct Scene {
     buffers: [Buffer; 8],
     q_stride: u32,
+    /// Blocks of a copy.
+    copy_blocks: u32,
 }
 
 impl Scene {
-    /// `rows` sequences of `context` tokens, of which the last `tail` attend.
     fn new(
         device: &Arc<dyn Device>,
         shape: AttentionShape,
-        rows: u32,
-        context: u32,
-        tail: u32,
-        items: &[u32],
+        sequences: &Sequences<'_>,
     ) -> Result<Self, CudaError> {
+        let Sequences { rows, context, tail, items, copies } = *sequences;
         let table = context.div_ceil(BLOCK_SIZE);
-        let mut blocks: Vec<u32> = (0..rows * table).collect();
+        let copy_blocks = rows * table;
+        let mut blocks: Vec<u32> = (0..copies * copy_blocks).collect();
         let mut chance = Random::new(1);
         for i in (1..blocks.len()).rev() {
             blocks.swap(i, chance.size(0, i));
         }
-        let pool = (rows * table * BLOCK_SIZE) as usize * (shape.kv_heads * shape.head_dim) as usize;
+        let pool = blocks.len() * (BLOCK_SIZE * shape.kv_heads * shape.head_dim) as usize;
         let q_stride = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
         let tokens = (rows * tail) as usize;
         let positions: Vec<u32> = (0..rows).flat_map(|_| context - tail..context).collect();
@@ -48,10 +62,11 @@ impl Scene {
             Buffer::from_indexes(device, &blocks)?,
             Buffer::from_indexes(device, items)?,
         ];
-        Ok(Self { buffers, q_stride })
+        Ok(Self { buffers, q_stride, copy_blocks })
     }
 
-    fn params(&self, shape: AttentionShape, partial: u64) -> AttentionParams {
+    /// Of one of the copies.
+    fn params(&self, shape: AttentionShape, partial: u64, copy: u32) -> AttentionParams {
         let [q, keys, values, out, positions, tables, blocks, items] =
             self.buffers.each_ref().map(Buffer::at);
         AttentionParams {
@@ -62,7 +77,7 @@ impl Scene {
             partial,
             positions,
             tables,
-            blocks,
+            blocks: blocks + 4 * u64::from(copy * self.copy_blocks),
             items,
             q_stride: self.q_stride,
             block_size: BLOCK_SIZE,
@@ -73,29 +88,40 @@ impl Scene {
 }
 
 /// Time and bytes of a decode, cut as in an engine that allows `longest` tokens; `None` if the pool would be too large.
+/// Repeats read `cycle_bytes` before they read something again.
 pub(super) fn decode_us(
     device: &Arc<dyn Device>,
     shape: AttentionShape,
     batch: u32,
-    context: u32,
-    longest: u32,
+    [context, longest]: [u32; 2],
+    cycle_bytes: usize,
 ) -> Result<Option<(f64, f64)>, CudaError> {
     let numbers = (batch * context) as usize * (shape.kv_heads * shape.head_dim) as usize;
     let bytes = numbers * shape.ty.bytes();
     if bytes > MOST_POOL_BYTES {
         return Ok(None);
     }
+    let copies = copies(cycle_bytes, 2 * bytes, device.memory()?.free);
     let items: Vec<u32> = (0..batch).collect();
-    let scene = Scene::new(device, shape, batch, context, 1, &items)?;
+    let sequences = Sequences { rows: batch, context, tail: 1, items: &items, copies };
+    let scene = Scene::new(device, shape, &sequences)?;
     let partition =
         Partition::Even(decode_parts(&shape, device.properties().multiprocessors, batch, longest));
     let partial = Buffer::new(device, 4 * partial_numbers(&shape, batch, partition))?;
-    let params = scene.params(shape, partial.at());
-    // SAFETY: shapes as allocated.
-    let us = time_us(device.as_ref(), &mut || unsafe {
-        decode(device.as_ref(), &shape, partition, params, batch)
+    let mut turn = 0;
+    let us = time_us(device.as_ref(), &mut || {
+        turn = (turn + 1) % copies;
+        let params = scene.params(shape, partial.at(), turn);
+        // SAFETY: shapes as allocated.
+        unsafe { decode(device.as_ref(), &shape, partition, params, batch) }
     })?;
     Ok(Some((us, 2.0 * bytes as f64)))
+}
+
+/// Number of copies of what a decode reads that make up `cycle_bytes`, as far as half of the free memory holds them.
+fn copies(cycle_bytes: usize, bytes: usize, free_bytes: u64) -> u32 {
+    let most = (free_bytes / 2) as usize / bytes;
+    cycle_bytes.div_ceil(bytes).min(most).max(1) as u32
 }
 
 pub(super) fn prefill_us(
@@ -107,8 +133,26 @@ pub(super) fn prefill_us(
     // Longest tiles first, so that no long one runs alone at the end.
     let starts = (0..tokens).step_by(rows as usize).rev();
     let items: Vec<u32> = starts.flat_map(|start| [start, rows.min(tokens - start)]).collect();
-    let scene = Scene::new(device, shape, 1, tokens, tokens, &items)?;
-    let (params, tiles) = (scene.params(shape, 0), items.len() as u32 / 2);
+    let all = Sequences { rows: 1, context: tokens, tail: tokens, items: &items, copies: 1 };
+    let scene = Scene::new(device, shape, &all)?;
+    let (params, tiles) = (scene.params(shape, 0, 0), items.len() as u32 / 2);
     // SAFETY: shapes as allocated.
     time_us(device.as_ref(), &mut || unsafe { prefill(device.as_ref(), &shape, params, tiles) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_exceed_the_l2_cache_but_not_half_of_the_free_memory() {
+        const MIB: usize = 1 << 20;
+        for (bytes, free_mib, expected) in
+            [(MIB, 80_000, 512), (300 * MIB, 80_000, 2), (600 * MIB, 80_000, 1), (MIB, 100, 50), (MIB, 1, 1)]
+        {
+            let copies = copies(512 * MIB, bytes, (free_mib * MIB) as u64);
+            assert_eq!(copies, expected, "{bytes} bytes, {free_mib} MiB free");
+        }
+        assert_eq!(copies(0, MIB, (80_000 * MIB) as u64), 1, "no cycle");
+    }
 }

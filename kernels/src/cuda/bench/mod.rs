@@ -1,8 +1,9 @@
 //! Speed of kernels relative to the device's own copy and product rates, a line per shape. Decode attention, products of few
 //! rows and small kernels are measured in bytes, prefill in operations. Both rates are measured on a device at work, and that
-//! of copies again at the end, since all figures are relative to them. Repeated runs read data that fits the L2 cache (50 MB
-//! on large devices) from there, so short contexts and few rows look better than they are; products cycle through more
-//! weights than that. With early launches, repeats of our own kernels also overlap, which repeats of cuBLASLt's can't.
+//! of copies again at the end, since all figures are relative to them. Decodes and products cycle through more keys, values
+//! and weights than the L2 cache holds (50 MB on large devices). Repeats of small kernels read what fits it from there, so few
+//! rows look better than they are. With early launches, repeats of our own kernels also overlap, which repeats of cuBLASLt's
+//! can't.
 
 mod attention;
 mod line;
@@ -65,20 +66,34 @@ fn warm_time_us(
 /// # Errors
 /// If the device fails.
 pub fn copy_rate(device: &Arc<dyn Device>, bytes: usize) -> Result<f64, CudaError> {
-    let (from, to) = (Buffer::new(device, bytes)?, Buffer::new(device, bytes)?);
-    from.fill(1)?;
+    let (from, to) = (random(device, Type::F32, bytes.div_ceil(4))?, Buffer::new(device, bytes)?);
     // SAFETY: both buffers have this size.
     let us = warm_time_us(device.as_ref(), &mut || unsafe { device.copy(to.at(), from.at(), bytes) })?;
     Ok(2.0 * bytes as f64 / us * 1e6)
 }
 
-/// Operations per second of a bf16 product of square matrices.
+/// How fast products are.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductRate {
+    /// Operations per second.
+    pub operations_per_s: f64,
+    /// Whether the vendor's library computed them, and not our own kernel.
+    pub by_vendor: bool,
+}
+
+/// The rate of a bf16 product of square matrices: the vendor's library's, or our own kernel's if it is missing or refuses.
 ///
 /// # Errors
 /// If the device fails.
-pub fn product_rate(device: &Arc<dyn Device>, width: u32) -> Result<f64, CudaError> {
-    let us = product_us(device, ProductKind::Vendor, [width; 3], 0, warm_time_us)?;
-    Ok(2.0 * f64::from(width).powi(3) / us * 1e6)
+pub fn product_rate(device: &Arc<dyn Device>, width: u32) -> Result<ProductRate, CudaError> {
+    let measured = |kind| product_us(device, kind, [width; 3], 0, warm_time_us);
+    let by_vendor = measured(ProductKind::Vendor)?;
+    let us = match by_vendor {
+        Some(us) => us,
+        None => measured(ProductKind::Own)?.expect("our kernels compute every shape"),
+    };
+    let operations_per_s = 2.0 * f64::from(width).powi(3) / us * 1e6;
+    Ok(ProductRate { operations_per_s, by_vendor: by_vendor.is_some() })
 }
 
 static DECODE: Table = Table {
@@ -138,9 +153,9 @@ struct Bench<'a> {
 pub fn run(device: &Arc<dyn Device>, plan: &Plan<'_>, say: &mut dyn FnMut(Line)) -> Result<(), CudaError> {
     let Plan { attention, others, extent } = *plan;
     let bytes_per_s = copy_rate(device, extent.copy_bytes)?;
-    let operations_per_s = product_rate(device, extent.width)?;
-    say(Line::Note(rates_say(device.as_ref(), bytes_per_s, operations_per_s)));
-    let mut bench = Bench { device, extent, bytes_per_s, operations_per_s, say };
+    let products = product_rate(device, extent.width)?;
+    say(Line::Note(rates_say(device.as_ref(), bytes_per_s, products)));
+    let mut bench = Bench { device, extent, bytes_per_s, operations_per_s: products.operations_per_s, say };
     bench.table(&DECODE, attention, Bench::decodes)?;
     bench.table(&PREFILL, attention, Bench::prefills)?;
     bench.table(&PRODUCTS, others, Bench::products)?;
@@ -172,7 +187,8 @@ impl Bench<'_> {
         let longest = self.extent.contexts.last().copied().unwrap_or(1);
         for &batch in self.extent.batches {
             for &context in self.extent.contexts {
-                let decode = decode_us(self.device, shape.attention(Type::Bf16), batch, context, longest)?;
+                let (attention, cycle_bytes) = (shape.attention(Type::Bf16), self.extent.cycle_bytes);
+                let decode = decode_us(self.device, attention, batch, [context, longest], cycle_bytes)?;
                 let Some((us, bytes)) = decode else { continue };
                 let rate = bytes / us * 1e6;
                 (self.say)(DECODE.row([
@@ -210,20 +226,24 @@ impl Bench<'_> {
             for &rows in self.extent.rows {
                 let kinds = [ProductKind::Own, ProductKind::RowByRow, ProductKind::Vendor];
                 for kind in kinds.into_iter().filter(|kind| with_vendor || *kind != ProductKind::Vendor) {
-                    let (sides, weight_bytes) = ([rows, inputs, outputs], self.extent.weight_bytes);
-                    let us = product_us(self.device, kind, sides, weight_bytes, time_us)?;
-                    let rate = 2.0 * f64::from(outputs) * f64::from(inputs) / us * 1e6;
+                    let (sides, cycle_bytes) = ([rows, inputs, outputs], self.extent.cycle_bytes);
+                    let measured = product_us(self.device, kind, sides, cycle_bytes, time_us)?;
+                    let refused = if measured.is_none() { ", refused" } else { "" };
+                    let rate = measured.map(|us| 2.0 * f64::from(outputs) * f64::from(inputs) / us * 1e6);
+                    let cell = |figure: Option<f64>, decimals| {
+                        figure.map_or(Cell::Absent, |figure| Cell::Number(figure, decimals))
+                    };
                     (self.say)(PRODUCTS.row([
                         shape.name.into(),
                         rows.into(),
                         outputs.into(),
                         inputs.into(),
-                        Cell::Text(format!("{kind:?}")),
-                        Cell::Number(us, 1),
-                        Cell::Number(rate / 1e9, 0),
-                        Cell::Share(rate / self.bytes_per_s),
+                        Cell::Text(format!("{kind:?}{refused}")),
+                        cell(measured, 1),
+                        cell(rate.map(|rate| rate / 1e9), 0),
+                        rate.map_or(Cell::Absent, |rate| Cell::Share(rate / self.bytes_per_s)),
                         // A multiplication and an addition for each weight of two bytes.
-                        Cell::Number(f64::from(rows) * rate / 1e12, 1),
+                        cell(rate.map(|rate| f64::from(rows) * rate / 1e12), 1),
                     ]));
                 }
             }
@@ -263,17 +283,17 @@ impl Bench<'_> {
     }
 }
 
-/// Text with both rates, bytes and operations per second. Without cuBLASLt the latter is only that of our own kernel, and
-/// the text says so.
-pub fn rates_say(device: &dyn Device, bytes_per_s: f64, operations_per_s: f64) -> String {
+/// Text with both rates, the first one in bytes per second. If that of products is only our own kernel's, it says so.
+pub fn rates_say(device: &dyn Device, bytes_per_s: f64, products: ProductRate) -> String {
     let ours = match device.properties().vendor_products {
-        Some(_) => "",
+        _ if products.by_vendor => "",
+        Some(_) => " (by our own kernel: cuBLASLt refused)",
         None => " (by our own kernel: cuBLASLt was not found)",
     };
     format!(
         "copies {:.0} GB/s (read and written), bf16 products {:.0} TFLOP/s{ours}",
         bytes_per_s / 1e9,
-        operations_per_s / 1e12
+        products.operations_per_s / 1e12
     )
 }
 
@@ -295,27 +315,42 @@ fn random(device: &Arc<dyn Device>, ty: Type, numbers: usize) -> Result<Buffer, 
     Ok(buffer)
 }
 
-/// Time of a product. Weights cycle through matrices of `weight_bytes` in total, so that they come from memory.
+/// Time of a product; `None` if the vendor's library is to compute it and refuses. Weights cycle through matrices of
+/// `cycle_bytes` in total, so that they come from memory.
 fn product_us(
     device: &Arc<dyn Device>,
     kind: ProductKind,
     [rows, inputs, outputs]: [u32; 3],
-    weight_bytes: usize,
+    cycle_bytes: usize,
     timer: Timer,
-) -> Result<f64, CudaError> {
+) -> Result<Option<f64>, CudaError> {
     let ty = Type::Bf16;
     let numbers = outputs as usize * inputs as usize;
-    let matrices = weight_bytes.div_ceil(numbers * ty.bytes()).max(1);
+    let matrices = cycle_bytes.div_ceil(numbers * ty.bytes()).max(1);
     let (x, w) = (random(device, ty, (rows * inputs) as usize)?, random(device, ty, matrices * numbers)?);
     let y = Buffer::new(device, rows as usize * outputs as usize * 2)?;
     let mut turn = 0;
-    timer(device.as_ref(), &mut || {
+    let mut run = || {
         turn = (turn + 1) % matrices;
         let w = w.at() + (turn * numbers * ty.bytes()) as u64;
         let params = ProductParams { x: x.at(), w, y: y.at(), rows, inputs, outputs, out_f32: 0 };
-        // SAFETY: shapes as allocated.
-        unsafe { product(device.as_ref(), ty, kind, &params) }
-    })
+        match kind {
+            // Not by `product`, which would take our own kernel instead.
+            // SAFETY: shapes as allocated.
+            ProductKind::Vendor => unsafe { device.vendor_product(ty, &params) },
+            // SAFETY: shapes as allocated.
+            _ => unsafe { product(device.as_ref(), ty, kind, &params) }.map(|()| true),
+        }
+    };
+    if !run()? {
+        return Ok(None);
+    }
+    let mut refused = false;
+    let us = timer(device.as_ref(), &mut || {
+        refused |= !run()?;
+        Ok(())
+    })?;
+    Ok((!refused).then_some(us))
 }
 
 fn sample_us(

@@ -2,8 +2,8 @@
 
 use crate::cuda::{AttentionShape, Type};
 
-/// Bytes of weights that products cycle through: several times the L2 cache of any device.
-const WEIGHT_BYTES: usize = 512 << 20;
+/// Several times the L2 cache of any device.
+const CYCLE_BYTES: usize = 512 << 20;
 
 /// The shape of a model.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,8 @@ pub struct Plan<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     pub(super) copy_bytes: usize,
-    pub(super) weight_bytes: usize,
+    /// Bytes of weights that products cycle through, and of keys and values that decodes do.
+    pub(super) cycle_bytes: usize,
     /// Side of the square product.
     pub(super) width: u32,
     pub(super) batches: &'static [u32],
@@ -87,7 +88,7 @@ impl Extent {
     /// Everything.
     pub const ALL: Self = Self {
         copy_bytes: 2 << 30,
-        weight_bytes: WEIGHT_BYTES,
+        cycle_bytes: CYCLE_BYTES,
         width: 8_192,
         batches: &[1, 8, 32, 128, 256],
         contexts: &[256, 1_024, 4_096, 16_384],
@@ -108,8 +109,8 @@ impl Extent {
     };
     /// Small enough for the emulated device; the figures mean nothing.
     pub const SMALLEST: Self = Self {
-        copy_bytes: 1 << 20,
-        weight_bytes: 1 << 14,
+        copy_bytes: 1 << 18,
+        cycle_bytes: 1 << 17,
         width: 256,
         batches: &[2],
         contexts: &[40],

@@ -1,5 +1,6 @@
 //! Time of the kernels between products, in the bytes that each has to read and write. At one row it is the time of a launch.
-//! Rows are tokens, of `copy_blocks` blocks of one layer. `attention_plain` runs in f32, at the shortest context.
+//! Rows are tokens, of `copy_blocks` blocks of one layer. `attention_plain` runs in f32, at the shortest context. Repeats use
+//! the same memory.
 
 use std::sync::Arc;
 
@@ -143,8 +144,7 @@ fn copies(
 ) -> Result<Option<(f64, f64)>, CudaError> {
     let block_bytes = BLOCK_SIZE as usize * shape.kv_width() as usize * TY.bytes();
     let (stride, parts) = (2 * blocks as usize * block_bytes, 2);
-    let pool = Buffer::new(device, parts * stride)?;
-    pool.fill(1)?;
+    let pool = random(device, TY, parts * stride / TY.bytes())?;
     let pairs =
         Buffer::from_indexes(device, &(0..blocks).flat_map(|i| [i, blocks + i]).collect::<Vec<u32>>())?;
     let params = CopyParams {
@@ -168,5 +168,5 @@ fn attends(
     shape: &ModelShape,
     [rows, context]: [u32; 2],
 ) -> Result<Option<(f64, f64)>, CudaError> {
-    decode_us(device, shape.attention(Type::F32), rows, context, context)
+    decode_us(device, shape.attention(Type::F32), rows, [context; 2], 0)
 }

@@ -9,6 +9,8 @@ use crate::cuda::{Buffer, Device, NONE, SampleParams, SampleRow, Type, sample};
 
 /// Tolerance of a position in 0..1 that f32 exponentials and shares need.
 const ROOM: f64 = 2e-5;
+/// Relative error of a weight by f32 exponentials.
+const WEIGHT_ROOM: f64 = 2e-6;
 
 /// A row to sample, and its lists.
 struct Wish {
@@ -146,8 +148,18 @@ fn run(device: &Arc<dyn Device>, wishes: &[Wish], vocab: usize, soft_cap: f32) -
     }
 }
 
-/// Checks that a token may be the result.
+/// Checks that a token may be the result. The device's exponentials may put a token on the other side of min-p's limit, so
+/// limits a little above and below it count too.
 fn allowed(wish: &Wish, token: u32, soft_cap: f32) -> Result<(), String> {
+    let within = |room: f64| allowed_from(f64::from(wish.row.min_p) * (1.0 + room), wish, token, soft_cap);
+    within(0.0).or_else(|wrong| {
+        let nearly = within(WEIGHT_ROOM).or_else(|_| within(-WEIGHT_ROOM));
+        nearly.map_err(|_| wrong)
+    })
+}
+
+/// The same if tokens need this weight, of which the likeliest has 1.
+fn allowed_from(least: f64, wish: &Wish, token: u32, soft_cap: f32) -> Result<(), String> {
     let mut logits = wish.logits.clone();
     if soft_cap > 0.0 {
         logits.iter_mut().for_each(|x| *x = soft_cap * (*x / soft_cap).tanh());
@@ -198,7 +210,7 @@ fn allowed(wish: &Wish, token: u32, soft_cap: f32) -> Result<(), String> {
     let weight =
         |t: &u32| ((f64::from(logits[*t as usize]) - largest) / f64::from(wish.row.temperature)).exp();
     if wish.row.min_p > 0.0 {
-        order.retain(|t| weight(t) >= f64::from(wish.row.min_p));
+        order.retain(|t| weight(t) >= least);
     }
     if limited {
         order.sort_unstable_by(likelier);
@@ -230,10 +242,35 @@ fn allowed(wish: &Wish, token: u32, soft_cap: f32) -> Result<(), String> {
     let after = before + weight(&token) / total;
     let at = f64::from(wish.row.uniform);
     // With equal logits and a soft cap the device's order may differ from this one, so only the size of the share counts.
-    let room = if soft_cap > 0.0 { 1.0 } else { ROOM + if wish.row.top_p < 1.0 { 1e-3 } else { 0.0 } };
+    // At a limit the device's exponentials may decide otherwise about several tokens of small shares.
+    let cut = wish.row.top_p < 1.0 || wish.row.min_p > 0.0;
+    let room = if soft_cap > 0.0 { 1.0 } else { ROOM + if cut { 1e-3 } else { 0.0 } };
     if before - room <= at && at <= after + room {
         Ok(())
     } else {
         Err(format!("token {token} has {before} to {after}, the number is {at}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_tokens_at_the_limit_of_min_p_may_be_on_either_side() {
+        // Of two tokens the number is in the second one's share, if that is allowed.
+        let row = SampleRow { row: 0, temperature: 1.0, min_p: 0.9, uniform: 0.99, ..SampleRow::NOTHING };
+        for (offset, first, second) in [(0.0, true, true), (1e-4, false, true), (-1e-4, true, false)] {
+            let wish = Wish {
+                logits: vec![0.0, 0.9_f32.ln() + offset],
+                row,
+                history: Vec::new(),
+                forbidden: Vec::new(),
+                bias: Vec::new(),
+                less: Vec::new(),
+            };
+            let outcomes = [0, 1].map(|token| allowed(&wish, token, 0.0).is_ok());
+            assert_eq!(outcomes, [first, second], "{offset} above the limit");
+        }
     }
 }

@@ -10,10 +10,15 @@ use crate::cuda::error::{CudaError, CudaErrorKind};
 
 /// What failed, and with which of the driver's error codes.
 pub(super) fn fault(what: &str, error: DriverError) -> CudaError {
-    let kind = match error.0 {
+    CudaError { kind: kind(error.0), message: format!("{what}: {error:?}") }
+}
+
+fn kind(code: sys::CUresult) -> CudaErrorKind {
+    match code {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaErrorKind::OutOfMemory,
         sys::CUresult::CUDA_ERROR_NO_DEVICE => CudaErrorKind::NoDevice,
-        // Sticky: every later call in this process fails with the same error.
+        // Sticky: every later call in this process fails with the same error. An unknown one counts, too, since nothing
+        // says that the context is still good.
         sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
         | sys::CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
         | sys::CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
@@ -24,10 +29,24 @@ pub(super) fn fault(what: &str, error: DriverError) -> CudaError {
         | sys::CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
         | sys::CUresult::CUDA_ERROR_LAUNCH_FAILED
         | sys::CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
-        | sys::CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED => CudaErrorKind::Lost,
+        | sys::CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
+        | sys::CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | sys::CUresult::CUDA_ERROR_UNKNOWN => CudaErrorKind::Lost,
         _ => CudaErrorKind::Failed,
+    }
+}
+
+/// A failed start of the driver.
+pub(super) fn no_gpu(error: DriverError) -> CudaError {
+    let message = match error.0 {
+        sys::CUresult::CUDA_ERROR_STUB_LIBRARY => {
+            "a toolkit's stub of libcuda.so was found in place of the NVIDIA driver's: remove the toolkit's folder `stubs` \
+             from LD_LIBRARY_PATH and INFER_CUDA_LIB"
+                .to_owned()
+        }
+        _ => format!("the NVIDIA driver reports no GPU ({error:?})"),
     };
-    CudaError { kind, message: format!("{what}: {error:?}") }
+    CudaError { kind: CudaErrorKind::NoDevice, message }
 }
 
 /// A failed load of the kernels: those of a file, or the program's own.
@@ -53,4 +72,30 @@ fn too_old() -> Option<String> {
          need driver 580 or newer"
     );
     (major < 13).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_after_which_the_context_is_unusable_count_as_lost() {
+        for (code, expected) in [
+            (sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, CudaErrorKind::Lost),
+            (sys::CUresult::CUDA_ERROR_ECC_UNCORRECTABLE, CudaErrorKind::Lost),
+            (sys::CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE, CudaErrorKind::Lost),
+            (sys::CUresult::CUDA_ERROR_UNKNOWN, CudaErrorKind::Lost),
+            (sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY, CudaErrorKind::OutOfMemory),
+            (sys::CUresult::CUDA_ERROR_INVALID_VALUE, CudaErrorKind::Failed),
+        ] {
+            assert_eq!(kind(code), expected, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn toolkits_stub_in_place_of_the_driver_is_named() {
+        let CudaError { kind, message } = no_gpu(DriverError(sys::CUresult::CUDA_ERROR_STUB_LIBRARY));
+        assert_eq!(kind, CudaErrorKind::NoDevice);
+        assert!(message.contains("stub of libcuda.so") && message.contains("LD_LIBRARY_PATH"), "{message}");
+    }
 }

@@ -21,15 +21,16 @@ use super::error::{CudaError, CudaErrorKind};
 use super::library;
 use super::params::ProductParams;
 use super::switches::Switches;
-use error::{fault, unloadable};
+use error::{fault, no_gpu, unloadable};
 pub use image::kernels_embedded;
 use session::{Context, DriverGraph, DriverMark, Session};
 
 /// PTX of this architecture and newer ones waits in `take_turn` of `device.cuh`, which asks for the same.
 const WAITING_PTX: i32 = 90;
 
-/// Shared memory that a block may use without opting in.
-const COMMON_SHARED: u32 = 48 << 10;
+/// Dynamic shared memory that a block surely may use without opting in. The 48 KiB that it has by default may also have to
+/// hold the kernel's static shared memory and the 1 KiB that the system reserves.
+const COMMON_SHARED: u32 = 47 << 10;
 
 /// A GPU.
 pub struct Driver {
@@ -62,12 +63,13 @@ unsafe impl Send for Driver {}
 unsafe impl Sync for Driver {}
 
 impl Driver {
-    /// Opens the `index`-th GPU.
+    /// Opens the `index`-th GPU. `warn` is told when the vendor's library doesn't start or fails at a shape of products,
+    /// which our own kernels then compute.
     ///
     /// # Errors
     /// If a switch is out of range, or if kernels, driver or device are missing; the message says which. Missing kernels
     /// come before missing devices, so a machine without a GPU can tell whether a binary has them.
-    pub fn open(index: u32) -> Result<Self, CudaError> {
+    pub fn open(index: u32, warn: fn(&str)) -> Result<Self, CudaError> {
         let refuse = |kind, message: String| Err(CudaError { kind, message });
         let switches = Switches::from_environment()?;
         if switches.image.is_none() && !kernels_embedded() {
@@ -83,21 +85,16 @@ impl Driver {
         let count = match count {
             Ok(count) if count > 0 => count,
             Ok(_) => return refuse(CudaErrorKind::NoDevice, "the NVIDIA driver reports no GPU".to_owned()),
-            Err(error) => {
-                return refuse(
-                    CudaErrorKind::NoDevice,
-                    format!("the NVIDIA driver reports no GPU ({error:?})"),
-                );
-            }
+            Err(error) => return Err(no_gpu(error)),
         };
         if i64::from(index) >= i64::from(count) {
             let message = format!("there is no GPU {index}: the driver reports {count}, numbered from 0");
             return refuse(CudaErrorKind::NoDevice, message);
         }
-        Self::start(index as i32, &image, switches)
+        Self::start(index as i32, &image, switches, warn)
     }
 
-    fn start(index: i32, image: &[u64], switches: Switches) -> Result<Self, CudaError> {
+    fn start(index: i32, image: &[u64], switches: Switches, warn: fn(&str)) -> Result<Self, CudaError> {
         let wrong = |what: &'static str| move |error| fault(what, error);
         let device = result::device::get(index).map_err(wrong("no such device"))?;
         let attribute = |attribute| {
@@ -141,15 +138,15 @@ impl Driver {
             capability.0 == 9 && driver.properties.switches.early && driver.kernels_wait()?;
         let names = ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"];
         if let Some(opened) = library::open_packaged(&names) {
-            driver.use_vendor(opened, if capability.0 >= 9 { 32 << 20 } else { 4 << 20 });
+            driver.use_vendor(opened, if capability.0 >= 9 { 32 << 20 } else { 4 << 20 }, warn);
         }
         Ok(driver)
     }
 
     /// Uses the vendor's library for large products. If it doesn't start, our kernels compute them.
-    fn use_vendor(&mut self, opened: PathBuf, workspace_bytes: usize) {
+    fn use_vendor(&mut self, opened: PathBuf, workspace_bytes: usize, warn: fn(&str)) {
         let Ok(workspace) = self.allocate(workspace_bytes) else { return };
-        match Blas::new(workspace, workspace_bytes) {
+        match Blas::new(workspace, workspace_bytes, warn) {
             Ok(blas) => {
                 self.blas = Some(blas);
                 let file = Blas::file().unwrap_or_else(|| opened.clone());
@@ -157,13 +154,22 @@ impl Driver {
                 self.properties.vendor_products =
                     Some(VendorLibrary { version: Blas::version(), file, passed_over });
             }
-            // SAFETY: allocated above and not used by anything.
-            Err(_) => unsafe { self.free(workspace, workspace_bytes) },
+            Err(error) => {
+                warn(&format!("{} doesn't start: {error}", opened.display()));
+                // SAFETY: allocated above and not used by anything.
+                unsafe { self.free(workspace, workspace_bytes) };
+            }
         }
     }
 
     fn bind(&self) -> Result<(), CudaError> {
         self.session.bind()
+    }
+
+    fn tell_recording(&self, recording: bool) {
+        if let Some(blas) = &self.blas {
+            blas.set_recording(recording);
+        }
     }
 
     /// The file that the kernels are from, if not the program itself.
@@ -173,14 +179,13 @@ impl Driver {
 
     /// Whether kernels wait for those ahead of them, without which none may start early. The architecture that their PTX was
     /// compiled for says so, also that of machine code made from it. The machine code's own doesn't: the driver compiles
-    /// PTX without waits for the device's architecture. One kernel tells, as an image's kernels are compiled at once.
+    /// PTX without waits for the device's architecture. One kernel tells, as an image's kernels are compiled at once. If the
+    /// driver doesn't tell, none starts early.
     fn kernels_wait(&self) -> Result<bool, CudaError> {
         let kind = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
         // SAFETY: a function of the session's module.
         let version = unsafe { result::function::get_function_attribute(self.find("copy_blocks")?, kind) };
-        version
-            .map(|version| version >= WAITING_PTX)
-            .map_err(|error| fault("the kernels' architecture", error))
+        Ok(version.is_ok_and(|version| version >= WAITING_PTX))
     }
 
     fn find(&self, kernel: &str) -> Result<sys::CUfunction, CudaError> {
@@ -230,6 +235,24 @@ fn params_bytes(function: sys::CUfunction) -> Option<usize> {
         sys::cuFuncGetParamInfo(function, 0, &raw mut at, &raw mut bytes).result().ok()?;
     }
     Some(bytes)
+}
+
+/// Milliseconds between two events, both completed. cudarc calls this function's second version, which drivers older than
+/// CUDA 12.8 lack, and panics without it; every driver has the first.
+///
+/// # Safety
+/// Both events are alive.
+unsafe fn elapsed_ms(begin: sys::CUevent, end: sys::CUevent) -> Result<f32, CudaError> {
+    type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+    let name = "cuEventElapsedTime";
+    let mut ms = 0.0;
+    // SAFETY: the function has this type; the caller's promise; a number is written.
+    unsafe {
+        let elapsed = sys::culib().get::<Elapsed>(name);
+        let elapsed = elapsed.map_err(|_| CudaError::failed(format!("timing: the driver lacks {name}")))?;
+        elapsed(&raw mut ms, begin, end).result().map_err(|error| fault("timing", error))?;
+    }
+    Ok(ms)
 }
 
 impl Device for Driver {
@@ -342,10 +365,13 @@ impl Device for Driver {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as this.
         unsafe { result::stream::begin_capture(self.session.stream, mode) }
-            .map_err(|error| fault("recording", error))
+            .map_err(|error| fault("recording", error))?;
+        self.tell_recording(true);
+        Ok(())
     }
 
     fn end_recording(&self) -> Result<Box<dyn Graph>, CudaError> {
+        self.tell_recording(false);
         self.bind()?;
         // SAFETY: the stream lives as long as this.
         let graph = unsafe { result::stream::end_capture(self.session.stream) }
@@ -391,7 +417,7 @@ impl Device for Driver {
             let outcome = begun.and_then(|()| work()).and_then(|()| {
                 result::event::record(end, self.session.stream).map_err(wrong)?;
                 self.wait()?;
-                result::event::elapsed(begin, end).map_err(wrong)
+                elapsed_ms(begin, end)
             });
             let _ = (result::event::destroy(begin), result::event::destroy(end));
             outcome

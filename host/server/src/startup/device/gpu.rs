@@ -42,7 +42,8 @@ impl Gpu {
     /// # Errors
     /// If the GPU can't be used; the message says what is missing.
     pub fn open(index: u32) -> Result<Self, Refusal> {
-        let device: Arc<dyn Device> = Arc::new(Driver::open(index).map_err(refusal)?);
+        let driver = Driver::open(index, |message| tracing::warn!("{message}")).map_err(refusal)?;
+        let device: Arc<dyn Device> = Arc::new(driver);
         let properties = device.properties();
         let name = format!("cuda:{index} ({})", properties.name);
         let switches = properties.switches.in_use();
