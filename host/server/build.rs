@@ -1,6 +1,6 @@
-//! Embeds what a policy author needs: the SDK, its bindings, the interface, and the parts of this workspace's
-//! manifest and lock file that they build with. `infer policy new` writes them out, so nothing of it may
-//! differ from what the shipped policies are built with.
+//! Embeds what a policy author needs: the SDK, its bindings, the interface, the sources of the templates and of the
+//! shipped policies, and the parts of this workspace's manifest and lock file that they build with. `infer policy new`
+//! writes them out, so nothing of it may differ from what the shipped policies are built with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -29,6 +29,7 @@ fn main() -> Result<()> {
     }
     table.push_str("]\n");
     write(&out.join("vendored.rs"), &table)?;
+    write(&out.join("sources.rs"), &sources(&root.join("plugins"))?)?;
 
     let manifest = read(&root.join("Cargo.toml"))?;
     let manifests = files.values().filter(|path| path.ends_with("Cargo.toml")).map(|path| read(path));
@@ -44,6 +45,37 @@ fn read(path: &Path) -> Result<String> {
 
 fn write(path: &Path, content: &str) -> Result<()> {
     std::fs::write(path, content).with_context(|| format!("can't write {}", path.display()))
+}
+
+/// Folders of the shipped policies and of the templates, each with its files.
+fn sources(plugins: &Path) -> Result<String> {
+    println!("cargo::rerun-if-changed={}", plugins.display());
+    let mut crates = BTreeSet::new();
+    for parent in [plugins, &plugins.join("templates")] {
+        for entry in std::fs::read_dir(parent).with_context(|| format!("can't read {}", parent.display()))? {
+            crates.insert(entry?.path());
+        }
+    }
+    let mut table = String::from("&[\n");
+    for folder in crates {
+        let named = |prefix: &str| {
+            std::fs::read_to_string(folder.join("Cargo.toml"))
+                .is_ok_and(|manifest| manifest.contains(&format!("\nname = \"{prefix}-")))
+        };
+        if !(named("policy") || named("template")) {
+            continue;
+        }
+        let mut files = BTreeMap::new();
+        collect(&folder, &folder, &mut files)?;
+        let name = folder.strip_prefix(plugins)?.to_string_lossy().replace('\\', "/");
+        writeln!(table, "    ({name:?}, &[")?;
+        for (name, path) in &files {
+            writeln!(table, "        ({name:?}, include_str!({path:?})),")?;
+        }
+        table.push_str("    ]),\n");
+    }
+    table.push_str("]\n");
+    Ok(table)
 }
 
 /// Every file of a folder by its path from the root, with `/` on every system.

@@ -3,10 +3,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
+/// Held by `infer policy test`: Cargo gives the SDK of every new crate the same file, which documentation tests read without
+/// its lock.
+static TESTED: Mutex<()> = Mutex::new(());
+
 fn infer(folder: &Path, args: &[&str]) -> Output {
+    let _held = (args[0] == "test").then(|| TESTED.lock().unwrap_or_else(PoisonError::into_inner));
     let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
     Command::new(env!("CARGO_BIN_EXE_infer"))
         .current_dir(folder)
@@ -81,6 +87,28 @@ fn new_policies_of_the_other_kinds_pass_their_tests() {
         let tested = succeeds(folder, &["test", kind]);
         assert!(tested.contains("test tests::configuration_matches_its_schema ... ok"), "{tested}");
     }
+}
+
+/// With its own tests, which compare it with a policy that comes along.
+#[test]
+fn copy_of_a_shipped_policy_passes_its_tests_and_every_check() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    let said = succeeds(folder, &["new", "mine", "--from", "srpt"]);
+    assert!(said.starts_with("mine: a scheduler policy that does what `srpt` does."), "{said}");
+    let readme = std::fs::read_to_string(folder.join("mine/README.md")).unwrap();
+    assert!(readme.contains("infer sim compare --scheduler srpt --scheduler ./mine.wasm"), "{readme}");
+    let tested = succeeds(folder, &["test", "mine"]);
+    assert!(tested.contains("test tests::configuration_matches_its_schema ... ok"), "{tested}");
+    let report = succeeds(folder, &["check", "mine", "--json"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((&report["passed"], &report["name"]), (&true.into(), &"mine".into()));
+    let lock = std::fs::read_to_string(folder.join("mine/Cargo.lock")).unwrap();
+    assert!(lock.contains("name = \"policy-continuous\""), "{lock}");
+    fails(folder, &["new", "policy-continuous", "--from", "srpt"], 2, "taken");
+    fails(folder, &["new", "other", "--from", "shortest"], 2, "static-batch");
+    fails(folder, &["new", "other", "--from", "srpt", "--kind", "scheduler"], 2, "--from");
+    fails(folder, &["new", "other"], 2, "--kind");
 }
 
 #[test]

@@ -1,22 +1,27 @@
 //! `infer policy new`: creates a crate that contains everything it needs to build.
 //!
 //! The new crate is the root of a workspace with the embedded SDK as a member, so the SDK's manifests need no
-//! change. Its sources come from `plugins/templates`, which this project tests like any other policy.
+//! change. Its sources come from `plugins/templates`, which this project tests like any other policy, or from a shipped
+//! policy (`origin`), with the policies that its tests compare it with.
+
+mod origin;
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use infer_policy_build::target_is_installed;
 
 use crate::cli::Failure;
 use crate::cli::policy::Kind;
+use origin::{Baseline, Origin};
 
 /// The SDK and the interface: paths below `vendor`, and contents.
 const VENDORED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/vendored.rs"));
 /// The workspace settings that the SDK's manifests inherit.
 const WORKSPACE: &str = include_str!(concat!(env!("OUT_DIR"), "/workspace.toml"));
 /// The guide for authors, as it is in this repository.
-const GUIDE: &str = include_str!("../../../../../../plugins/README.md");
+const GUIDE: &str = include_str!("../../../../../../../plugins/README.md");
 /// What of it is elsewhere in a new crate, or isn't there.
 const MOVED: [(&str, &str); 5] = [
     (
@@ -46,96 +51,55 @@ const KEYWORDS: &[&str] = &[
 pub struct NewArgs {
     /// Name of the policy and its crate: lower-case letters, digits and hyphens
     name: String,
-    /// The slot it is for
-    #[arg(long)]
-    kind: Kind,
+    /// The slot it is for; the crate begins as a short example
+    #[arg(long, required_unless_present = "from")]
+    kind: Option<Kind>,
+    /// A shipped policy to begin as
+    #[arg(long, value_name = "POLICY", conflicts_with = "kind", value_parser = shipped())]
+    from: Option<String>,
     /// Directory to create [default: NAME in the current directory]
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
 }
 
-/// The parts that differ between the kinds.
-struct Template {
-    library: &'static str,
-    tests: &'static str,
-    /// What the initial policy does.
-    begins_as: &'static str,
-    /// The flags of `infer sim compare` for the policy that it would replace.
-    beside: &'static str,
-    uses_serde: bool,
-}
-
-macro_rules! template {
-    ($folder:literal, $begins_as:literal, $beside:literal, $uses_serde:literal) => {
-        Template {
-            library: include_str!(concat!("../../../../../../plugins/templates/", $folder, "/src/lib.rs")),
-            tests: include_str!(concat!("../../../../../../plugins/templates/", $folder, "/src/tests.rs")),
-            begins_as: $begins_as,
-            beside: $beside,
-            uses_serde: $uses_serde,
-        }
-    };
-}
-
-impl Template {
-    fn of(kind: Kind) -> Self {
-        match kind {
-            Kind::Scheduler => {
-                template!(
-                    "scheduler",
-                    "starts the shortest prompt first, and lets no request wait for too long",
-                    "--scheduler continuous",
-                    true
-                )
-            }
-            Kind::Admission => {
-                template!(
-                    "admission",
-                    "defers long prompts while the KV pool is full",
-                    "--scheduler continuous --admission memory-aware",
-                    true
-                )
-            }
-            Kind::PrefixCache => {
-                template!(
-                    "prefix-cache",
-                    "evicts the least recently used prefixes",
-                    "--scheduler continuous --prefix-cache lru",
-                    false
-                )
-            }
-        }
-    }
-
-    fn dependencies(&self) -> &'static [&'static str] {
-        if self.uses_serde { &["infer-policy-sdk", "serde"] } else { &["infer-policy-sdk"] }
-    }
+fn shipped() -> PossibleValuesParser {
+    PossibleValuesParser::new(infer_bundle::POLICIES.iter().map(|policy| policy.name))
 }
 
 pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
     check_name(&args.name).map_err(Failure::Usage)?;
     let folder = args.path.clone().unwrap_or_else(|| PathBuf::from(&args.name));
     check_folder(&folder)?;
-    let template = Template::of(args.kind);
-    let kind = args.kind.name();
     let name = args.name.as_str();
+    let origin = match (&args.from, args.kind) {
+        (Some(from), _) => Origin::copy(from, name),
+        (None, Some(kind)) => Origin::template(kind),
+        (None, None) => return Err(Failure::Usage("give --kind or --from".to_owned())),
+    };
+    if origin.baselines.iter().any(|baseline| baseline.package == name) {
+        return Err(Failure::Usage(is_taken(name)));
+    }
     let files = [
-        ("Cargo.toml", manifest(name, kind, &template)),
-        ("Cargo.lock", lock(name, &template)),
-        ("README.md", readme(name, kind, &template)),
+        ("Cargo.toml", manifest(name, &origin)),
+        ("Cargo.lock", lock(name, &origin)),
+        ("README.md", readme(name, &origin)),
         ("GUIDE.md", guide()),
         (".gitignore", format!("/target\n/{name}.wasm\n")),
-        ("src/lib.rs", template.library.to_owned()),
-        ("src/tests.rs", template.tests.to_owned()),
     ];
-    for (path, content) in &files {
+    for (path, content) in files.iter().chain(&origin.sources) {
         write(&folder.join(path), content)?;
     }
+    let vendor = folder.join("vendor");
     for (path, content) in VENDORED {
-        write(&folder.join("vendor").join(path), content)?;
+        write(&vendor.join(path), content)?;
     }
-    let shown = folder.display();
-    println!("{shown}: {} policy that {}. Try", with_article(kind), template.begins_as);
+    for baseline in &origin.baselines {
+        for (path, content) in baseline.files {
+            write(&vendor.join("plugins").join(baseline.folder).join(path), content)?;
+        }
+    }
+    let (shown, kind) = (folder.display(), origin.kind.name());
+    println!("{shown}: {} policy that {}. Try", with_article(kind), origin.does);
     for command in ["test", "build", "check"] {
         println!("  infer policy {command} {shown}");
     }
@@ -173,11 +137,13 @@ fn check_name(name: &str) -> Result<(), String> {
     let taken = PACKAGES.lines().any(|line| line == format!("name = \"{name}\""));
     let reserved = ["core", "std", "alloc", "test", "proc-macro", "self", "super", "crate", "build", "deps"];
     if taken || reserved.contains(&name) || KEYWORDS.contains(&name) {
-        return Err(format!(
-            "`{name}` is taken by Rust or by a crate that a policy depends on; choose another name"
-        ));
+        return Err(is_taken(name));
     }
     Ok(())
+}
+
+fn is_taken(name: &str) -> String {
+    format!("`{name}` is taken by Rust or by a crate that a policy depends on; choose another name")
 }
 
 fn check_folder(folder: &Path) -> Result<(), Failure> {
@@ -200,10 +166,19 @@ fn write(path: &Path, content: &str) -> Result<(), Failure> {
         .map_err(|e| Failure::Failed(format!("can't write {}: {e}", path.display())))
 }
 
-fn manifest(name: &str, kind: &str, template: &Template) -> String {
-    let dependencies: String =
-        template.dependencies().iter().map(|dependency| format!("{dependency}.workspace = true\n")).collect();
-    let description = format!("{} policy", with_article(kind).replacen('a', "A", 1));
+fn manifest(name: &str, origin: &Origin) -> String {
+    let inherited = |package: &&str| format!("{package}.workspace = true\n");
+    let mut dependencies: String = origin.dependencies.iter().map(inherited).collect();
+    let (mut members, mut paths) = (String::new(), String::new());
+    if !origin.baselines.is_empty() {
+        dependencies += "\n# What its tests compare it with.\n[dev-dependencies]\n";
+    }
+    for Baseline { folder, package, .. } in &origin.baselines {
+        dependencies += &inherited(package);
+        members += &format!(", \"vendor/plugins/{folder}\"");
+        paths += &format!("{package} = {{ path = \"vendor/plugins/{folder}\" }}\n");
+    }
+    let description = format!("{} policy", with_article(origin.kind.name()).replacen('a', "A", 1));
     format!(
         r#"[package]
 name = "{name}"
@@ -221,25 +196,33 @@ crate-type = ["rlib", "cdylib"]
 {dependencies}
 [workspace]
 resolver = "3"
-members = ["vendor/plugins/sdk", "vendor/plugins/sdk/bindings/*"]
+members = ["vendor/plugins/sdk", "vendor/plugins/sdk/bindings/*"{members}]
 
 # Tests try many seeds. Without any optimization, the linker of Rust 1.95 crashes on some crates, too.
 [profile.dev]
 opt-level = 1
 
 # From here on: settings that the SDK in vendor/ inherits, such as the SDK's version.
-{WORKSPACE}"#
+{WORKSPACE}{paths}"#
     )
 }
 
-/// The SDK's lock file with the new crate added.
-fn lock(name: &str, template: &Template) -> String {
-    let dependencies: String =
-        template.dependencies().iter().map(|dependency| format!(" \"{dependency}\",\n")).collect();
-    let own =
-        format!("[[package]]\nname = \"{name}\"\nversion = \"0.1.0\"\ndependencies = [\n{dependencies}]\n\n");
-    let mut packages: Vec<&str> = PACKAGES.split_inclusive("\n\n").collect();
-    packages.push(&own);
+/// The SDK's lock file with the new crate and what its tests compare it with.
+fn lock(name: &str, origin: &Origin) -> String {
+    let package = |name: &str, version: &str, mut dependencies: Vec<&str>| {
+        dependencies.sort_unstable();
+        let dependencies: String = dependencies.iter().map(|of| format!(" \"{of}\",\n")).collect();
+        format!(
+            "[[package]]\nname = \"{name}\"\nversion = \"{version}\"\ndependencies = [\n{dependencies}]\n\n"
+        )
+    };
+    let baselines = || origin.baselines.iter();
+    let used = origin.dependencies.iter().copied().chain(baselines().map(|baseline| baseline.package));
+    let mut own = vec![package(name, "0.1.0", used.collect())];
+    let version = env!("CARGO_PKG_VERSION");
+    own.extend(baselines().map(|of| package(of.package, version, of.dependencies.clone())));
+    let mut packages: Vec<&str> =
+        PACKAGES.split_inclusive("\n\n").chain(own.iter().map(String::as_str)).collect();
     packages.sort_by_key(|package| package.lines().nth(1).map(str::to_owned));
     format!(
         "# This file is automatically @generated by Cargo.\n# It is not intended for manual editing.\nversion = 4\n\n{}\n",
@@ -252,17 +235,18 @@ fn guide() -> String {
     MOVED.iter().fold(GUIDE.to_owned(), |guide, (from, to)| guide.replace(from, to))
 }
 
-fn readme(name: &str, kind: &str, template: &Template) -> String {
+fn readme(name: &str, origin: &Origin) -> String {
+    let kind = origin.kind.name();
     format!(
         r#"# {name}
 
-{article_kind} policy for `infer` that {begins_as}.
+{article_kind} policy for `infer` that {does}.
 
     infer policy test            # its tests, as WebAssembly; `cargo test` runs them natively
     infer policy build           # writes {name}.wasm
     infer policy check           # checks it against everything that a host requires
     infer policy bench           # measures what its calls cost
-    infer sim compare {beside} --{kind} ./{name}.wasm    # beside the default, on simulated hardware
+    infer sim compare {beside} --{kind} ./{name}.wasm    # beside `{rival}`, on simulated hardware
 
 On a running host, while requests stream:
 
@@ -284,8 +268,9 @@ nothing progress, or leaves a sequence behind for longer than the bound that eac
 Building needs a Rust toolchain with two targets: `rustup target add wasm32-unknown-unknown wasm32-wasip2`.
 "#,
         article_kind = with_article(kind).replacen('a', "A", 1),
-        begins_as = template.begins_as,
-        beside = template.beside
+        does = origin.does,
+        beside = origin.beside(),
+        rival = origin.rival
     )
 }
 
@@ -340,7 +325,7 @@ mod tests {
 
     #[test]
     fn lock_file_has_the_new_crate_in_order_and_no_unneeded_package() {
-        let lock = lock("mine", &Template::of(Kind::Scheduler));
+        let lock = lock("mine", &Origin::template(Kind::Scheduler));
         let names: Vec<_> = lock.lines().filter_map(|line| line.strip_prefix("name = ")).collect();
         assert!(names.is_sorted() && names.contains(&"\"mine\""), "{names:?}");
         assert!(!names.contains(&"\"wasmtime\"") && !names.contains(&"\"tokio\""), "{names:?}");

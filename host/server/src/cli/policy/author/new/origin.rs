@@ -1,0 +1,151 @@
+//! What a new crate begins as: the template of a kind, or a copy of a shipped policy under its own name.
+
+use clap::ValueEnum as _;
+
+use crate::cli::policy::Kind;
+
+/// Paths below a crate's folder, and contents.
+type Files = &'static [(&'static str, &'static str)];
+
+/// The shipped policies and the templates: their folders below `plugins`, and their files.
+const SOURCES: &[(&str, Files)] = include!(concat!(env!("OUT_DIR"), "/sources.rs"));
+
+/// What a new crate begins as.
+pub(super) struct Origin {
+    pub kind: Kind,
+    /// What the policy does, as it follows "a policy that".
+    pub does: String,
+    /// The shipped policy to compare it with.
+    pub rival: &'static str,
+    /// Paths and contents of its sources.
+    pub sources: Vec<(&'static str, String)>,
+    /// What it depends on, besides for tests.
+    pub dependencies: Vec<&'static str>,
+    /// The shipped policies that its tests compare it with.
+    pub baselines: Vec<Baseline>,
+}
+
+/// A shipped policy that is a library to others.
+pub(super) struct Baseline {
+    /// Its folder below `plugins`.
+    pub folder: &'static str,
+    /// Its crate.
+    pub package: &'static str,
+    pub files: Files,
+    pub dependencies: Vec<&'static str>,
+}
+
+impl Origin {
+    /// The template of a kind.
+    pub fn template(kind: Kind) -> Self {
+        let (folder, does, rival) = match kind {
+            Kind::Scheduler => (
+                "templates/scheduler",
+                "starts the shortest prompt first, and lets no request wait for too long",
+                "continuous",
+            ),
+            Kind::Admission => {
+                ("templates/admission", "defers long prompts while the KV pool is full", "memory-aware")
+            }
+            Kind::PrefixCache => ("templates/prefix-cache", "evicts the least recently used prefixes", "lru"),
+        };
+        Self::of(kind, folder, does.to_owned(), rival)
+    }
+
+    /// A copy of the shipped policy `from`, for a crate named `name`.
+    pub fn copy(from: &str, name: &str) -> Self {
+        let shipped = infer_bundle::POLICIES.iter().find(|policy| policy.name == from);
+        let shipped = shipped.expect("only names of shipped policies are accepted");
+        let kind = Kind::from_str(shipped.kind, false).expect("each kind of policy is a kind of argument");
+        let mut copy = Self::of(kind, shipped.name, format!("does what `{from}` does"), shipped.name);
+        for (_, content) in copy.sources.iter_mut().filter(|(path, _)| *path == "src/lib.rs") {
+            for (theirs, own) in renamed(from, name) {
+                *content = content.replacen(&theirs, &own, 1);
+            }
+        }
+        copy
+    }
+
+    fn of(kind: Kind, folder: &'static str, does: String, rival: &'static str) -> Self {
+        let files = files(folder);
+        let baselines = dependencies(files, "[dev-dependencies]").into_iter().map(Baseline::new);
+        Self {
+            kind,
+            does,
+            rival,
+            sources: files
+                .iter()
+                .filter(|(path, _)| path.starts_with("src/"))
+                .map(|&(path, content)| (path, content.to_owned()))
+                .collect(),
+            dependencies: dependencies(files, "[dependencies]"),
+            baselines: baselines.collect(),
+        }
+    }
+
+    /// The flags of `infer sim compare` for the host with the policy's rival.
+    pub fn beside(&self) -> String {
+        match self.kind {
+            Kind::Scheduler => format!("--scheduler {}", self.rival),
+            kind => format!("--scheduler continuous --{} {}", kind.name(), self.rival),
+        }
+    }
+}
+
+impl Baseline {
+    fn new(package: &'static str) -> Self {
+        let folder = package.strip_prefix("policy-").expect("tests of policies depend on policies alone");
+        let files = files(folder);
+        Self { folder, package, files, dependencies: dependencies(files, "[dependencies]") }
+    }
+}
+
+/// A shipped policy's own words for its name, and what a copy has there: state moves between policies of one name.
+fn renamed(from: &str, name: &str) -> [(String, String); 2] {
+    [
+        (
+            format!("const NAME: &'static str = \"{from}\";"),
+            "const NAME: &'static str = env!(\"CARGO_PKG_NAME\");".to_owned(),
+        ),
+        (format!("//! `{from}`: "), format!("//! `{name}`, which began as `{from}`: ")),
+    ]
+}
+
+fn files(folder: &str) -> Files {
+    SOURCES.iter().find(|(name, _)| *name == folder).expect("its sources are embedded").1
+}
+
+/// What a manifest's section inherits from the workspace.
+fn dependencies(files: Files, section: &str) -> Vec<&'static str> {
+    let manifest = files.iter().find(|(path, _)| *path == "Cargo.toml").expect("a crate has a manifest").1;
+    let lines = manifest.lines().skip_while(|line| *line != section).skip(1);
+    lines
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.strip_suffix(".workspace = true"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shipped_policy_can_be_copied_under_another_name() {
+        for policy in infer_bundle::POLICIES {
+            let library = files(policy.name).iter().find(|(path, _)| *path == "src/lib.rs").unwrap().1;
+            for (theirs, _) in renamed(policy.name, "mine") {
+                assert_eq!(library.matches(&theirs).count(), 1, "`{theirs}` in {policy:?}");
+            }
+            let copy = Origin::copy(policy.name, "mine");
+            assert_eq!(copy.kind.name(), policy.kind);
+            let (_, library) = copy.sources.iter().find(|(path, _)| *path == "src/lib.rs").unwrap();
+            assert!(
+                library.starts_with(&format!("//! `mine`, which began as `{}`: ", policy.name)),
+                "{policy:?}"
+            );
+            assert!(library.contains("NAME: &'static str = env!(\"CARGO_PKG_NAME\");"), "{policy:?}");
+            assert!(copy.sources.iter().any(|(path, _)| *path == "src/tests.rs"), "{policy:?}");
+            assert!(copy.dependencies.contains(&"infer-policy-sdk"), "{policy:?}");
+        }
+    }
+}
