@@ -88,19 +88,23 @@ pub fn run_within(command: &mut Command, limit: Duration) -> Result<(), String> 
 
 /// Adds the Wasm targets if the toolchain lacks them.
 pub fn ensure_wasm_targets() -> Result<(), String> {
-    let missing: Vec<&str> = WASM_TARGETS.into_iter().filter(|t| !has_target(t)).collect();
+    ensure_targets(&WASM_TARGETS).map_err(|e| {
+        format!(
+            "{e}\nPolicies are WebAssembly, so the toolchain needs {}. Without rustup, install the standard \
+             libraries of these targets with the system's package manager.",
+            WASM_TARGETS.join(" and ")
+        )
+    })
+}
+
+/// Adds targets that the toolchain lacks.
+pub fn ensure_targets(targets: &[&str]) -> Result<(), String> {
+    let missing: Vec<&str> = targets.iter().copied().filter(|target| !has_target(target)).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let mut add = Command::new("rustup");
-    add.current_dir(root()).args(["target", "add"]).args(&missing);
-    run(&mut add).map_err(|e| {
-        format!(
-            "{e}\nPolicies are WebAssembly, so the toolchain needs {}. Without rustup, install the standard \
-             libraries of these targets with the system's package manager.",
-            missing.join(" and ")
-        )
-    })
+    run(add.current_dir(root()).args(["target", "add"]).args(&missing))
 }
 
 fn has_target(target: &str) -> bool {

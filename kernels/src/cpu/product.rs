@@ -143,7 +143,7 @@ impl Tile {
                 let group = self.weights.add(step * stride);
                 let at = self.first + step;
                 let mut dots = vectors!(R, [simd.splat_word(0); C], |r| {
-                    let offset = *self.x.offsets.add(r * self.x.groups + at);
+                    let offset = if S::BIASED { *self.x.offsets.add(r * self.x.groups + at) } else { 0 };
                     [simd.splat_word(offset.cast_unsigned()); C]
                 });
                 let mut weights = group.add(2 * self.width + 4 * self.column);

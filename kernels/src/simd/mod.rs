@@ -2,8 +2,8 @@
 //! implementing type proves that the CPU has the instructions: [`on_isa!`] creates it inside a function compiled for them.
 //! Tile registers don't fit this model: `cpu/amx.rs` uses them for bf16 products if the CPU has them.
 //!
-//! AVX2 and AVX-512 give the same bits, except that the bf16 dot product instruction treats denormals as zeros. The portable
-//! form does not fuse multiply and add on x86, so it may differ from them in the last place.
+//! AVX2, AVX-512 and NEON give the same bits, except that the bf16 dot product instruction treats denormals as zeros. The
+//! portable form does not fuse multiply and add on x86, so it may differ from them in the last place.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -11,6 +11,8 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 use half::bf16;
@@ -21,6 +23,8 @@ use crate::inputs::Bf16Layout;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 pub(crate) use portable::Portable;
 
 /// Lanes of every vector, whatever the width of the registers.
@@ -55,6 +59,8 @@ pub trait Simd: Copy {
     const BF16_ROWS: usize;
     /// Rows of a tile of an int8 product, which holds integer and float sums.
     const INT8_ROWS: usize;
+    /// Whether [`Simd::dot_int8`] takes the bytes of weights as they are stored, 128 too large.
+    const BIASED: bool = true;
 
     fn splat(self, x: f32) -> Self::V;
     /// # Safety
@@ -88,7 +94,8 @@ pub trait Simd: Copy {
         let sum = self.fma(self.high(w), self.high(x), sum);
         self.fma(self.low(w), self.low(x), sum)
     }
-    /// `sum` plus the four products of unsigned bytes of `w` and signed bytes of `x`; exact.
+    /// `sum` plus the four products of unsigned bytes of `w`, less 128 unless [`Simd::BIASED`], and signed bytes of `x`;
+    /// exact.
     fn dot_int8(self, sum: Self::W, w: Self::W, x: Self::W) -> Self::W;
     /// Signed integers to floats.
     fn widen_words(self, w: Self::W) -> Self::V;
@@ -101,7 +108,12 @@ pub trait Simd: Copy {
             use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T1>(from.cast());
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe {
+            std::arch::asm!("prfm pldl2keep, [{}]", in(reg) from, options(readonly, nostack, preserves_flags));
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let _ = from;
     }
     /// Prefetches the cache line at `from`, any address.
@@ -113,7 +125,12 @@ pub trait Simd: Copy {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(from.cast());
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) from, options(readonly, nostack, preserves_flags));
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let _ = from;
     }
     /// `a * b + c`.
@@ -178,6 +195,10 @@ pub trait Simd: Copy {
 pub enum Isa {
     /// What the compiler makes of plain arrays.
     Portable,
+    /// 128-bit vectors of AArch64.
+    Neon,
+    /// The same, and dot products of bytes.
+    NeonDot,
     /// 256-bit vectors with fused multiply-add.
     Avx2,
     /// 512-bit vectors.
@@ -209,8 +230,15 @@ impl Isa {
 
     /// All instruction sets of this CPU, narrowest first.
     pub fn available() -> Vec<Self> {
-        #[allow(unused_mut, reason = "only x86 adds to it")]
+        #[allow(unused_mut, reason = "other processors add nothing to it")]
         let mut all = vec![Self::Portable];
+        #[cfg(target_arch = "aarch64")]
+        {
+            all.push(Self::Neon);
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                all.push(Self::NeonDot);
+            }
+        }
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx2")
@@ -272,6 +300,8 @@ macro_rules! on_isa {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
+            #[cfg(target_arch = "aarch64")]
+            $crate::simd::Isa::Neon | $crate::simd::Isa::NeonDot => $body($crate::simd::Neon::new(), $($arg),*),
             _ => $body($crate::simd::Portable, $($arg),*),
         }
     }};
@@ -293,6 +323,12 @@ macro_rules! on_dot_isa {
             // SAFETY: this function runs only where AVX-512 with VNNI and BF16 is.
             $body(unsafe { $crate::simd::Avx512::<true, true>::assume() }, $($arg),*)
         }
+        #[cfg(target_arch = "aarch64")]
+        #[target_feature(enable = "dotprod")]
+        fn neon_dot$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: this function runs only where dot products are.
+            $body(unsafe { $crate::simd::Neon::<true>::assume() }, $($arg),*)
+        }
         match $isa {
             // SAFETY: `Isa::available` lists it only where the CPU has it.
             #[cfg(target_arch = "x86_64")]
@@ -300,6 +336,9 @@ macro_rules! on_dot_isa {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Avx512Bf16 | $crate::simd::Isa::Amx => unsafe { avx512_bf16($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            $crate::simd::Isa::NeonDot => unsafe { neon_dot($($arg),*) },
             isa => $crate::simd::on_isa!(isa, $body $([$($generic : $bound),*])? ($($arg : $ty),*) $(-> $ret)?),
         }
     }};
