@@ -155,7 +155,7 @@ pub struct Function {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("type" = ["object", "null"])))]
     pub parameters: Option<Value>,
-    /// Accepted and ignored. A call forced by `tool_choice` always matches its schema.
+    /// Whether a schema with keywords that can't be enforced is refused. They are ignored otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }

@@ -62,6 +62,21 @@ pub(crate) fn tool_choice(_: &mut SchemaGenerator) -> Schema {
                         "properties": {"name": {"type": "string"}}
                     }
                 }
+            },
+            {
+                "type": "object",
+                "required": ["type", "allowed_tools"],
+                "properties": {
+                    "type": {"const": "allowed_tools"},
+                    "allowed_tools": {
+                        "type": "object",
+                        "required": ["mode", "tools"],
+                        "properties": {
+                            "mode": {"enum": ["auto", "required"]},
+                            "tools": {"type": "array", "minItems": 1, "items": {"type": "object"}}
+                        }
+                    }
+                }
             }
         ]
     })

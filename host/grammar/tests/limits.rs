@@ -30,6 +30,28 @@ fn properties(count: usize, schema: &Value) -> Value {
     names(count).into_iter().map(|name| (name, schema.clone())).collect::<Map<_, _>>().into()
 }
 
+/// Calls of functions of ten fields, as the server writes them.
+fn calls(count: usize) -> String {
+    let item = json!({"type": "object", "properties": {"id": {"type": "integer"}, "label": {"type": "string"}},
+        "required": ["id"], "additionalProperties": false});
+    let mut fields = properties(9, &json!({"type": "string", "description": "A field.", "maxLength": 99}));
+    fields["items"] = json!({"type": "array", "items": {"$ref": "#/$defs/item"}});
+    let schema = json!({"type": "object", "$defs": {"item": item}, "properties": fields, "required": names(5),
+        "additionalProperties": false, "x-guidance": {"whitespace_pattern": r"( |\r?\n[ \t]{0,40})",
+            "coerce_one_of": true, "lenient": true}});
+    let arguments: String = (0..count).map(|at| format!("arguments_{at}: %json {schema}\n")).collect();
+    let call =
+        |at: usize| format!(r#"call_{at}: "{{\"name\": \"f{at}\", \"arguments\": " arguments_{at} "}}""#);
+    let calls: Vec<String> = (0..count).map(call).collect();
+    let rules: Vec<String> = (0..count).map(|at| format!("call_{at}")).collect();
+    format!(
+        "{arguments}{}\nobject: {}\nstart: tagged (\"\\n\" tagged)*\n\
+         tagged: <tool_call> \"\\n\" object \"\\n\" </tool_call>\n",
+        calls.join("\n"),
+        rules.join(" | ")
+    )
+}
+
 #[test]
 fn hostile_grammars_end_at_a_limit() {
     let heavy = json!({"type": "object", "required": names(10_000)});
@@ -116,6 +138,8 @@ fn honest_grammars_stay_within_the_limits() {
     let lark = |text: String| check(TopLevelGrammar::from_lark(text));
     lark(format!("start: {}", (0..1_000).map(|n| format!("\"choice {n}\"")).collect::<Vec<_>>().join(" | ")))
         .unwrap();
+    lark("start: <tool_call> \"{}\" </tool_call>".to_owned()).unwrap();
+    lark(calls(64)).unwrap();
     lark("start: \"[\" (start (\",\" start)*)? \"]\" | NUMBER\nNUMBER: /-?[0-9]+/".to_owned()).unwrap();
 }
 

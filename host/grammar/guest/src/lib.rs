@@ -1,8 +1,8 @@
 //! Compiles a grammar as the host would, and forgets the result: what matters is whether it stays within the sandbox's
 //! limits. `infer-grammar` runs this as a WebAssembly module.
 //!
-//! The vocabulary is the 256 bytes and one end token. An automaton doesn't depend on the vocabulary, only its masks do,
-//! and those have limits of their own in llguidance.
+//! The vocabulary is the 256 bytes, one end token, and the tags of calls, which grammars may name. An automaton doesn't
+//! depend on the vocabulary beyond that, only its masks do, and those have limits of their own in llguidance.
 #![deny(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokR
 use llguidance::{Matcher, ParserFactory};
 
 const END: u32 = 256;
+/// The special tokens, the end first.
+const SPECIAL: [&str; 3] = ["end", "<tool_call>", "</tool_call>"];
 
 /// Compiles the grammar in `request`, which is JSON: a list of [`ParserLimits`] and [`TopLevelGrammar`].
 ///
@@ -21,8 +23,8 @@ pub fn compile(request: &[u8]) -> Result<(), String> {
     let (limits, grammar): (ParserLimits, TopLevelGrammar) =
         serde_json::from_slice(request).map_err(|error| error.to_string())?;
     let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
-    words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], b"end".as_slice()].concat());
-    let trie = TokTrie::from(&TokRxInfo::new(END + 1, END), &words);
+    words.extend(SPECIAL.map(|name| [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()));
+    let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, END), &words);
     let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
     let mut factory =
         ParserFactory::new(&env, InferenceCapabilities::default(), &[]).map_err(|error| error.to_string())?;

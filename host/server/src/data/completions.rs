@@ -176,7 +176,7 @@ fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
     let prompts = prompts(fields.prompt.take())?;
     let echo = boolean(&mut fields, "echo")?.unwrap_or(false);
     let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
-    let max_tokens = integer(&mut fields, "max_tokens", u32::from(!echo), u32::MAX)?;
+    let max_tokens = fields::token_limit(&mut fields, &["max_tokens"], u32::from(!echo))?;
     let logprobs = integer(&mut fields, "logprobs", 0, MAX_LOGPROBS)?;
     let model = check_model(&mut fields, models);
     let common = Common::take(&mut fields)?;

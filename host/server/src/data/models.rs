@@ -20,19 +20,23 @@ pub fn list(app: &App) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data }))
 }
 
-/// Returns the served model by one of its names. Slashes in names may be written plainly or as `%2F`.
+/// Returns the served model by one of its names. Slashes in names may be written plainly or as `%2F`; those before and
+/// after a name don't matter.
 pub fn one(app: &App, name: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
     // These have a meaning in forms but not in paths.
     let plain = name.replace('+', "%2B").replace('&', "%26").replace('=', "%3D");
     let decoded =
         form_urlencoded::parse(plain.as_bytes()).next().map_or(String::new(), |(n, _)| n.into_owned());
-    if !served.model_names.contains(&decoded) {
+    let names = &served.model_names;
+    let same = |name: &&String| **name == decoded;
+    let alike = |name: &&String| name.trim_matches('/') == decoded.trim_matches('/');
+    let Some(name) = names.iter().find(same).or_else(|| names.iter().find(alike)) else {
         let shown: String = decoded.chars().take(128).collect();
-        let message = format!("this host serves `{}`, not `{shown}`", served.model_names[0]);
+        let message = format!("this host serves `{}`, not `{shown}`", names[0]);
         return Err(ApiError::not_found(message).param("model").code("model_not_found"));
-    }
-    Ok(json(StatusCode::OK, &card(app, served, &decoded)))
+    };
+    Ok(json(StatusCode::OK, &card(app, served, name)))
 }
 
 fn card(app: &App, served: &Served, name: &str) -> ModelCard {

@@ -75,12 +75,10 @@ impl Route {
         Self { path, endpoint, method: "GET", open: true }
     }
 
-    /// The route of a request's path.
-    fn of(path: &str) -> Option<&'static Self> {
-        ROUTES.iter().find(|route| match route.fixed() {
-            (fixed, true) => path.len() > fixed.len() && path.starts_with(fixed),
-            (fixed, false) => path == fixed,
-        })
+    /// The route of a request's path, and the value of the path's parameter, if it has one. Doubled and trailing
+    /// slashes of the fixed part don't matter: clients get them when they append to a base URL.
+    fn of(path: &str) -> Option<(&'static Self, &str)> {
+        ROUTES.iter().find_map(|route| Some((route, route.parameter(path)?)))
     }
 
     /// Whether a host with this configuration has it.
@@ -88,17 +86,22 @@ impl Route {
         self.endpoint != Endpoint::Metrics || config.metrics == MetricsPlane::Public
     }
 
-    /// The fixed part of the path, and whether a parameter follows it.
-    fn fixed(&self) -> (&'static str, bool) {
-        match self.path.split_once('{') {
+    /// The value of the path's parameter, empty if the route has none; `None` for the path of another route.
+    fn parameter<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let (fixed, named) = match self.path.split_once('{') {
             Some((fixed, _)) => (fixed, true),
             None => (self.path, false),
+        };
+        let mut rest = path;
+        for segment in segments(fixed) {
+            rest = rest.trim_start_matches('/').strip_prefix(segment)?;
+            if !rest.is_empty() && !rest.starts_with('/') {
+                return None;
+            }
         }
-    }
-
-    /// The value of the path's parameter.
-    fn parameter<'a>(&self, path: &'a str) -> &'a str {
-        &path[self.fixed().0.len()..]
+        let blank = segments(rest).next().is_none();
+        // A name may itself begin with a slash.
+        if named { (!blank).then(|| &rest[1..]) } else { blank.then_some("") }
     }
 
     fn allows(&self, method: &Method) -> bool {
@@ -109,17 +112,23 @@ impl Route {
     }
 }
 
+/// The parts of a path between its slashes.
+fn segments(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|segment| !segment.is_empty())
+}
+
 /// Responds to one request of `peer`. Every response, errors included, carries the `x-request-id`.
 pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     let mut body = Some(body);
     let request_id = RequestId::of(&head.headers);
     let path = head.uri.path();
-    let (tenant, outcome) = match enter(&app, &head) {
+    let found = Route::of(path);
+    let (tenant, outcome) = match enter(&app, found, &head) {
         Ok(Entry::Preflight(answer)) => (None, Ok(answer)),
-        Ok(Entry::Request(route, tenant)) => {
+        Ok(Entry::Request(found, tenant)) => {
             let caller = Caller { request_id: &request_id, peer, tenant: tenant.as_ref() };
-            let outcome = dispatch(&app, route, caller, &head, &mut body).await;
+            let outcome = dispatch(&app, found, caller, &head, &mut body).await;
             (tenant, outcome)
         }
         Err(error) => (None, Err(error)),
@@ -140,7 +149,7 @@ pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) 
     });
     discard(body, &mut answer);
     // The table's paths, not the client's: labels of metrics must stay few.
-    app.recorder.answered(Route::of(path).map_or("other", |route| route.path), answer.status().as_u16());
+    app.recorder.answered(found.map_or("other", |(route, _)| route.path), answer.status().as_u16());
     answer.headers_mut().insert("x-request-id", request_id.header());
     if app.is_draining() {
         // Clients and proxies that keep connections then open the next one to another host.
@@ -153,42 +162,61 @@ pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) 
 }
 
 /// What a request is, as far as its head says.
-enum Entry {
+enum Entry<'a> {
     /// A browser asks what a page may send. It has no key to show.
     Preflight(Answer),
     /// A request of a tenant, or of anyone if the path is open.
-    Request(&'static Route, Option<Arc<Tenant>>),
+    Request(Found<'a>, Option<Arc<Tenant>>),
 }
 
-fn enter(app: &App, head: &Parts) -> Result<Entry, ApiError> {
-    let path = head.uri.path();
-    let route = Route::of(path).filter(|route| route.is_served(&app.config));
-    let route = route.ok_or_else(|| no_such_path(path))?;
+/// A request's route, and the value of its path's parameter.
+type Found<'a> = (&'static Route, &'a str);
+
+fn enter<'a>(app: &App, found: Option<Found<'a>>, head: &Parts) -> Result<Entry<'a>, ApiError> {
+    let found = found.filter(|(route, _)| route.is_served(&app.config));
+    let (route, parameter) = found.ok_or_else(|| no_such_path(head.uri.path()))?;
     if let Some(origins) = app.config.allowed_origins.as_ref().filter(|_| AllowedOrigins::is_preflight(head))
     {
         return origins.preflight(route.method, &head.headers).map(Entry::Preflight);
     }
     if !route.allows(&head.method) {
-        return Err(ApiError::method_not_allowed(path, route.method));
+        return Err(ApiError::method_not_allowed(route.path, route.method));
     }
     if route.open {
-        return Ok(Entry::Request(route, None));
+        return Ok(Entry::Request((route, parameter), None));
     }
     if let Some(origins) = &app.config.allowed_origins {
         origins.check(&head.headers)?;
     }
     let tenant = Some(app.tenants.authenticate(&head.headers)?);
-    Ok(Entry::Request(route, tenant))
+    Ok(Entry::Request((route, parameter), tenant))
 }
 
 fn no_such_path(path: &str) -> ApiError {
     let shown: String = path.chars().take(128).collect();
-    let advice = match path {
-        "/metrics" => "this host has it on the admin plane (--metrics)",
-        _ if path.starts_with("/admin/") => "the admin plane has a port of its own (--admin)",
-        _ => "/openapi.json lists the paths",
-    };
-    ApiError::not_found(format!("no such path: {shown}; {advice}"))
+    ApiError::not_found(format!("no such path: {shown}; {}", advice(path)))
+}
+
+/// First segments, after the version, of other servers' paths for what this host doesn't do.
+const OTHER_TASKS: [&str; 8] =
+    ["embeddings", "rerank", "score", "pooling", "classify", "moderations", "audio", "images"];
+
+/// What to do about a path that doesn't exist.
+fn advice(path: &str) -> &'static str {
+    let all: Vec<&str> = segments(path).collect();
+    match all[..] {
+        ["metrics"] => "this host has it on the admin plane (--metrics)",
+        ["admin", ..] => "the admin plane has a port of its own (--admin)",
+        ["chat", "completions"] | ["completions"] | ["models", ..] => {
+            "the path begins with /v1: add it to the client's base URL"
+        }
+        ["v1", "v1", ..] => "the path begins with one /v1: remove it from the client's base URL",
+        _ => match all.iter().copied().find(|segment| !["v1", "v2"].contains(segment)) {
+            Some("responses" | "messages") => "use /v1/chat/completions",
+            Some(task) if OTHER_TASKS.contains(&task) => "this host only generates text",
+            _ => "/openapi.json lists the paths",
+        },
+    }
 }
 
 /// Who sent a request.
@@ -200,7 +228,7 @@ struct Caller<'a> {
 
 async fn dispatch(
     app: &Arc<App>,
-    route: &Route,
+    (route, parameter): Found<'_>,
     caller: Caller<'_>,
     head: &Parts,
     body: &mut Option<Incoming>,
@@ -224,7 +252,7 @@ async fn dispatch(
             chat::chat(asked(), read(app, head, body).await?).await
         }
         Endpoint::Models => models::list(app),
-        Endpoint::Model => models::one(app, route.parameter(head.uri.path())),
+        Endpoint::Model => models::one(app, parameter),
         Endpoint::Tokenize => models::tokenize(app, read(app, head, body).await?).await,
         Endpoint::Detokenize => models::detokenize(app, read(app, head, body).await?).await,
         Endpoint::Health => health(app),
@@ -292,4 +320,76 @@ fn ready(app: &App) -> Result<Answer, ApiError> {
     app.served()?;
     app.refuse_if_draining()?;
     Ok(json(StatusCode::OK, &serde_json::json!({"status": "ready"})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slashes_too_many_lead_to_the_same_route() {
+        for (path, expected) in [
+            ("/v1/completions", Some(("/v1/completions", ""))),
+            ("/v1/completions/", Some(("/v1/completions", ""))),
+            ("//v1///chat//completions//", Some(("/v1/chat/completions", ""))),
+            ("/v1//models/", Some(("/v1/models", ""))),
+            ("/health/", Some(("/health", ""))),
+            ("//health//ready", Some(("/health/ready", ""))),
+            ("/v1/models/demo", Some(("/v1/models/{model}", "demo"))),
+            ("/v1/models/org/large", Some(("/v1/models/{model}", "org/large"))),
+            // The name of a directory, which begins with a slash.
+            ("/v1//models//mnt/models", Some(("/v1/models/{model}", "/mnt/models"))),
+            ("/v1/completion", None),
+            ("/v1/completionss", None),
+            ("/v1completions", None),
+            ("/v1/chat", None),
+            ("/v1/completions/x", None),
+            ("/v1/modelsdemo", None),
+            ("/V1/completions", None),
+            ("/v1/./completions", None),
+            ("/v1%2Fcompletions", None),
+            ("/x/v1/completions", None),
+            ("/", None),
+            ("", None),
+            ("*", None),
+        ] {
+            let found = Route::of(path).map(|(route, parameter)| (route.path, parameter));
+            assert_eq!(found, expected, "{path}");
+        }
+        for route in ROUTES {
+            assert_eq!(Route::of(route.path).map(|(found, _)| found.path), Some(route.path));
+        }
+    }
+
+    #[test]
+    fn unknown_path_comes_with_advice() {
+        for (path, part) in [
+            ("/metrics", "(--metrics)"),
+            ("//metrics/", "(--metrics)"),
+            ("/admin/state", "(--admin)"),
+            ("/admin", "(--admin)"),
+            ("/chat/completions", "add it to the client's base URL"),
+            ("//completions/", "add it to the client's base URL"),
+            ("/models", "add it to the client's base URL"),
+            ("/models/demo", "add it to the client's base URL"),
+            ("/v1/v1/chat/completions", "remove it from the client's base URL"),
+            ("/v1/responses", "use /v1/chat/completions"),
+            ("/v1//responses/resp_1", "use /v1/chat/completions"),
+            ("/v1/messages", "use /v1/chat/completions"),
+            ("/v1/messages/count_tokens", "use /v1/chat/completions"),
+            ("/messages", "use /v1/chat/completions"),
+            ("/v1/embeddings", "only generates text"),
+            ("/v2/rerank", "only generates text"),
+            ("/score", "only generates text"),
+            ("/v1/audio/speech", "only generates text"),
+            ("/v1/nothing/responses", "/openapi.json"),
+            ("/", "/openapi.json"),
+        ] {
+            let error = no_such_path(path);
+            assert_eq!(error.status(), 404, "{path}");
+            let start = format!("no such path: {path}; ");
+            assert!(error.message().starts_with(&start), "{}", error.message());
+            assert!(error.message().contains(part), "{}", error.message());
+        }
+    }
 }

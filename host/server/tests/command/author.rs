@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
-/// Held by `infer policy test`: Cargo gives the SDK of every new crate the same file, which documentation tests read without
-/// its lock.
+/// Held by `infer policy test`: Cargo gives the SDK of every new crate the same file, which documentation tests read
+/// without its lock.
 static TESTED: Mutex<()> = Mutex::new(());
 
 fn infer(folder: &Path, args: &[&str]) -> Output {

@@ -104,7 +104,8 @@ async fn fields_of_vllm_are_accepted_at_their_defaults_alone() {
     let defaults = json!({
         "add_special_tokens": false, "best_of": 1, "chat_template": null, "chat_template_kwargs": null,
         "documents": null, "echo": false, "mm_processor_kwargs": null, "use_beam_search": false,
-        "length_penalty": 1.0, "bad_words": [], "prompt_logprobs": null, "guided_json": null,
+        "length_penalty": 1.0, "bad_words": [], "prompt_logprobs": null, "guided_json": null, "num_beams": 1,
+        "functions": [], "function_call": "auto",
     });
     assert_eq!(reply(&host, defaults).await, plain);
     for (name, value) in [
@@ -112,6 +113,9 @@ async fn fields_of_vllm_are_accepted_at_their_defaults_alone() {
         ("best_of", json!(2)),
         ("documents", json!([{"text": "x"}])),
         ("prompt_logprobs", json!(0)),
+        ("num_beams", json!(2)),
+        ("functions", json!([{"name": "f"}])),
+        ("function_call", json!({"name": "f"})),
     ] {
         let answer = chat(&host, json!({name: value})).await;
         let (status, body) = (answer.status(), answer.json::<Value>().await.unwrap());

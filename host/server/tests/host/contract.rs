@@ -204,7 +204,7 @@ async fn compressed_body_is_a_415_that_asks_for_a_plain_one() {
     host.server.shutdown().await;
 }
 
-/// LiteLLM and coding agents shorten a conversation if they find these words.
+/// LiteLLM, LangChain and coding agents shorten a conversation if they find these words.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_beyond_the_context_is_refused_in_openais_words() {
     let host = Host::start(config()).await;
@@ -224,6 +224,7 @@ async fn request_beyond_the_context_is_refused_in_openais_words() {
         assert_eq!((&error["param"], &error["code"]), (&json!(param), &json!("context_length_exceeded")));
         let message = error["message"].as_str().unwrap();
         assert!(message.starts_with(&format!("{param}: {words}")) && message.contains(part), "{message}");
+        assert!(message.contains("exceeds the context window"), "{message}");
         assert!(!message.contains('"'), "{message}");
     }
     host.server.shutdown().await;

@@ -14,6 +14,7 @@ mod console;
 mod contract;
 mod cors;
 mod engine_thread;
+mod foreign;
 mod hub;
 mod kv_events;
 mod openai;

@@ -1,7 +1,7 @@
 //! Output that must be something, and calls of functions: valid however unwilling the model, and nothing that
 //! a client asks for ends the engine.
 
-use crate::common::{Host, config, model_with_tools, name_tags, parse_events, request};
+use crate::common::{Host, TAGS, config, model_with_tools, name_tags, parse_events, request};
 use infer_server::config::Config;
 use serde_json::{Value, json};
 
@@ -272,5 +272,203 @@ async fn calls_whose_tags_are_special_tokens_are_found_whole_and_streamed() {
     let whole: Value = host.post("/v1/chat/completions", &body).await.json().await.unwrap();
     let content = "\n{\"name\": \"stop\", \"arguments\": {}}\n";
     assert_eq!(whole["choices"][0]["message"]["content"], content, "{whole}");
+    host.server.shutdown().await;
+}
+
+/// A host whose model supports tools, and its name. The tags of calls are tokens, special or not.
+async fn host_with_tools(style: &str, special: bool) -> (Host, String, tempfile::TempDir) {
+    let folder = model_with_tools(style);
+    name_tags(folder.path(), ["<tool_call>", "</tool_call>"], special);
+    let host = Host::start(Config { model: folder.path().display().to_string(), ..config() }).await;
+    let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();
+    (host, name, folder)
+}
+
+/// A chat's status and response. `extra` replaces or adds fields.
+async fn chat(host: &Host, name: &str, extra: Value) -> (u16, Value) {
+    let mut body = json!({"model": name, "messages": [{"role": "user", "content": "Go."}], "tools": tools(),
+        "parallel_tool_calls": false, "temperature": 1, "seed": 7, "max_tokens": 400});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    let answer = host.post("/v1/chat/completions", &body).await;
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+/// Fields that make a reply begin with a text's first token, if it may.
+async fn beginning_with(host: &Host, name: &str, text: &str, mut fields: Value) -> Value {
+    let body = json!({"model": name, "prompt": text, "add_special_tokens": false});
+    let answer: Value = host.post("/tokenize", &body).await.json().await.unwrap();
+    fields["logit_bias"] = json!({answer["tokens"][0].to_string(): 100});
+    fields
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reply_has_its_form_unless_it_is_a_call() {
+    let format = json!({"type": "json_schema", "json_schema": {"name": "person", "schema": person()}});
+    let format = json!({"response_format": format});
+    let yes = json!({"structured_outputs": {"choice": ["yes"]}});
+    for (style, special, form) in [
+        ("hermes", false, &format),
+        ("hermes", true, &format),
+        ("hermes", false, &yes),
+        ("llama", false, &yes),
+    ] {
+        let (host, name, _folder) = host_with_tools(style, special).await;
+        let shown = format!("{style}, special: {special}, {form}");
+        let mut calling = form.clone();
+        calling["logit_bias"] = json!({TAGS[0].to_string(): 100});
+        if style == "llama" {
+            calling = beginning_with(&host, &name, "{", form.clone()).await;
+        }
+        let (status, body) = chat(&host, &name, calling).await;
+        assert_eq!(status, 200, "{shown}: {body}");
+        let choice = &body["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{shown}: {body}");
+        let function = &choice["message"]["tool_calls"][0]["function"];
+        let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+        let fits = match function["name"].as_str().unwrap() {
+            "move_to" => (0..=9).contains(&arguments["x"].as_u64().unwrap()),
+            _ => arguments == json!({}),
+        };
+        assert!(fits, "{shown}: {body}");
+
+        let begin = if *form == yes { "yes" } else { "{" };
+        let replying = beginning_with(&host, &name, begin, form.clone()).await;
+        let (status, body) = chat(&host, &name, replying).await;
+        assert_eq!(status, 200, "{shown}: {body}");
+        let choice = &body["choices"][0];
+        assert_eq!(choice["finish_reason"], "stop", "{shown}: {body}");
+        let content = choice["message"]["content"].as_str().unwrap();
+        if *form == yes {
+            assert_eq!(content, "yes", "{shown}");
+        } else {
+            assert_person(content);
+        }
+
+        // A forced call leaves no room for the form.
+        let mut forced = form.clone();
+        forced["tool_choice"] = json!("required");
+        let (status, body) = chat(&host, &name, forced).await;
+        if *form == yes {
+            let message = body["error"]["message"].as_str().unwrap();
+            let param = &body["error"]["param"];
+            assert_eq!((status, param), (422, &json!("structured_outputs")), "{shown}: {body}");
+            assert!(message.contains("`tool_choice`"), "{shown}: {body}");
+        } else {
+            let reason = &body["choices"][0]["finish_reason"];
+            assert_eq!((status, reason), (200, &json!("tool_calls")), "{shown}: {body}");
+        }
+
+        // Streamed, a call has no text, and a reply no calls.
+        for (text, is_call) in [(if style == "llama" { "{" } else { "" }, true), (begin, false)] {
+            let mut fields = json!({"logit_bias": {TAGS[0].to_string(): 100}});
+            if !text.is_empty() {
+                fields = beginning_with(&host, &name, text, json!({})).await;
+            }
+            let mut body = json!({"model": name, "messages": [{"role": "user", "content": "Go."}],
+                "tools": tools(), "parallel_tool_calls": false, "temperature": 1, "seed": 7, "max_tokens": 400,
+                "stream": true});
+            body.as_object_mut().unwrap().extend(form.as_object().unwrap().clone());
+            body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let answer = host.post("/v1/chat/completions", &body).await;
+            let chunks = parse_events(&answer.text().await.unwrap());
+            let choices: Vec<&Value> = chunks.iter().map(|(_, chunk)| &chunk["choices"][0]).collect();
+            let calls = choices.iter().any(|choice| choice["delta"]["tool_calls"].is_array());
+            let content: String = choices.iter().filter_map(|c| c["delta"]["content"].as_str()).collect();
+            assert_eq!((calls, content.is_empty()), (is_call, is_call), "{shown}: {chunks:?}");
+            let reason = choices.iter().find_map(|choice| choice["finish_reason"].as_str());
+            let expected = if is_call { "tool_calls" } else { "stop" };
+            assert_eq!(reason, Some(expected), "{shown}: {chunks:?}");
+        }
+        host.server.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schemas_are_kept_to_as_far_as_possible_or_refused_if_they_are_strict() {
+    let (host, name, _folder) = host_with_tools("hermes", false).await;
+    let loose = json!({"type": "object", "additionalProperties": false, "required": ["path", "tags", "price"],
+        "properties": {"path": {"type": "string", "format": "path", "maxLength": 5},
+            "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2, "uniqueItems": true},
+            "price": {"type": "string", "pattern": "^(?!x)", "maxLength": 3}}});
+    let assert_kept = |text: &str| {
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text:?}: {e}"));
+        assert_eq!(value.as_object().unwrap().len(), 3, "{text}");
+        assert!(value["path"].as_str().unwrap().chars().count() <= 5, "{text}");
+        assert!(value["tags"].as_array().unwrap().len() <= 2, "{text}");
+    };
+    let format = |strict: bool| {
+        let schema = json!({"name": "loose", "schema": loose, "strict": strict});
+        json!({"response_format": {"type": "json_schema", "json_schema": schema}, "tool_choice": "none"})
+    };
+    let tool = |strict: bool| {
+        let function = json!({"name": "save", "parameters": loose, "strict": strict});
+        let tools = [json!({"type": "function", "function": function}), tools()[1].clone()];
+        json!({"tools": tools, "tool_choice": {"type": "function", "function": {"name": "save"}}})
+    };
+    let (status, body) = chat(&host, &name, format(false)).await;
+    assert_eq!(status, 200, "{body}");
+    assert_kept(body["choices"][0]["message"]["content"].as_str().unwrap());
+    let (status, body) = chat(&host, &name, tool(false)).await;
+    assert_eq!(status, 200, "{body}");
+    let function = &body["choices"][0]["message"]["tool_calls"][0]["function"];
+    assert_kept(function["arguments"].as_str().unwrap());
+
+    let why = "`uniqueItems` at #/properties/tags can't be enforced; leave it out";
+    let strict = format!("{why}, or don't ask for `strict`");
+    let mut whole = json!({"structured_outputs": {"json": loose}, "tool_choice": "none"});
+    let mut impossible = tool(false);
+    impossible["tools"][1]["function"]["parameters"] = json!({"type": "nothing"});
+    impossible["tool_choice"] = json!("required");
+    for (fields, param, message) in [
+        (format(true), "response_format", format!("response_format: {strict}")),
+        (tool(true), "tools", format!("tools: function `save`: {strict}")),
+        (whole.clone(), "structured_outputs", format!("structured_outputs: {why}")),
+        (impossible, "tools", "tools: function `stop`: Invalid type: nothing".to_owned()),
+    ] {
+        let (status, body) = chat(&host, &name, fields).await;
+        assert_eq!((status, &body["error"]["param"]), (422, &json!(param)), "{body}");
+        assert_eq!(body["error"]["message"], message, "{body}");
+    }
+    for (schema, message) in [
+        (
+            json!({"properties": {"a": {"type": "string", "pattern": "a(?!b)"}}}),
+            "`pattern` at #/properties/a can't be enforced; leave it out",
+        ),
+        (
+            json!({"type": "object", "properties": {"a": true, "b": true}, "minProperties": 2}),
+            "min/maxProperties only supported",
+        ),
+    ] {
+        let fields = json!({"structured_outputs": {"json": schema}, "tool_choice": "none"});
+        let (status, body) = chat(&host, &name, fields).await;
+        assert_eq!((status, &body["error"]["param"]), (422, &json!("structured_outputs")), "{body}");
+        assert!(body["error"]["message"].as_str().unwrap().contains(message), "{body}");
+    }
+    // A function that is offered and no more.
+    let mut offered = tool(true);
+    offered["tool_choice"] = json!("auto");
+    let (status, body) = chat(&host, &name, offered).await;
+    assert_eq!((status, &body["error"]["param"]), (422, &json!("tools")), "{body}");
+    // What JSON Schema takes for an annotation is refused nowhere.
+    let properties = &mut whole["structured_outputs"]["json"]["properties"];
+    properties["tags"] = json!({"type": "array", "items": {"type": "boolean"}, "maxItems": 2});
+    properties["price"] = json!({"type": "string", "format": "password", "maxLength": 3});
+    let (status, body) = chat(&host, &name, whole).await;
+    assert_eq!(status, 200, "{body}");
+    assert_kept(body["choices"][0]["message"]["content"].as_str().unwrap());
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conversation_goes_on_after_a_call_whose_arguments_are_no_object() {
+    let (host, name, _folder) = host_with_tools("hermes", false).await;
+    for arguments in ["{\"x\": ", "[1]", "one"] {
+        let function = json!({"name": "move_to", "arguments": arguments});
+        let call = json!({"id": "call_1", "type": "function", "function": function});
+        let messages = json!([{"role": "user", "content": "Go."}, {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "What?"}]);
+        let (status, body) = chat(&host, &name, json!({"messages": messages, "max_tokens": 4})).await;
+        assert_eq!(status, 200, "{arguments}: {body}");
+    }
     host.server.shutdown().await;
 }

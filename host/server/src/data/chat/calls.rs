@@ -25,8 +25,10 @@ pub enum Part {
     },
     /// More of the last call's arguments: JSON text.
     Arguments(String),
-    /// The end of the last call: it is complete, or its rest is not JSON.
+    /// The end of the last call, which is complete.
     Done,
+    /// The end of the last call, whose rest is not JSON.
+    Broken,
 }
 
 /// Finds the calls in one choice's output.
@@ -115,7 +117,7 @@ impl Calls {
                     }
                 } else if done || broken {
                     self.state = State::Behind(String::new());
-                    parts.push(Part::Done);
+                    parts.push(if done { Part::Done } else { Part::Broken });
                 }
                 (done || broken) && !self.held.is_empty()
             }
@@ -243,6 +245,10 @@ mod tests {
         vec![Part::Call { name: name.to_owned() }, Part::Arguments(arguments.to_owned()), Part::Done]
     }
 
+    fn broken(name: &str) -> Vec<Part> {
+        [&call(name, "{}")[..2], &[Part::Broken]].concat()
+    }
+
     #[test]
     fn calls_are_found_however_the_text_is_split() {
         let tagged = |json: &str| format!("<tool_call>\n{json}\n</tool_call>");
@@ -284,7 +290,7 @@ mod tests {
             (tagged(r#"{"name": "time", "arguments": null}"#), call("time", "{}")),
             (tagged(r#"{"name": "time", "arguments": ""}"#), call("time", "{}")),
             (tagged(r#"{"arguments": " ", "name": "time"}"#), call("time", "{}")),
-            (tagged(r#"{"name": "time" oops"#), call("time", "{}")),
+            (tagged(r#"{"name": "time" oops"#), broken("time")),
             (
                 "<tool_call>{\"name\": \"time\"".to_owned(),
                 vec![Part::Call { name: "time".to_owned() }, Part::Arguments("{}".to_owned())],

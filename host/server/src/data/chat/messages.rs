@@ -105,7 +105,8 @@ fn content(value: Option<Value>, as_parts: bool) -> Result<Option<Value>, ApiErr
     Ok(Some(Value::String(texts.join("\n"))))
 }
 
-/// Normalizes a tool call: templates expect the arguments as an object, clients send it as JSON text.
+/// Normalizes a tool call: templates expect the arguments as an object, clients send it as JSON text. Text that is no
+/// JSON object stays text: a model may have written it, and what was said once can be said again.
 fn call(mut call: Value) -> Result<Value, ApiError> {
     let wrong =
         || ApiError::bad_request("wrong_type", "a tool call needs a `function` with a name and arguments");
@@ -114,9 +115,9 @@ fn call(mut call: Value) -> Result<Value, ApiError> {
     let arguments = match function.remove("arguments") {
         None | Some(Value::Null) => json!({}),
         Some(Value::String(text)) if text.trim().is_empty() => json!({}),
-        Some(Value::String(text)) => serde_json::from_str(&text).map_err(|e| {
-            ApiError::invalid("tool_calls", format!("the arguments of `{name:.64}` are not JSON: {e}"))
-        })?,
+        Some(Value::String(text)) => {
+            serde_json::from_str(&text).map_or_else(|_| Value::String(text), Value::Object)
+        }
         Some(object @ Value::Object(_)) => object,
         Some(_) => return Err(wrong()),
     };
@@ -145,7 +146,9 @@ mod tests {
             {"role": "user", "content": "c", "annotations": [], "refusal": null, "name": "me"},
             {"role": "assistant", "content": null, "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
-                {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}}]},
+                {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}},
+                {"id": "3", "type": "function", "function": {"name": "h", "arguments": "{\"x\": "}},
+                {"id": "4", "type": "function", "function": {"name": "i", "arguments": "[1]"}}]},
             {"role": "tool", "tool_call_id": "1", "content": "d"},
         ]);
         let normal = json!([
@@ -153,7 +156,9 @@ mod tests {
             {"role": "user", "content": "c", "name": "me"},
             {"role": "assistant", "content": "", "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}},
-                {"id": "2", "type": "function", "function": {"name": "g", "arguments": {}}}]},
+                {"id": "2", "type": "function", "function": {"name": "g", "arguments": {}}},
+                {"id": "3", "type": "function", "function": {"name": "h", "arguments": "{\"x\": "}},
+                {"id": "4", "type": "function", "function": {"name": "i", "arguments": "[1]"}}]},
             {"role": "tool", "tool_call_id": "1", "content": "d"},
         ]);
         assert_eq!(normalized(messages).unwrap(), normal);
@@ -188,9 +193,9 @@ mod tests {
             ),
             (json!([{"role": "user", "content": [{"type": "text"}]}]), 400, "each part"),
             (
-                json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]),
-                422,
-                "not JSON",
+                json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}]),
+                400,
+                "a name and arguments",
             ),
             (json!([]), 400, "must not be empty"),
         ];

@@ -40,8 +40,8 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
         request::parse(&body, &served.model_names, &template)?;
     let room = body.into_room();
     let (streams, options) = (common.stream.unwrap_or(false), common.stream_options);
-    let shape = common.shape.take();
-    let shape = offer.shape(template.tools())?.or(shape);
+    let special = calls::TAGS.into_iter().all(|tag| served.tokenizer.is_special(tag));
+    let shape = offer.shape(template.tools(), special, common.shape.take())?;
     let Rendered { tokens, opens_reasoning } = render(served, prompt, room).await?;
     let (reasoning, prelude) = if separate_reasoning && template.reasons() {
         reasoning::expect(opens_reasoning, shape.is_some(), &served.tokenizer)
@@ -100,5 +100,5 @@ pub fn check(
     let Parsed { prompt, offer, common, .. } = request::parse(body, models, template)?;
     let text = template.render_with(&prompt.messages, prompt.add_generation_prompt, &prompt.variables);
     let text = text.map_err(|error| ApiError::invalid("messages", error.message))?;
-    Ok((text, offer.shape(template.tools())?.or(common.shape)))
+    Ok((text, offer.shape(template.tools(), false, common.shape)?))
 }

@@ -41,7 +41,7 @@ const OWN_FIELDS: &[&str] = &[
 
 /// Fields of OpenAI's API that would change the response if they were honoured. Null is accepted; any other
 /// value is an error that says so.
-const UNSUPPORTED: &[&str] = &["audio", "function_call", "functions", "moderation", "web_search_options"];
+const UNSUPPORTED: &[&str] = &["audio", "moderation", "web_search_options"];
 
 /// Instructions to the model that are passed to the template, and their values.
 const HINTS: [(&str, &[&str]); 2] = [
@@ -74,13 +74,7 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
         return Err(error.code("unknown_field"));
     }
     let messages = messages::normalize(list(&mut fields, "messages", "messages")?, template.reads())?;
-    let max_tokens = match integer(&mut fields, "max_completion_tokens", 1, u32::MAX)? {
-        Some(most) => {
-            fields.take("max_tokens");
-            Some(most)
-        }
-        None => integer(&mut fields, "max_tokens", 1, u32::MAX)?,
-    };
+    let max_tokens = fields::token_limit(&mut fields, &["max_completion_tokens", "max_tokens"], 1)?;
     let logprobs = logprobs(&mut fields)?;
     let offer = Offer::take(&mut fields)?;
     let mut variables: Map<String, Value> = object(&mut fields, "chat_template_kwargs")?.unwrap_or_default();
@@ -93,10 +87,6 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
     let separate_reasoning = boolean(&mut fields, "separate_reasoning")?.unwrap_or(true);
     let model = check_model(&mut fields, models);
     let common = Common::take(&mut fields)?;
-    if offer.is_forced() && common.shape.is_some() {
-        let message = "a forced call can't be combined with another output format";
-        return Err(ApiError::invalid("tool_choice", message));
-    }
     if offer.is_forced() && common.ignore_eos {
         return Err(ApiError::invalid(
             "ignore_eos",

@@ -113,7 +113,7 @@ impl ChatBody {
                         call.function.arguments.push_str(&text);
                     }
                 }
-                Part::Done => {}
+                Part::Done | Part::Broken => {}
             }
         }
     }
@@ -212,7 +212,7 @@ impl ChatFrames {
                     let function = CalledFunction { name: None, arguments };
                     delta.tool_calls.push(ToolCall { index, function, ..ToolCall::default() });
                 }
-                Part::Done => continue,
+                Part::Done | Part::Broken => continue,
             }
             self.chunk(at, delta, logprobs.take(), None);
         }

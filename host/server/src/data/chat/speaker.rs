@@ -2,6 +2,7 @@
 
 use infer_chat::Tools;
 use infer_core::FinishReason;
+use serde::de::IgnoredAny;
 
 use super::calls::{self, Calls, Part};
 use super::reasoning::{self, Expected, Reasoning, Separated};
@@ -43,8 +44,10 @@ pub struct Speaker {
     calls: Option<Calls>,
     parallel: bool,
     begun: u32,
-    /// The last call has not ended.
-    open: bool,
+    /// The last call's arguments.
+    arguments: String,
+    /// The last call can be made: it is complete, and its arguments are a JSON object.
+    callable: bool,
     /// The only allowed call has ended.
     satisfied: bool,
     reasoning_tokens: u32,
@@ -59,7 +62,8 @@ impl Speaker {
             calls: (!names.is_empty()).then(|| Calls::new(*style, names.clone())),
             parallel: *parallel,
             begun: 0,
-            open: false,
+            arguments: String::new(),
+            callable: false,
             satisfied: false,
             reasoning_tokens: 0,
         }
@@ -111,16 +115,19 @@ impl Speaker {
             if self.satisfied {
                 break;
             }
-            match part {
+            match &part {
                 Part::Call { .. } => {
                     self.begun += 1;
-                    self.open = true;
+                    self.callable = false;
+                    self.arguments.clear();
                 }
+                Part::Arguments(text) => self.arguments.push_str(text),
                 Part::Done => {
-                    self.open = false;
+                    self.callable = is_object(&self.arguments);
                     self.satisfied = !self.parallel;
                 }
-                _ => {}
+                Part::Broken => self.satisfied = !self.parallel,
+                Part::Reasoning(_) | Part::Text(_) => {}
             }
             allowed.push(part);
         }
@@ -142,14 +149,18 @@ impl Speaker {
         if self.satisfied { Go::Stop } else { Go::On }
     }
 
-    /// OpenAI's name of the finish reason. An output that ends within a call does not ask for it: the call's arguments
-    /// may be cut off.
+    /// OpenAI's name of the finish reason. An output whose last call can't be made does not ask for it: the call's
+    /// arguments may be cut off.
     pub fn reason(&self, outcome: &Outcome) -> Option<String> {
         let reason = outcome.reason?;
-        let whole = self.begun > 0 && !self.open;
-        let called = whole && matches!(reason, FinishReason::Eos | FinishReason::Stop);
+        let called = self.callable && matches!(reason, FinishReason::Eos | FinishReason::Stop);
         Some(if called { "tool_calls" } else { openai_reason(reason) }.to_owned())
     }
+}
+
+/// Whether a text is a JSON object, which may be deeper or hold larger numbers than this host could.
+fn is_object(text: &str) -> bool {
+    text.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 #[cfg(test)]
@@ -172,24 +183,28 @@ mod tests {
     fn nothing_follows_the_one_call_allowed_even_if_it_is_broken() {
         let broken = "<tool_call>{\"name\": \"time\" oops</tool_call>";
         let whole = "<tool_call>{\"name\": \"time\"}</tool_call>";
-        for first in [broken, whole] {
+        for (first, end) in [(broken, Part::Broken), (whole, Part::Done)] {
             let mut speaker = speaker(false);
             let mut parts = speaker.push(first.to_owned());
             assert_eq!(speaker.go(), Go::Stop, "{first}");
             parts.extend(speaker.push("<tool_call>{\"name\": \"weather\"}</tool_call> and more".to_owned()));
             parts.extend(speaker.finish());
             let name = "time".to_owned();
-            let expected = [Part::Call { name }, Part::Arguments("{}".to_owned()), Part::Done];
+            let expected = [Part::Call { name }, Part::Arguments("{}".to_owned()), end];
             assert_eq!(parts, expected, "{first}");
         }
     }
 
     #[test]
-    fn output_that_ends_within_a_call_does_not_ask_for_it() {
+    fn output_does_not_ask_for_a_call_that_is_cut_off_or_broken() {
         use FinishReason::{Eos, Length, Stop};
         let whole = "<tool_call>{\"name\": \"time\", \"arguments\": {\"a\": 1}}";
         let cut = "<tool_call>{\"name\": \"time\", \"arguments\": {\"a\":";
         let two = format!("{whole}</tool_call>{cut}");
+        let second = format!("<tool_call>{{\"name\": \"time\" oops</tool_call>{whole}</tool_call>");
+        let with = |a: &str| format!("<tool_call>{{\"name\": \"time\", \"arguments\": {{\"a\": {a}}}}}");
+        let deep = with(&("[".repeat(300) + &"]".repeat(300)));
+        let (large, alone, bare) = (with("1e999"), with("\"\\ud800\""), with("\"\\x\""));
         for (text, reason, expected) in [
             (whole, Eos, "tool_calls"),
             (whole, Stop, "tool_calls"),
@@ -198,7 +213,16 @@ mod tests {
             (cut, Stop, "stop"),
             (cut, Length, "length"),
             ("<tool_call>{\"name\": \"time\"", Eos, "stop"),
+            ("<tool_call>{\"name\": \"time\" oops</tool_call>", Eos, "stop"),
+            ("<tool_call>{\"name\": \"time\", \"arguments\": {\"a\": oops}}</tool_call>", Eos, "stop"),
+            ("<tool_call>{\"name\": \"time\", \"arguments\": [1]}</tool_call>", Eos, "stop"),
+            ("<tool_call>{\"name\": \"time\", \"arguments\": null}</tool_call>", Eos, "tool_calls"),
             (two.as_str(), Eos, "stop"),
+            (second.as_str(), Eos, "tool_calls"),
+            (deep.as_str(), Eos, "tool_calls"),
+            (large.as_str(), Eos, "tool_calls"),
+            (alone.as_str(), Eos, "tool_calls"),
+            (bare.as_str(), Eos, "stop"),
             ("none", Eos, "stop"),
         ] {
             let mut speaker = speaker(true);

@@ -1,16 +1,18 @@
-//! The functions that a chat offers, and the grammar of a forced call.
+//! The functions that a chat offers, and the grammar of calls where they are forced, or compete with a required form.
 
 use std::fmt::Write as _;
 
 use infer_chat::Tools;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::data::request::fields::list;
 use crate::data::request::json::Fields;
-use crate::data::structured::{Shape, check_schemas, with_options};
+use crate::data::structured::{NOT_STRICT, Shape, check_schemas, is_strict, ready, with_options};
 use crate::http::ApiError;
 
 const TOOLS: &str = "tools";
+const CHOICE: &str = "tool_choice";
+const OUTPUTS: &str = "structured_outputs";
 const MAX_TOOLS: usize = 128;
 
 /// The functions of a request and how the model may use them.
@@ -34,6 +36,8 @@ pub enum Choice {
     Auto,
     /// It must call at least one.
     Required,
+    /// It must call at least one of these.
+    OneOf(Vec<String>),
     /// It must call this one.
     Named(String),
 }
@@ -46,20 +50,31 @@ impl Offer {
             return Err(ApiError::invalid(TOOLS, format!("at most {MAX_TOOLS}, got {}", tools.len())));
         }
         tools.iter().try_for_each(check)?;
+        check_strict(&tools)?;
         let parallel = crate::data::request::fields::boolean(fields, "parallel_tool_calls")?.unwrap_or(true);
-        let choice = choice(fields.take("tool_choice"))?;
-        let offer = Self { tools, choice, parallel };
-        match &offer.choice {
-            Choice::Required | Choice::Named(_) if offer.tools.is_empty() => {
-                Err(ApiError::invalid("tool_choice", "the request has no tools to choose from"))
-            }
-            Choice::Named(name) if !offer.names().any(|n| n == name) => {
-                let known: Vec<&str> = offer.names().collect();
-                let message = format!("`{name}` is not one of the tools: {}", known.join(", "));
-                Err(ApiError::invalid("tool_choice", message))
-            }
-            _ => Ok(offer),
+        let Asked { choice, only } = asked(fields.take(CHOICE))?;
+        let mut offer = Self { tools, choice, parallel };
+        if (offer.is_forced() || only.is_some()) && offer.tools.is_empty() {
+            return Err(ApiError::invalid(CHOICE, "the request has no tools to choose from"));
         }
+        let chosen = match &offer.choice {
+            Choice::OneOf(names) => names.as_slice(),
+            Choice::Named(name) => std::slice::from_ref(name),
+            _ => &[],
+        };
+        if let Some(name) = chosen.iter().chain(only.iter().flatten()).find(|name| !offer.has(name)) {
+            let known: Vec<&str> = offer.names().collect();
+            let message = format!("`{name:.64}` is not one of the tools: {}", known.join(", "));
+            return Err(ApiError::invalid(CHOICE, message));
+        }
+        if let Some(only) = only {
+            offer.tools.retain(|tool| only.iter().any(|name| tool["function"]["name"] == name.as_str()));
+        }
+        Ok(offer)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.names().any(|known| known == name)
     }
 
     /// Whether the prompt mentions any functions.
@@ -69,7 +84,7 @@ impl Offer {
 
     /// Whether the output must be a call.
     pub fn is_forced(&self) -> bool {
-        matches!(self.choice, Choice::Required | Choice::Named(_))
+        matches!(self.choice, Choice::Required | Choice::OneOf(_) | Choice::Named(_))
     }
 
     /// The names of all functions.
@@ -77,18 +92,38 @@ impl Offer {
         self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str())
     }
 
-    /// The grammar of a forced call: calls in the model's syntax, with arguments that match their schemas.
+    /// What the output must be, given the form that the request's other fields require: a call if that is forced, or
+    /// else either of the two. OpenAI's `response_format` describes a reply, which a forced call leaves no room for.
+    /// `special` says whether the tags of calls are special tokens.
     ///
     /// # Errors
-    /// A schema exceeds the limits on length or depth.
-    pub fn shape(&self, style: Tools) -> Result<Option<Shape>, ApiError> {
-        if !self.is_forced() {
-            return Ok(None);
+    /// A schema exceeds the limits on length or depth, or `structured_outputs` is given beside a forced call.
+    pub fn shape(
+        &self,
+        style: Tools,
+        special: bool,
+        required: Option<Shape>,
+    ) -> Result<Option<Shape>, ApiError> {
+        match required {
+            Some(required) if self.is_forced() && required.field == OUTPUTS => {
+                let message = "can't be used together with a `tool_choice` that forces a call; leave one out";
+                Err(ApiError::invalid(OUTPUTS, message))
+            }
+            _ if self.is_forced() => self.calls(style, special).map(Some),
+            Some(required) if self.is_shown() && !required.covers_calls() => {
+                Ok(Some(required.or(self.calls(style, special)?)))
+            }
+            required => Ok(required),
         }
+    }
+
+    /// The grammar of calls: in the model's syntax, with arguments that match their schemas.
+    fn calls(&self, style: Tools, special: bool) -> Result<Shape, ApiError> {
         let arguments = if style == Tools::Llama3 { "parameters" } else { "arguments" };
         let may_be_called = |function: &&Value| match &self.choice {
+            Choice::OneOf(names) => names.iter().any(|name| function["name"] == name.as_str()),
             Choice::Named(only) => function["name"] == only.as_str(),
-            _ => true,
+            Choice::None | Choice::Auto | Choice::Required => true,
         };
         let functions: Vec<&Value> =
             self.tools.iter().map(|tool| &tool["function"]).filter(may_be_called).collect();
@@ -96,34 +131,66 @@ impl Offer {
             TOOLS,
             functions.iter().map(|function| &function["parameters"]).filter(|p| !p.is_null()),
         )?;
-        let mut grammar = String::new();
-        let mut calls = Vec::new();
+        // The schemas come first, so that the compiler's line numbers tell the functions.
+        let (mut grammar, mut calls) = (String::new(), String::new());
+        let mut names = Vec::new();
         for function in functions {
+            let at = names.len();
             let name = function["name"].as_str().unwrap_or_default();
-            let schema = match &function["parameters"] {
-                Value::Object(schema) => Value::Object(schema.clone()),
-                _ => json!({"type": "object"}),
-            };
-            let schema = with_options(schema);
+            let schema = schema(name, function)?;
             let head = json!(format!("{{\"name\": \"{name}\", \"{arguments}\": "));
-            let rule = format!("call_{}", calls.len());
-            let _ = writeln!(grammar, "{rule}: {head} arguments_{} \"}}\"", calls.len());
-            let _ = writeln!(grammar, "arguments_{}: %json {schema}", calls.len());
-            calls.push(rule);
+            let _ = writeln!(grammar, "arguments_{at}: %json {schema}");
+            let _ = writeln!(calls, "call_{at}: {head} arguments_{at} \"}}\"");
+            names.push(name.to_owned());
         }
-        let _ = writeln!(grammar, "object: {}", calls.join(" | "));
-        let several = self.parallel && self.choice == Choice::Required;
-        let start = match (style, several) {
-            (Tools::Llama3, false) => "start: object",
-            (Tools::Llama3, true) => "start: object (\"; \" object)*",
-            (_, false) => "start: tagged",
-            (_, true) => "start: tagged (\"\\n\" tagged)*",
-        };
-        if style != Tools::Llama3 {
-            grammar.push_str("tagged: \"<tool_call>\\n\" object \"\\n</tool_call>\"\n");
-        }
-        Ok(Some(Shape::lark(TOOLS, format!("{start}\n{grammar}"))))
+        let rules: Vec<String> = (0..names.len()).map(|at| format!("call_{at}")).collect();
+        let _ = writeln!(calls, "object: {}", rules.join(" | "));
+        grammar.push_str(&calls);
+        let several = self.parallel && !matches!(self.choice, Choice::Named(_));
+        grammar.push_str(match (style, several) {
+            (Tools::Llama3, false) => "start: object\n",
+            (Tools::Llama3, true) => "start: object (\"; \" object)*\n",
+            (_, false) => "start: tagged\n",
+            (_, true) => "start: tagged (\"\\n\" tagged)*\n",
+        });
+        grammar.push_str(match (style, special) {
+            (Tools::Llama3, _) => "",
+            (_, false) => "tagged: \"<tool_call>\\n\" object \"\\n</tool_call>\"\n",
+            (_, true) => "tagged: <tool_call> \"\\n\" object \"\\n\" </tool_call>\n",
+        });
+        Ok(Shape::calls(TOOLS, grammar, names))
     }
+}
+
+/// Refuses functions that are `strict` and have keywords that can't be enforced, whether they may be called or not.
+fn check_strict(tools: &[Value]) -> Result<(), ApiError> {
+    let mut strict = Vec::new();
+    for function in tools.iter().map(|tool| &tool["function"]) {
+        if asks_to_be_strict(function)? {
+            strict.push(function);
+        }
+    }
+    check_schemas(TOOLS, strict.iter().map(|function| &function["parameters"]).filter(|p| !p.is_null()))?;
+    strict.into_iter().try_for_each(|function| {
+        let name = function["name"].as_str().unwrap_or_default();
+        schema(name, function).map(drop)
+    })
+}
+
+fn asks_to_be_strict(function: &Value) -> Result<bool, ApiError> {
+    function.as_object().map_or(Ok(false), |function| is_strict(TOOLS, function))
+}
+
+/// A function's schema as the compiler takes it.
+fn schema(name: &str, function: &Value) -> Result<Value, ApiError> {
+    let strict = asks_to_be_strict(function)?;
+    let mut schema = match &function["parameters"] {
+        Value::Object(schema) => Value::Object(schema.clone()),
+        _ => json!({"type": "object"}),
+    };
+    ready(&mut schema, strict)
+        .map_err(|why| ApiError::invalid(TOOLS, format!("function `{name}`: {why}{NOT_STRICT}")))?;
+    Ok(with_options(schema, strict))
 }
 
 fn check(tool: &Value) -> Result<(), ApiError> {
@@ -151,26 +218,121 @@ fn check(tool: &Value) -> Result<(), ApiError> {
     }
 }
 
-fn choice(value: Option<Value>) -> Result<Choice, ApiError> {
-    const NAME: &str = "tool_choice";
-    let expected = "none, auto, required, or {\"type\": \"function\", \"function\": {\"name\": ..}}";
-    match value {
-        None => Ok(Choice::Auto),
-        Some(Value::String(word)) => match word.as_str() {
-            "none" => Ok(Choice::None),
-            "auto" => Ok(Choice::Auto),
-            "required" => Ok(Choice::Required),
-            _ => Err(ApiError::invalid(NAME, format!("must be {expected}"))),
-        },
-        Some(Value::Object(object)) => named(&object)
-            .map(Choice::Named)
-            .ok_or_else(|| ApiError::invalid(NAME, format!("must be {expected}"))),
-        Some(_) => Err(ApiError::wrong_type(NAME, expected)),
+/// What `tool_choice` says.
+#[derive(Default)]
+struct Asked {
+    choice: Choice,
+    /// Functions that the prompt mentions, if not all.
+    only: Option<Vec<String>>,
+}
+
+impl From<Choice> for Asked {
+    fn from(choice: Choice) -> Self {
+        Self { choice, only: None }
     }
 }
 
-fn named(object: &Map<String, Value>) -> Option<String> {
-    let kind = object.get("type")?.as_str()?;
-    let name = object.get("function")?.get("name")?.as_str()?;
-    (kind == "function").then(|| name.to_owned())
+fn asked(value: Option<Value>) -> Result<Asked, ApiError> {
+    let expected = "none, auto, required, {\"type\": \"function\", \"function\": {\"name\": ..}}, or \
+        {\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": \"auto\" or \"required\", \"tools\": [..]}}";
+    let wrong = || ApiError::invalid(CHOICE, format!("must be {expected}"));
+    match value {
+        None => Ok(Asked::default()),
+        Some(Value::String(word)) => match word.as_str() {
+            "none" => Ok(Choice::None.into()),
+            "auto" => Ok(Choice::Auto.into()),
+            "required" => Ok(Choice::Required.into()),
+            _ => Err(wrong()),
+        },
+        Some(choice @ Value::Object(_)) => match choice["type"].as_str() {
+            Some("function") => named(&choice).map(|name| Choice::Named(name).into()).ok_or_else(wrong),
+            Some("allowed_tools") => allowed(&choice["allowed_tools"]).ok_or_else(wrong),
+            _ => Err(wrong()),
+        },
+        Some(_) => Err(ApiError::wrong_type(CHOICE, expected)),
+    }
+}
+
+fn named(function: &Value) -> Option<String> {
+    (function["type"] == "function").then(|| function["function"]["name"].as_str().map(str::to_owned))?
+}
+
+/// Some of the functions. A grammar holds a forced call to them; a model that decides by itself isn't shown the others.
+fn allowed(allowed: &Value) -> Option<Asked> {
+    let names: Vec<String> = allowed["tools"].as_array()?.iter().map(named).collect::<Option<_>>()?;
+    match allowed["mode"].as_str()? {
+        _ if names.is_empty() => None,
+        "auto" => Some(Asked { choice: Choice::Auto, only: Some(names) }),
+        "required" => Some(Choice::OneOf(names).into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(body: Value) -> Result<Offer, ApiError> {
+        let mut body = body;
+        let function = |name: &str| json!({"type": "function", "function": {"name": name}});
+        body["tools"] = json!([function("a"), function("b"), function("c")]);
+        Offer::take(&mut Fields::parse(body.to_string().as_bytes()).unwrap())
+    }
+
+    fn allowed(mode: &str, names: &[&str]) -> Value {
+        let function = |name: &&str| json!({"type": "function", "function": {"name": name}});
+        let tools: Vec<Value> = names.iter().map(function).collect();
+        json!({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}})
+    }
+
+    #[test]
+    fn choice_may_be_among_some_of_the_tools() {
+        let auto = offer(allowed("auto", &["c", "a"])).unwrap_or_else(|e| panic!("{}", e.message()));
+        assert_eq!((auto.names().collect::<Vec<_>>(), &auto.choice), (vec!["a", "c"], &Choice::Auto));
+        let forced = offer(allowed("required", &["b"])).unwrap_or_else(|e| panic!("{}", e.message()));
+        assert_eq!(forced.names().collect::<Vec<_>>(), ["a", "b", "c"], "all are shown");
+        let shape = forced.shape(Tools::Hermes, false, None).unwrap_or_else(|e| panic!("{}", e.message()));
+        let grammar = shape.expect("it is forced").key();
+        assert!(grammar.contains("\\\"b\\\"") && !grammar.contains("\\\"a\\\""), "{grammar}");
+        for (wrong, part) in [
+            (allowed("auto", &["a", "d"]), "`d` is not one of the tools: a, b, c"),
+            (allowed("required", &["d"]), "`d` is not one of the tools: a, b, c"),
+            (allowed("none", &["a"]), "must be none"),
+            (allowed("auto", &[]), "must be none"),
+            (json!({"tool_choice": {"type": "function", "function": {}}}), "must be none"),
+            (json!({"tool_choice": {"type": "function", "function": {"name": "d"}}}), "`d` is not"),
+        ] {
+            let error = offer(wrong.clone()).unwrap_err();
+            assert_eq!(error.status().as_u16(), 422, "{wrong}");
+            let message = error.message();
+            assert!(message.starts_with("tool_choice: ") && message.contains(part), "{wrong}: {message}");
+        }
+        let mut none = allowed("auto", &["a"]);
+        none["tools"] = json!([]);
+        let error = Offer::take(&mut Fields::parse(none.to_string().as_bytes()).unwrap()).unwrap_err();
+        assert_eq!(error.message(), "tool_choice: the request has no tools to choose from");
+    }
+
+    #[test]
+    fn strict_functions_are_checked_however_they_are_offered() {
+        let offer = |strict: Value, schema: &Value, choice: &str| {
+            let function = json!({"name": "a", "parameters": schema, "strict": strict});
+            let body = json!({"tools": [{"type": "function", "function": function}], "tool_choice": choice});
+            Offer::take(&mut Fields::parse(body.to_string().as_bytes()).unwrap()).map(drop)
+        };
+        let loose = json!({"type": "object", "properties": {"b": {"pattern": "(?=x)"}}});
+        let deep = (0..60).fold(json!({}), |inner, _| json!({"items": inner}));
+        for choice in ["auto", "none", "required"] {
+            for (schema, why) in [
+                (&loose, "function `a`: `pattern` at #/properties/b can't be enforced; leave it out, or"),
+                (&deep, "the schema is nested deeper than"),
+            ] {
+                let error = offer(json!(true), schema, choice).expect_err(choice);
+                assert_eq!(error.status().as_u16(), 422, "{choice}");
+                assert!(error.message().starts_with(&format!("tools: {why}")), "{}", error.message());
+                offer(json!(false), schema, choice).unwrap_or_else(|error| panic!("{}", error.message()));
+            }
+            assert!(offer(json!("yes"), &loose, choice).unwrap_err().message().contains("true or false"));
+        }
+    }
 }

@@ -8,7 +8,7 @@ use infer_core::SamplingParams;
 use infer_model::SamplingDefaults;
 use serde_json::Value;
 
-use super::fields::{boolean, float, integer, label, list, metadata, not_supported, token_id, whole};
+use super::fields::{boolean, float, integer, label, list, metadata, token_id, whole};
 use super::json::Fields;
 use super::router_fields;
 use crate::data::structured::Shape;
@@ -251,10 +251,8 @@ fn stream_options(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError
         match key.as_str() {
             "include_usage" => options.include_usage = on,
             "continuous_usage_stats" => options.continuous_usage = on,
-            "include_obfuscation" if !on => {}
-            "include_obfuscation" => {
-                return Err(not_supported("stream_options.include_obfuscation", &Value::Bool(on), "false"));
-            }
+            // OpenAI's padding of chunks, which hides their lengths. This host adds none.
+            "include_obfuscation" => {}
             _ => {
                 let shown: String = key.chars().take(64).collect();
                 let message =
@@ -297,4 +295,29 @@ fn stop_token_ids(fields: &mut Fields) -> Result<Vec<u32>, ApiError> {
         return Err(ApiError::invalid(NAME, format!("at most {MAX_STOP_TOKENS} tokens, got {}", list.len())));
     }
     list.iter().map(|value| token_id(NAME, value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stream_options_are_read_and_obfuscation_is_ignored() {
+        let read = |options: &str| {
+            let body = format!("{{\"stream_options\": {options}}}");
+            stream_options(&mut Fields::parse(body.as_bytes()).unwrap())
+        };
+        let usage = StreamOptions { include_usage: true, continuous_usage: false };
+        for (options, expected) in [
+            ("null", None),
+            ("{}", Some(StreamOptions::default())),
+            (r#"{"include_obfuscation": true}"#, Some(StreamOptions::default())),
+            (r#"{"include_obfuscation": false, "include_usage": true}"#, Some(usage)),
+        ] {
+            assert_eq!(read(options).unwrap(), expected, "{options}");
+        }
+        for (options, status) in [(r#"{"include_obfuscation": 1}"#, 400), (r#"{"obfuscation": true}"#, 422)] {
+            assert_eq!(read(options).unwrap_err().status(), status, "{options}");
+        }
+    }
 }

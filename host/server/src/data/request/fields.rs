@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use hyper::StatusCode;
 use serde_json::{Map, Value};
 
+use super::advice;
 use super::json::Fields;
 use crate::http::ApiError;
 
@@ -78,15 +79,31 @@ pub fn whole(name: &str, value: &Value) -> Result<i128, ApiError> {
 }
 
 pub fn integer(fields: &mut Fields, name: &str, min: u32, max: u32) -> Result<Option<u32>, ApiError> {
-    let Some(value) = fields.take(name) else { return Ok(None) };
-    let n = whole(name, &value)?;
+    fields.take(name).map(|value| bounded(name, &value, min, max)).transpose()
+}
+
+/// Reads a whole number from `min` to `max`.
+fn bounded(name: &str, value: &Value, min: u32, max: u32) -> Result<u32, ApiError> {
+    let n = whole(name, value)?;
     match u32::try_from(n) {
-        Ok(n) if (min..=max).contains(&n) => Ok(Some(n)),
+        Ok(n) if (min..=max).contains(&n) => Ok(n),
         _ if n < i128::from(min) => {
             Err(ApiError::invalid(name, format!("must be at least {min}, got {value}")))
         }
         _ => Err(ApiError::invalid(name, format!("must be at most {max}, got {value}"))),
     }
+}
+
+/// Takes the most tokens to generate, by the first of `names` that the request has, or else by transformers' name. The
+/// others are ignored: lm-eval passes `max_new_tokens` on and adds a `max_tokens` of its own.
+pub fn token_limit(fields: &mut Fields, names: &[&str], least: u32) -> Result<Option<u32>, ApiError> {
+    const FOREIGN: &str = "max_new_tokens";
+    // Not with `take`: it is no documented field.
+    let foreign = fields.rest.iter().position(|(name, _)| name == FOREIGN);
+    let foreign = foreign.map(|at| (FOREIGN, fields.rest.swap_remove(at).1));
+    let own: Vec<_> = names.iter().filter_map(|&name| Some((name, fields.take(name)?))).collect();
+    let given = own.into_iter().chain(foreign).find(|(_, value)| !value.is_null());
+    given.map(|(name, value)| bounded(name, &value, least, u32::MAX)).transpose()
 }
 
 pub fn float(
@@ -153,7 +170,9 @@ pub fn wrong_model(model: &str, models: &[String]) -> ApiError {
 /// The error for a known field whose value this host doesn't support.
 pub fn not_supported(name: &str, value: &Value, only: &str) -> ApiError {
     let shown: String = value.to_string().chars().take(64).collect();
-    ApiError::invalid(name, format!("{shown} is not supported; only {only} is")).code("not_supported")
+    let advice = advice::of(name).map_or_else(String::new, |advice| format!("; {advice}"));
+    let message = format!("{shown} is not supported; only {only} is{advice}");
+    ApiError::invalid(name, message).code("not_supported")
 }
 
 /// Rejects fields that were not taken. `known` lists all documented fields.
@@ -167,12 +186,13 @@ pub fn refuse_rest(fields: &Fields, known: &[&str]) -> Result<(), ApiError> {
     Err(unknown_field(name, known))
 }
 
-/// The error for an unknown field, with a suggestion if a known name is similar.
+/// The error for an unknown field, with advice if another server has it, or a suggestion if a known name is similar.
 pub fn unknown_field(name: &str, known: &[&str]) -> ApiError {
     let shown: String = name.chars().take(64).collect();
     let likeliest = known.iter().map(|known| (strsim::levenshtein(&shown, known), known)).min();
-    let message = match likeliest {
-        Some((distance, meant)) if distance <= 2 && distance < meant.len() / 2 => {
+    let message = match (advice::of(name), likeliest) {
+        (Some(advice), _) => format!("unknown field `{shown}`; {advice}"),
+        (None, Some((distance, meant))) if distance <= 2 && distance < meant.len() / 2 => {
             format!("unknown field `{shown}`; did you mean `{meant}`?")
         }
         _ => format!("unknown field `{shown}`"),
@@ -192,6 +212,49 @@ mod tests {
         }
         for name in ["m", "foo", "maximum", &"x".repeat(1 << 20)] {
             assert!(!unknown_field(name, &known).message().contains("mean"), "{name:.20}");
+        }
+    }
+
+    #[test]
+    fn fields_of_other_servers_get_advice() {
+        // It would also be similar to a known name.
+        let error = unknown_field("repeat_penalty", &["repeat_penalties"]);
+        assert_eq!(error.message(), "unknown field `repeat_penalty`; use `repetition_penalty`");
+        assert_eq!((error.status().as_u16(), error.reason()), (422, "unknown_field"));
+        let error = not_supported("num_beams", &Value::from(4), "1");
+        assert_eq!(error.message(), "num_beams: 4 is not supported; only 1 is; this host has no beam search");
+        let error = not_supported("suffix", &Value::from("x"), "null");
+        assert_eq!(error.message(), "suffix: \"x\" is not supported; only null is");
+    }
+
+    #[test]
+    fn token_limit_is_the_first_of_its_names() {
+        let limit = |body: &str| {
+            let mut fields = Fields::parse(body.as_bytes()).unwrap();
+            let limit = token_limit(&mut fields, &["max_completion_tokens", "max_tokens"], 1);
+            let left: Vec<String> = fields.rest.into_iter().map(|(name, _)| name).collect();
+            limit.inspect(|_| assert_eq!(left, ["n"], "{body}"))
+        };
+        for (body, expected) in [
+            (r#"{"n": 1}"#, None),
+            (r#"{"n": 1, "max_tokens": 5}"#, Some(5)),
+            (r#"{"max_tokens": 5, "n": 1, "max_completion_tokens": 6}"#, Some(6)),
+            (r#"{"max_new_tokens": 7, "n": 1}"#, Some(7)),
+            (r#"{"max_new_tokens": 7, "n": 1, "max_tokens": null}"#, Some(7)),
+            (r#"{"max_new_tokens": null, "n": 1}"#, None),
+            (r#"{"max_new_tokens": 7, "n": 1, "max_tokens": 5}"#, Some(5)),
+            (r#"{"max_new_tokens": "x", "max_tokens": 5, "n": 1, "max_completion_tokens": 6}"#, Some(6)),
+        ] {
+            assert_eq!(limit(body).unwrap(), expected, "{body}");
+        }
+        for (body, status) in [
+            (r#"{"max_new_tokens": 0, "n": 1}"#, 422),
+            (r#"{"max_new_tokens": -1, "max_tokens": null, "n": 1}"#, 422),
+            (r#"{"max_new_tokens": "7", "n": 1}"#, 400),
+        ] {
+            let error = limit(body).unwrap_err();
+            assert_eq!(error.status().as_u16(), status, "{body}");
+            assert!(error.message().starts_with("max_new_tokens: "), "{}", error.message());
         }
     }
 }

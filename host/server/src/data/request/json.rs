@@ -49,7 +49,13 @@ pub const NOT_A_PROMPT: &str = "text, a list of token ids, or a list of prompts 
 impl Fields {
     /// Parses a body. The error says where it is invalid.
     pub fn parse(body: &[u8]) -> Result<Self, String> {
-        serde_json::from_slice(body).map_err(|e| e.to_string())
+        serde_json::from_slice(body).map_err(|e| {
+            let error = e.to_string();
+            if HALF_PAIR.iter().any(|start| error.starts_with(start)) {
+                return format!("{error}: half of a surrogate pair, as of a cut emoji; send both halves");
+            }
+            error
+        })
     }
 
     /// Removes and returns a field. `null` counts as absent.
@@ -100,6 +106,9 @@ impl<'de> Deserialize<'de> for Fields {
         from.deserialize_map(Object)
     }
 }
+
+/// How serde_json's errors about `\u` escapes of halves of a pair begin.
+const HALF_PAIR: [&str; 2] = ["unexpected end of hex escape", "lone leading surrogate"];
 
 /// Most JSON values in a body, nested ones included and the prompt excepted. A value of two bytes can take a
 /// hundred in memory.
@@ -340,6 +349,10 @@ mod tests {
             ("[1]", "a JSON object"),
             ("", "EOF"),
             ("{} {}", "trailing"),
+            ("{\"prompt\": \"a \\ud83d\"}", "half of a surrogate pair"),
+            ("{\"user\": \"\\ud83d\\n\"}", "half of a surrogate pair"),
+            ("{\"user\": \"\\ud83d\\ud83d\"}", "half of a surrogate pair"),
+            ("{\"\\ude00\": 1}", "half of a surrogate pair"),
             (&deep, "recursion"),
             (&wide, "more than 100000 values"),
             (&nested, "more than 100000 values"),
@@ -348,6 +361,10 @@ mod tests {
             let error = Fields::parse(body.as_bytes()).unwrap_err();
             assert!(error.contains(part), "{}: {error}", &body[..body.len().min(60)]);
         }
+        // Neither a whole pair nor a name that reads like the error is one.
+        assert_eq!(prompt("\"\\ud83d\\ude00\""), PromptField::Text("\u{1f600}".to_owned()));
+        let twice = b"{\"lone leading surrogate\": 1, \"lone leading surrogate\": 2}";
+        assert!(!Fields::parse(twice).unwrap_err().contains("half"));
         assert!(Fields::parse(b"{\"user\": \"\xff\"}").is_err());
         // Any depth is skipped without recursion.
         let deep_prompt = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));

@@ -1,5 +1,6 @@
 //! From the bytes of a request's body to checked fields.
 
+mod advice;
 pub mod common;
 pub mod fields;
 pub mod json;

@@ -1,5 +1,5 @@
-//! Fields of vLLM and SGLang that this host lacks. Routers add them to the requests they forward and clients send
-//! them at their defaults, so they are accepted with the values that have no effect.
+//! Fields of vLLM, SGLang, transformers and OpenAI's older API that this host lacks. Routers add them to the requests
+//! they forward and clients send them at their defaults, so they are accepted with the values that have no effect.
 
 use serde_json::Value;
 
@@ -14,6 +14,7 @@ enum Only {
     False,
     One,
     EmptyList,
+    NoCall,
 }
 
 /// Fields of completions and chats, each with its only accepted value.
@@ -39,6 +40,7 @@ const SHARED: &[(&str, Only)] = &[
     ("logits_processors", Only::Null),
     ("lora_path", Only::Null),
     ("no_stop_trim", Only::False),
+    ("num_beams", Only::One),
     ("prompt_logprobs", Only::Null),
     ("regex", Only::Null),
     ("return_hidden_states", Only::False),
@@ -56,13 +58,15 @@ const SHARED: &[(&str, Only)] = &[
     ("vllm_xargs", Only::Null),
 ];
 
-/// Fields that only chats lack, and fields that only vLLM's chats have.
+/// Fields that only chats lack, and fields that only chats have elsewhere.
 const OF_CHATS: &[(&str, Only)] = &[
     ("add_special_tokens", Only::False),
     ("best_of", Only::One),
     ("chat_template", Only::Null),
     ("documents", Only::Null),
     ("echo", Only::False),
+    ("function_call", Only::NoCall),
+    ("functions", Only::EmptyList),
     ("mm_processor_kwargs", Only::Null),
 ];
 
@@ -98,9 +102,12 @@ fn check(name: &str, value: &Value, only: Only) -> Result<(), ApiError> {
         (Only::False, Value::Bool(on)) => (!on, "false"),
         (Only::One, Value::Number(number)) => (number.as_f64() == Some(1.0), "1"),
         (Only::EmptyList, Value::Array(list)) => (list.is_empty(), "[]"),
+        (Only::NoCall, Value::String(word)) => (["none", "auto"].contains(&word.as_str()), "none or auto"),
+        (Only::NoCall, Value::Object(_)) => (false, "none or auto"),
         (Only::True | Only::False, _) => return Err(ApiError::wrong_type(name, "true or false")),
         (Only::One, _) => return Err(ApiError::wrong_type(name, "a number")),
         (Only::EmptyList, _) => return Err(ApiError::wrong_type(name, "a list")),
+        (Only::NoCall, _) => return Err(ApiError::wrong_type(name, "a word or an object")),
     };
     if fits { Ok(()) } else { Err(not_supported(name, value, accepted)) }
 }
@@ -111,7 +118,11 @@ mod tests {
     use serde_json::json;
 
     fn one(name: &str, value: Value) -> Result<(), ApiError> {
-        take(&mut vec![(name.to_owned(), value)])
+        let mut fields = vec![(name.to_owned(), value)];
+        take(&mut fields)?;
+        take_of_chats(&mut fields)?;
+        assert!(fields.is_empty(), "{name}");
+        Ok(())
     }
 
     #[test]
@@ -122,6 +133,10 @@ mod tests {
             ("length_penalty", json!(1.0), json!(0.5), json!("1")),
             ("length_penalty", json!(1), json!(2), json!([])),
             ("bad_words", json!([]), json!(["a"]), json!("a")),
+            ("num_beams", json!(1), json!(4), json!("1")),
+            ("functions", json!([]), json!([{"name": "f"}]), json!({})),
+            ("function_call", json!("none"), json!({"name": "f"}), json!(true)),
+            ("function_call", json!("auto"), json!("f"), json!([])),
         ] {
             one(name, value.clone()).unwrap_or_else(|e| panic!("{name}: {}", e.message()));
             one(name, Value::Null).unwrap_or_else(|e| panic!("{name}: {}", e.message()));

@@ -222,7 +222,8 @@ impl Job {
         let least = self.common.min_tokens;
         if prompt >= limit {
             let message = format!(
-                "{}; the prompt has {prompt}, which leaves no room for output; shorten it",
+                "{}; the prompt of {prompt} tokens with at least one of output exceeds the context window; \
+                 shorten it",
                 maximum_context(limit)
             );
             return Err(ApiError::invalid(self.source, message).code("context_length_exceeded"));
@@ -232,8 +233,8 @@ impl Job {
             Longest::Asked(wanted) if wanted > room => {
                 let total = prompt + u64::from(wanted);
                 let message = format!(
-                    "{}; {prompt} prompt tokens and max_tokens = {wanted} make {total}; shorten the prompt or ask \
-                     for at most {room}",
+                    "{}; {prompt} prompt tokens and max_tokens = {wanted} make {total}, which exceeds the context \
+                     window; shorten the prompt or ask for at most {room}",
                     maximum_context(limit)
                 );
                 return Err(ApiError::invalid("max_tokens", message).code("context_length_exceeded"));
@@ -306,8 +307,9 @@ impl Job {
     }
 }
 
-/// OpenAI's words, which clients look for in an error to tell that they must shorten a conversation. Some search
-/// Python's spelling of the body, where a double quote in the message would put a backslash before the apostrophe.
+/// OpenAI's words, which clients look for in an error to tell that they must shorten a conversation; LangChain's are
+/// `exceeds the context window`. Some search Python's spelling of the body, where a double quote in the message would
+/// put a backslash before the apostrophe.
 fn maximum_context(limit: u64) -> String {
     format!("this model's maximum context length is {limit} tokens")
 }

@@ -14,9 +14,11 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokR
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
 
 use super::ahead::Ahead;
-use super::mask::{Mask, Prelude};
+use super::mask::Mask;
+use super::prelude::Prelude;
 use super::shape::Shape;
 use crate::http::ApiError;
 use crate::policies;
@@ -25,7 +27,8 @@ use crate::policies;
 const AT_ONCE: usize = 2;
 /// Longest wait for a turn.
 const TURN_PATIENCE: Duration = Duration::from_secs(20);
-/// Longest wait for a compilation. The thread itself ends when the sandbox's fuel does.
+/// Longest wait for the compilation of a shape and its alternatives. The thread itself ends when the sandbox's fuel
+/// does.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Compilers recurse over what clients wrote; what fits into the sandbox's stack fits here.
 const STACK_BYTES: usize = 64 << 20;
@@ -77,6 +80,14 @@ struct Compiled {
     bytes: usize,
 }
 
+/// The right to compile, until somebody has waited too long.
+#[derive(Clone, Debug)]
+struct Turn {
+    /// Given back when the last thread that compiles under it has ended.
+    permit: Arc<OwnedSemaphorePermit>,
+    until: Instant,
+}
+
 /// Of a shape's key.
 type Digest = [u8; 32];
 
@@ -97,7 +108,7 @@ impl Compiler {
         }
     }
 
-    /// A mask for each of `count` sequences, or the 422 that says what is wrong with the shape.
+    /// A mask for each of `count` sequences, or the 422 that says what is wrong with the shape or its alternative.
     pub async fn masks(
         &self,
         shape: &Shape,
@@ -105,33 +116,45 @@ impl Compiler {
         prelude: Prelude,
     ) -> Result<Vec<Arc<Mask>>, ApiError> {
         let ahead = self.inner.ahead()?;
-        let digest = Digest::from(Sha256::digest(shape.key()));
-        let mut matcher = match self.inner.find(&digest) {
-            Some(matcher) => matcher,
-            None => self.compiled(shape, digest).await?,
-        };
+        let (mut matchers, mut turn) = (Vec::new(), None);
+        for shape in shape.alternatives() {
+            let digest = Digest::from(Sha256::digest(shape.key()));
+            matchers.push(match self.inner.find(&digest) {
+                Some(matcher) => matcher,
+                None => self.compiled(shape, digest, &mut turn).await?,
+            });
+        }
         let mask = |at: usize| {
             if at > 0 && at.is_multiple_of(SHARING) {
-                matcher = matcher.deep_clone();
+                matchers.iter_mut().for_each(|matcher| *matcher = matcher.deep_clone());
             }
-            Arc::new(Mask::new(prelude, Arc::clone(&self.inner.ends), matcher.clone(), ahead.clone()))
+            Arc::new(Mask::new(prelude, Arc::clone(&self.inner.ends), matchers.clone(), ahead.clone()))
         };
         Ok((0..count).map(mask).collect())
     }
 
-    async fn compiled(&self, shape: &Shape, digest: Digest) -> Result<Matcher, ApiError> {
+    /// Alternatives are compiled one after the other in one `turn`, which the first that needs it takes.
+    async fn compiled(
+        &self,
+        shape: &Shape,
+        digest: Digest,
+        turn: &mut Option<Turn>,
+    ) -> Result<Matcher, ApiError> {
         if self.inner.ends.is_empty() {
             let message = "this model has no end token, which structured output needs";
             return Err(ApiError::invalid(shape.field, message).code("not_supported"));
         }
-        let turn = self.turn(TURN_PATIENCE).await?;
+        let turn = match turn {
+            Some(turn) => turn.clone(),
+            None => turn.insert(self.turn(TURN_PATIENCE).await?).clone(),
+        };
         // The request that had the turn before may have compiled the same.
         if let Some(matcher) = self.inner.find(&digest) {
             return Ok(matcher);
         }
-        let compiled = self.compile(shape, turn);
+        let (until, compiled) = (turn.until, self.compile(shape, turn.permit));
         let Compiled { matcher, bytes } =
-            tokio::time::timeout(PATIENCE, compiled).await.map_err(|_| {
+            tokio::time::timeout_at(until, compiled).await.map_err(|_| {
                 let message = format!("not compiled within {} s; make it simpler", PATIENCE.as_secs());
                 ApiError::invalid(shape.field, message)
             })??;
@@ -140,13 +163,14 @@ impl Compiler {
     }
 
     /// A wait for others is no fault of a shape.
-    async fn turn(&self, patience: Duration) -> Result<OwnedSemaphorePermit, ApiError> {
+    async fn turn(&self, patience: Duration) -> Result<Turn, ApiError> {
         let turn = tokio::time::timeout(patience, Arc::clone(&self.inner.turns).acquire_owned()).await;
         let turn = turn.map_err(|_| ApiError::unavailable("busy", "other shapes are being compiled"))?;
-        Ok(turn.expect("the semaphore is never closed"))
+        let permit = Arc::new(turn.expect("the semaphore is never closed"));
+        Ok(Turn { permit, until: Instant::now() + PATIENCE })
     }
 
-    async fn compile(&self, shape: &Shape, turn: OwnedSemaphorePermit) -> Result<Compiled, ApiError> {
+    async fn compile(&self, shape: &Shape, permit: Arc<OwnedSemaphorePermit>) -> Result<Compiled, ApiError> {
         let (inner, work) = (Arc::clone(&self.inner), shape.clone());
         let (reply, answer) = oneshot::channel();
         std::thread::Builder::new()
@@ -154,12 +178,12 @@ impl Compiler {
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 let _ = reply.send(inner.compile(&work));
-                drop(turn);
+                drop(permit);
             })
             .map_err(no_thread)?;
         let compiled = answer.await.unwrap_or_else(|_| Err("the compiler failed on it".to_owned()));
         compiled.map_err(|why| {
-            let mut why = why.split("<backtrace>").next().unwrap_or_default().trim().to_owned();
+            let mut why = shape.explained(why.split("<backtrace>").next().unwrap_or_default().trim());
             why.truncate(why.floor_char_boundary(MESSAGE_BYTES));
             ApiError::invalid(shape.field, why)
         })
@@ -279,6 +303,36 @@ mod tests {
         let _held = Arc::clone(&compiler.inner.turns).acquire_many_owned(AT_ONCE as u32).await.unwrap();
         let error = compiler.turn(Duration::ZERO).await.unwrap_err();
         assert_eq!((error.status().as_u16(), error.reason()), (503, "busy"), "{}", error.message());
+    }
+
+    #[tokio::test]
+    async fn alternatives_are_compiled_in_one_turn() {
+        let (compiler, narrow, wide) = (compiler(), regex("a"), regex("[a-z]+"));
+        let _held = Arc::clone(&compiler.inner.turns).acquire_many_owned(AT_ONCE as u32 - 1).await.unwrap();
+        let mut turn = None;
+        for shape in [&narrow, &wide] {
+            let compiled = compiler.compiled(shape, digest(shape), &mut turn).await;
+            compiled.unwrap_or_else(|error| panic!("{}", error.message()));
+            assert_eq!(compiler.inner.turns.available_permits(), 0, "it is kept");
+        }
+        // One that took too long leaves nothing for the next.
+        let late = regex("[0-9]+");
+        let until = Instant::now() - PATIENCE;
+        let mut turn = turn.map(|turn| Turn { until, ..turn });
+        let error = compiler.compiled(&late, digest(&late), &mut turn).await.map(drop).unwrap_err();
+        assert!(error.message().contains("not compiled within"), "{}", error.message());
+    }
+
+    #[test]
+    fn formats_that_count_as_known_are_known_to_the_compiler() {
+        let compiler = compiler();
+        for format in super::super::keywords::FORMATS {
+            let schema = json!({"type": "string", "format": format});
+            let shape = Shape::of_outputs(json!({"json": schema}).as_object().unwrap().clone());
+            let shape = shape.unwrap_or_else(|error| panic!("{format}: {}", error.message()));
+            assert!(shape.key().contains(&format!("\"{format}\"")), "{}", shape.key());
+            compiler.inner.compile(&shape).map(drop).unwrap_or_else(|error| panic!("{format}: {error}"));
+        }
     }
 
     #[tokio::test]

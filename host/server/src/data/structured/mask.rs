@@ -1,6 +1,10 @@
 //! Which tokens may follow, for the sampler: one sequence's automaton, brought to where its output is. What
 //! follows a drawn token is found out ahead, by other threads; whoever asks before they are done waits for them,
 //! and whoever asks before they began does it alone. Either way the answer is the same.
+//!
+//! An output with alternatives has an automaton for each, which counts until the output leaves it. In one grammar of
+//! all, a word of one would hide a shorter word of another that begins alike, as the head of a call does a reply's
+//! first brace.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,43 +16,12 @@ use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
 use super::ahead::{Ahead, Job};
-
-/// What comes before a constrained output. The automaton sees none of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prelude {
-    /// Nothing.
-    None,
-    /// Reasoning from token `open` to token `close`, if the model begins with `open`.
-    Tagged {
-        /// The opening tag.
-        open: u32,
-        /// The closing tag.
-        close: u32,
-    },
-    /// Reasoning up to token `close`.
-    Opened {
-        /// The closing tag.
-        close: u32,
-    },
-}
-
-impl Prelude {
-    /// What follows the prelude; `None` while it goes on.
-    fn after(self, output: &[u32]) -> Option<&[u32]> {
-        let close = match self {
-            Self::Tagged { open, close } if output.first() == Some(&open) => close,
-            Self::Opened { close } => close,
-            Self::None | Self::Tagged { .. } => return Some(output),
-        };
-        let end = output.iter().position(|&token| token == close)?;
-        Some(&output[end + 1..])
-    }
-}
+use super::prelude::Prelude;
 
 /// The last token was drawn without the automaton.
 const UNASKED: usize = usize::MAX;
 
-/// One sequence's automaton.
+/// One sequence's automata.
 pub struct Mask {
     prelude: Prelude,
     /// Tokens that would end the output within its prelude.
@@ -60,13 +33,38 @@ pub struct Mask {
 }
 
 struct State {
-    matcher: Matcher,
-    /// Output that the automaton has taken.
+    /// One for each alternative.
+    ways: Vec<Way>,
+    /// Output that some automaton has taken.
     taken: Vec<u32>,
     /// What may follow it, once that is known.
     allowed: Option<SimpleVob>,
     fault: Option<String>,
     costs: Costs,
+}
+
+/// An alternative's automaton.
+struct Way {
+    matcher: Matcher,
+    /// Tokens that it has taken: all of the output, or those before the first one that it forbids.
+    taken: usize,
+    /// What ended it for good, such as a limit that it reached.
+    fault: Option<String>,
+}
+
+impl Way {
+    /// Goes back to the first `len` tokens, if it has taken more.
+    fn go_back(&mut self, len: usize) {
+        let back = self.taken.saturating_sub(len);
+        if back > 0 && self.fault.is_none() && self.ask(|matcher| matcher.rollback(back)).is_some() {
+            self.taken = len;
+        }
+    }
+
+    /// Asks its automaton, and ends it if that fails.
+    fn ask<T, E: fmt::Display>(&mut self, what: impl FnOnce(&mut Matcher) -> Result<T, E>) -> Option<T> {
+        what(&mut self.matcher).inspect_err(|error| self.fault = Some(error.to_string())).ok()
+    }
 }
 
 /// What masks cost.
@@ -80,10 +78,11 @@ struct Costs {
 }
 
 impl Mask {
-    /// Of an automaton that has taken nothing.
-    pub fn new(prelude: Prelude, ends: Arc<[u32]>, matcher: Matcher, ahead: Ahead) -> Self {
+    /// Of automata that have taken nothing, one for each alternative.
+    pub fn new(prelude: Prelude, ends: Arc<[u32]>, matchers: Vec<Matcher>, ahead: Ahead) -> Self {
+        let ways = matchers.into_iter().map(|matcher| Way { matcher, taken: 0, fault: None }).collect();
         let (taken, costs) = (Vec::new(), Costs::default());
-        let state = State { matcher, taken, allowed: None, fault: None, costs };
+        let state = State { ways, taken, allowed: None, fault: None, costs };
         Self { prelude, ends, state: Mutex::new(state), asked: AtomicUsize::new(0), ahead }
     }
 
@@ -107,10 +106,14 @@ impl Mask {
     /// Finds out what may follow the output with `token`, unless a draw was there first. A draw may have come
     /// to nothing, and another one been made: an automaton that is told of a token it forbids is of no more use.
     pub(super) fn prepare(&self, after: usize, token: u32) {
+        // Nothing follows an end. An automaton that has come to its own would refuse it.
+        if self.ends.contains(&token) {
+            return;
+        }
         let mut state = self.lock();
         let may_follow = state.allowed.as_ref().is_some_and(|allowed| allowed.is_allowed(token));
-        if state.taken.len() == after && may_follow && !state.matcher.is_stopped() {
-            // What goes wrong is told when it is asked for: the automaton keeps its error.
+        if state.taken.len() == after && may_follow {
+            // What goes wrong is told when it is asked for: an automaton that failed keeps its fault.
             let _ = state.take(token).and_then(|()| state.find_out().map(drop));
         }
     }
@@ -121,21 +124,46 @@ impl Mask {
 }
 
 impl State {
-    /// Brings the automaton to `output`. A draw that is made again finds it one token ahead.
+    /// The automata that have taken the whole output and can go on.
+    fn open(&mut self) -> impl Iterator<Item = &mut Way> {
+        let taken = self.taken.len();
+        self.ways.iter_mut().filter(move |way| way.taken == taken && way.fault.is_none())
+    }
+
+    /// Why no automaton can go on: what ended the first that failed, or else what the output does.
+    fn stuck(&self, otherwise: impl FnOnce() -> String) -> String {
+        self.ways.iter().find_map(|way| way.fault.clone()).unwrap_or_else(otherwise)
+    }
+
+    /// Brings the automata to `output`. A draw that is made again finds them one token ahead.
     fn follow(&mut self, output: &[u32]) -> Result<(), String> {
         let common = self.taken.iter().zip(output).take_while(|(a, b)| a == b).count();
-        let too_many = self.taken.len() - common;
-        if too_many > 0 {
+        if self.taken.len() > common {
             self.allowed = None;
-            self.matcher.rollback(too_many).map_err(|error| error.to_string())?;
+            self.ways.iter_mut().for_each(|way| way.go_back(common));
             self.taken.truncate(common);
         }
         output[common..].iter().try_for_each(|&token| self.take(token))
     }
 
+    /// Fails where no automaton takes the token. One that fails beside others is left out from there on.
     fn take(&mut self, token: u32) -> Result<(), String> {
         self.allowed = None;
-        self.matcher.consume_token(token).map_err(|error| error.to_string())?;
+        let alone = self.open().count() == 1;
+        let mut took = 0;
+        for way in self.open() {
+            // One of several may forbid it.
+            let one = way.ask(|matcher| match alone {
+                true => matcher.consume_token(token).map(|()| 1),
+                false => matcher.try_consume_tokens(&[token]),
+            });
+            let one = one.unwrap_or(0);
+            way.taken += one;
+            took += one;
+        }
+        if took == 0 {
+            return Err(self.stuck(|| format!("no alternative allows token {token}")));
+        }
         self.taken.push(token);
         Ok(())
     }
@@ -144,12 +172,25 @@ impl State {
     fn find_out(&mut self) -> Result<&SimpleVob, String> {
         if self.allowed.is_none() {
             let begun = Instant::now();
-            let allowed = self.matcher.compute_mask_or_eos().map_err(|error| error.to_string());
+            let allowed = self.union();
             self.costs.computed += begun.elapsed();
             self.costs.masks += 1;
             self.allowed = Some(allowed?);
         }
         Ok(self.allowed.as_ref().expect("it was just found out"))
+    }
+
+    /// What any of the automata allows. One that fails beside others is left out from there on.
+    fn union(&mut self) -> Result<SimpleVob, String> {
+        let mut all: Option<SimpleVob> = None;
+        for way in self.open() {
+            let Some(allowed) = way.ask(Matcher::compute_mask_or_eos) else { continue };
+            match &mut all {
+                Some(all) => all.or(&allowed),
+                None => all = Some(allowed),
+            }
+        }
+        all.ok_or_else(|| self.stuck(|| "no alternative allows it".to_owned()))
     }
 
     fn restrict(&mut self, output: &[u32], logits: &mut [f32]) -> Result<(), String> {
@@ -239,18 +280,29 @@ mod tests {
         (0..VOCAB).filter(|&token| logits[token as usize] == 0.0).collect()
     }
 
+    fn compiler() -> Compiler {
+        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        Compiler::new(tokenizer, VOCAB, Arc::from([END]))
+    }
+
+    fn regex(regex: &str) -> Shape {
+        let shape = Shape::of_outputs(json!({"regex": regex}).as_object().unwrap().clone());
+        shape.unwrap_or_else(|error| panic!("{}", error.message()))
+    }
+
+    async fn masks(compiler: &Compiler, shape: &Shape, count: usize, prelude: Prelude) -> Vec<Arc<Mask>> {
+        let masks = compiler.masks(shape, count, prelude).await;
+        masks.unwrap_or_else(|error| panic!("{}", error.message()))
+    }
+
     #[tokio::test]
     async fn what_was_found_out_ahead_is_what_a_draw_would_find_out() {
-        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
-        let compiler = Compiler::new(tokenizer, VOCAB, Arc::from([END]));
+        let compiler = compiler();
         let schema = json!({"type": "object", "required": ["a", "b"], "additionalProperties": false,
             "properties": {"a": {"type": "string", "maxLength": 8}, "b": {"type": "integer", "maximum": 999}}});
         let shape = Shape::of_outputs(json!({"json": schema}).as_object().unwrap().clone());
         let shape = shape.unwrap_or_else(|error| panic!("{}", error.message()));
-        let masks = compiler
-            .masks(&shape, 2, Prelude::None)
-            .await
-            .unwrap_or_else(|error| panic!("{}", error.message()));
+        let masks = masks(&compiler, &shape, 2, Prelude::None).await;
         let [alone, ahead] = &masks[..] else { panic!("two were asked for") };
         let mut output = Vec::new();
         for turn in 0.. {
@@ -282,17 +334,111 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn output_keeps_to_one_of_its_alternatives_and_to_either_until_a_token_tells() {
+        let compiler = compiler();
+        let mask = async |shape: &Shape| masks(&compiler, shape, 1, Prelude::None).await.remove(0);
+        let (digits, letters) = (regex("x[0-9]{3}"), regex("x[a-z]{40}|x"));
+        let either = mask(&digits.clone().or(letters.clone())).await;
+        let (digits, letters) = (mask(&digits).await, mask(&letters).await);
+        let both = |output: &[u32]| {
+            let mut both = [allowed(&digits, output), allowed(&letters, output)].concat();
+            both.sort_unstable();
+            both.dedup();
+            both
+        };
+        assert_eq!(allowed(&either, &[]), both(&[]));
+        let begin = allowed(&letters, &[]);
+        let common = *allowed(&digits, &[]).iter().find(|token| begin.contains(token)).unwrap();
+        assert_eq!(allowed(&either, &[common]), both(&[common]), "either");
+        let digit = allowed(&digits, &[common])[0];
+        let letter = *allowed(&letters, &[common]).iter().find(|&&token| token != END).unwrap();
+        // Also after a draw that was made again, with another outcome.
+        for (told, alone) in [(digit, &digits), (letter, &letters), (digit, &digits)] {
+            let output = [common, told];
+            assert_eq!(allowed(&either, &output), allowed(alone, &output));
+            let next = *allowed(alone, &output).iter().find(|&&token| token != END).unwrap();
+            Arc::clone(&either).drawn(next);
+            // So that it is ahead when it is asked again.
+            while either.lock().taken.len() == output.len() {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(allowed(&either, &[common]), both(&[common]), "either again");
+
+        // An end may be drawn, and another token in its place.
+        let masks = either.lock().costs.masks;
+        assert!(both(&[common]).contains(&END));
+        either.prepare(1, END);
+        assert_eq!(allowed(&either, &[common]), both(&[common]), "either after an end");
+        assert_eq!(either.lock().costs.masks, masks, "nothing was asked about an end");
+        assert_eq!(allowed(&either, &[common, digit]), allowed(&digits, &[common, digit]));
+    }
+
+    #[tokio::test]
+    async fn output_goes_on_in_the_alternatives_that_are_left_when_one_fails() {
+        let compiler = compiler();
+        let mask = async |shape: &Shape| masks(&compiler, shape, 1, Prelude::None).await.remove(0);
+        let (digits, letters) = (regex("x[0-9]{3}"), regex("x[a-z]{40}"));
+        let union = digits.clone().or(letters.clone());
+        let (digits, letters) = (mask(&digits).await, mask(&letters).await);
+        let begin = allowed(&letters, &[]);
+        let common = *allowed(&digits, &[]).iter().find(|token| begin.contains(token)).unwrap();
+        let follow = [&digits, &letters].map(|mask| [allowed(mask, &[]), allowed(mask, &[common])].concat());
+        let follow = follow.concat();
+        let never = (200..VOCAB).find(|token| !follow.contains(token));
+        let fail = |mask: &Mask, way: usize| {
+            let told = mask.lock().ways[way].matcher.consume_token(never.unwrap());
+            told.expect_err("it forbids the token");
+        };
+        // Found out when the token is taken, or by the mask that follows it, or when the output goes back.
+        for (failed, left) in [(0, &letters), (1, &digits)] {
+            let taking = mask(&union).await;
+            assert!(!allowed(&taking, &[]).is_empty());
+            fail(&taking, failed);
+            assert_eq!(allowed(&taking, &[common]), allowed(left, &[common]), "{failed}");
+            assert_eq!(allowed(&taking, &[]), allowed(left, &[]), "{failed}: for good");
+            let asking = mask(&union).await;
+            fail(&asking, failed);
+            assert_eq!(allowed(&asking, &[]), allowed(left, &[]), "{failed}");
+            let going_back = mask(&union).await;
+            assert!(!allowed(&going_back, &[common]).is_empty());
+            fail(&going_back, failed);
+            assert_eq!(allowed(&going_back, &[]), allowed(left, &[]), "{failed}");
+        }
+        let none = mask(&union).await;
+        fail(&none, 0);
+        fail(&none, 1);
+        assert!(!none.restrict(&[], &mut vec![0.0; VOCAB as usize]));
+        assert!(!none.fault().unwrap().contains("no alternative"), "{:?}", none.fault());
+    }
+
+    #[tokio::test]
+    async fn many_sequences_have_all_alternatives_each_after_its_own_reasoning() {
+        const CLOSE: u32 = 101;
+        let compiler = compiler();
+        let (digits, letters) = (regex("[0-9]{9}"), regex("[a-z]{40}"));
+        let mask = async |shape: &Shape| masks(&compiler, shape, 1, Prelude::None).await.remove(0);
+        let alone = [mask(&digits).await, mask(&letters).await];
+        // More than share an automaton, and each on its own way.
+        let all = masks(&compiler, &digits.or(letters), 9, Prelude::Opened { close: CLOSE }).await;
+        for (at, mask) in all.iter().enumerate() {
+            let alone = &alone[at % 2];
+            let token = allowed(alone, &[])[at];
+            assert!(allowed(mask, &[token]).contains(&CLOSE), "{at}: reasoning");
+            let begin = allowed(mask, &[token, CLOSE]);
+            assert!(begin.contains(&token), "{at}");
+            assert!(begin.len() > allowed(alone, &[]).len(), "{at}: either");
+            assert_eq!(allowed(mask, &[token, CLOSE, token]), allowed(alone, &[token]), "{at}");
+        }
+    }
+
+    #[tokio::test]
     async fn reasoning_precedes_the_shape_and_may_contain_all_but_its_end() {
         const OPEN: u32 = 100;
         const CLOSE: u32 = 101;
-        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
-        let compiler = Compiler::new(tokenizer, VOCAB, Arc::from([END]));
-        let shape = Shape::of_outputs(json!({"regex": "[0-9]{8}"}).as_object().unwrap().clone());
-        let shape = shape.unwrap_or_else(|error| panic!("{}", error.message()));
-        let mask = async |prelude| {
-            let masks = compiler.masks(&shape, 1, prelude).await;
-            masks.unwrap_or_else(|error| panic!("{}", error.message())).remove(0)
-        };
+        let compiler = compiler();
+        let shape = regex("[0-9]{8}");
+        let mask = async |prelude| masks(&compiler, &shape, 1, prelude).await.remove(0);
         let all: Vec<u32> = (0..VOCAB).filter(|&token| token != END).collect();
         let plain = mask(Prelude::None).await;
         let shaped = allowed(&plain, &[]);
@@ -323,14 +469,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_draw_finds_a_mask_that_is_ready() {
-        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
-        let compiler = Compiler::new(tokenizer, VOCAB, Arc::from([END]));
-        let shape = Shape::of_outputs(json!({"regex": "[a-z]{40}"}).as_object().unwrap().clone());
-        let shape = shape.unwrap_or_else(|error| panic!("{}", error.message()));
-        let masks = compiler
-            .masks(&shape, 1, Prelude::None)
-            .await
-            .unwrap_or_else(|error| panic!("{}", error.message()));
+        let compiler = compiler();
+        let shape = regex("[a-z]{40}");
+        let masks = masks(&compiler, &shape, 1, Prelude::None).await;
         let mask = &masks[0];
         let token = allowed(mask, &[])[0];
         Arc::clone(mask).drawn(token);

@@ -1,14 +1,19 @@
 //! Output that must be something: JSON, a schema's JSON, what a regex or a grammar matches, one of some texts.
 //!
-//! `shape` reads what a request asks, `compiler` turns it into an automaton off the engine thread and within
-//! bounds, `mask` tells the sampler which tokens may follow, `ahead` computes that before the sampler asks. The automata are
-//! llguidance's.
+//! `shape` reads what a request asks, `keywords` and `pattern` know what of a schema can be enforced, `compiler` turns
+//! it into an automaton off the engine thread and within bounds, `mask` tells the sampler which tokens may follow,
+//! `ahead` computes that before the sampler asks, `prelude` knows where the form begins. The automata are llguidance's.
 
 mod ahead;
 mod compiler;
+mod keywords;
 mod mask;
+mod pattern;
+mod prelude;
 mod shape;
 
 pub use compiler::Compiler;
-pub use mask::{Mask, Prelude};
-pub use shape::{Shape, check_schemas, with_options};
+pub use keywords::ready;
+pub use mask::Mask;
+pub use prelude::Prelude;
+pub use shape::{NOT_STRICT, Shape, check_schemas, is_strict, with_options};

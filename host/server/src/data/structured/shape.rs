@@ -3,6 +3,7 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
+use super::keywords;
 use crate::data::fields::{not_supported, object, unknown_field};
 use crate::data::json::Fields;
 use crate::http::ApiError;
@@ -18,6 +19,8 @@ const OFF: &[(&str, Value)] = &[
     ("disable_fallback", Value::Bool(false)),
     ("whitespace_pattern", Value::Null),
 ];
+/// What to do about a keyword that can't be enforced where a request says whether it has to be.
+pub const NOT_STRICT: &str = "; leave it out, or don't ask for `strict`";
 const MAX_SCHEMA_BYTES: usize = 256 << 10;
 /// All schemas of a request together.
 const MAX_SCHEMAS_BYTES: usize = 1 << 20;
@@ -36,16 +39,30 @@ pub struct Shape {
     /// The field that asked for it.
     pub field: &'static str,
     kind: Kind,
+    /// What the output may be instead.
+    instead: Option<Box<Shape>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
     /// JSON of a schema.
-    Schema(Value),
+    Schema {
+        schema: Value,
+        /// Whether a schema with keywords that can't be enforced is refused.
+        strict: bool,
+    },
     /// All of it matches a regular expression.
     Regex(String),
-    /// A grammar in Lark's notation.
+    /// One of some texts, as a grammar in Lark's notation.
+    Choice(String),
+    /// A client's grammar in Lark's notation.
     Lark(String),
+    /// Calls of functions, as a grammar in Lark's notation.
+    Calls {
+        grammar: String,
+        /// The functions. Their schemas are the grammar's first lines.
+        functions: Vec<String>,
+    },
 }
 
 impl Shape {
@@ -65,35 +82,89 @@ impl Shape {
         structured_outputs(object)
     }
 
-    /// A grammar made here.
-    pub fn lark(field: &'static str, grammar: String) -> Self {
-        Self { field, kind: Kind::Lark(grammar) }
+    /// Calls of functions whose schemas are the first lines of a grammar made here, in this order.
+    pub fn calls(field: &'static str, grammar: String, functions: Vec<String>) -> Self {
+        Self::new(field, Kind::Calls { grammar, functions })
     }
 
-    /// Tells equal shapes, whoever asked.
+    fn new(field: &'static str, kind: Kind) -> Self {
+        Self { field, kind, instead: None }
+    }
+
+    /// This, or what it may be instead, or else `other`.
+    pub fn or(mut self, other: Self) -> Self {
+        let instead = match self.instead.take() {
+            Some(instead) => instead.or(other),
+            None => other,
+        };
+        Self { instead: Some(Box::new(instead)), ..self }
+    }
+
+    /// All that the output may be.
+    pub fn alternatives(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |shape| shape.instead.as_deref())
+    }
+
+    /// Whether it describes the whole output, calls included: a grammar can.
+    pub fn covers_calls(&self) -> bool {
+        matches!(self.kind, Kind::Lark(_))
+    }
+
+    /// Tells equal shapes, whoever asked, without what they may be instead.
     pub fn key(&self) -> String {
         match &self.kind {
-            Kind::Schema(schema) => format!("s{schema}"),
+            Kind::Schema { schema, strict: true } => format!("s{schema}"),
+            Kind::Schema { schema, strict: false } => format!("p{schema}"),
             Kind::Regex(regex) => format!("r{regex}"),
-            Kind::Lark(grammar) => format!("l{grammar}"),
+            Kind::Choice(grammar) | Kind::Lark(grammar) | Kind::Calls { grammar, .. } => {
+                format!("l{grammar}")
+            }
         }
     }
 
-    /// As the compiler takes it.
+    /// As the compiler takes it, without what it may be instead.
     pub fn grammar(&self) -> TopLevelGrammar {
         match &self.kind {
-            Kind::Schema(schema) => TopLevelGrammar::from_json_schema(with_options(schema.clone())),
+            Kind::Schema { schema, strict } => {
+                TopLevelGrammar::from_json_schema(with_options(schema.clone(), *strict))
+            }
             Kind::Regex(regex) => TopLevelGrammar::from_regex(regex),
-            Kind::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+            Kind::Choice(grammar) | Kind::Lark(grammar) | Kind::Calls { grammar, .. } => {
+                TopLevelGrammar::from_lark(grammar.clone())
+            }
         }
+    }
+
+    /// A compiler's message about this in terms of the request, which knows functions but no grammar of their calls.
+    pub fn explained(&self, why: &str) -> String {
+        let Kind::Calls { functions, .. } = &self.kind else { return why.to_owned() };
+        // A place in the grammar precedes the message, and an extract follows it.
+        let placed = why.strip_prefix("at ").and_then(|why| why.split_once("): "));
+        let (place, said) = placed.unwrap_or(("", why));
+        let line = place.split('(').next().and_then(|line| line.parse::<usize>().ok());
+        let lines: Vec<&str> = said.lines().take_while(|line| !is_extract(line)).map(str::trim).collect();
+        let said = lines.join(" ");
+        let said = said.strip_prefix("failed to compile JSON schema: ").unwrap_or(&said);
+        let function = match (line, functions.as_slice()) {
+            (_, [only]) => Some(only),
+            (Some(line), _) => line.checked_sub(1).and_then(|at| functions.get(at)),
+            (None, _) => None,
+        };
+        function.map_or_else(|| said.to_owned(), |name| format!("function `{name}`: {said}"))
     }
 }
 
+/// Whether a line of a compiler's message shows a line of the grammar: its number, a bar, and what it says.
+fn is_extract(line: &str) -> bool {
+    line.split_once(" | ").is_some_and(|(number, _)| number.trim().parse::<usize>().is_ok())
+}
+
 /// A schema with this host's rules for white space; a client's own would be an instruction to the compiler. Of
-/// alternatives that overlap an output may fulfil several: no automaton of this kind counts them.
-pub fn with_options(mut schema: Value) -> Value {
+/// alternatives that overlap an output may fulfil several: no automaton of this kind counts them. Unless it is
+/// `strict`, keywords that can't be enforced are ignored.
+pub fn with_options(mut schema: Value, strict: bool) -> Value {
     if let Value::Object(schema) = &mut schema {
-        let options = json!({"whitespace_pattern": WHITE_SPACE, "coerce_one_of": true});
+        let options = json!({"whitespace_pattern": WHITE_SPACE, "coerce_one_of": true, "lenient": !strict});
         schema.insert("x-guidance".to_owned(), options);
     }
     schema
@@ -122,13 +193,14 @@ fn response_format(mut object: Map<String, Value>) -> Result<Option<Shape>, ApiE
     };
     match kind.as_str() {
         "text" => Ok(None),
-        "json_object" => Ok(Some(Shape { field: FORMAT, kind: any_object() })),
+        "json_object" => Ok(Some(Shape::new(FORMAT, any_object()))),
         "json_schema" => {
             let Some(Value::Object(mut inner)) = object.remove("json_schema") else {
                 return Err(ApiError::wrong_type(FORMAT, "`json_schema`, an object, beside its type"));
             };
+            let strict = is_strict(FORMAT, &inner)?;
             let schema = inner.remove("schema").unwrap_or(Value::Null);
-            Ok(Some(Shape { field: FORMAT, kind: checked_schema(FORMAT, schema)? }))
+            Ok(Some(Shape::new(FORMAT, checked_schema(FORMAT, schema, strict, NOT_STRICT)?)))
         }
         other => {
             let shown: String = other.chars().take(64).collect();
@@ -136,6 +208,15 @@ fn response_format(mut object: Map<String, Value>) -> Result<Option<Shape>, ApiE
                 format!("type `{shown}` is not supported; there are text, json_object and json_schema");
             Err(ApiError::invalid(FORMAT, message).code("not_supported"))
         }
+    }
+}
+
+/// Whether a description of a schema asks that all of it be enforced.
+pub fn is_strict(field: &str, described: &Map<String, Value>) -> Result<bool, ApiError> {
+    match described.get("strict") {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(strict)) => Ok(*strict),
+        Some(_) => Err(ApiError::wrong_type(field, "a `strict` of true or false")),
     }
 }
 
@@ -156,9 +237,9 @@ fn structured_outputs(mut object: Map<String, Value>) -> Result<Shape, ApiError>
         ("json", Value::String(text)) => {
             let schema = serde_json::from_str(&text)
                 .map_err(|e| ApiError::invalid(OUTPUTS, format!("json is no JSON schema: {e}")))?;
-            checked_schema(OUTPUTS, schema)?
+            checked_schema(OUTPUTS, schema, true, "; leave it out")?
         }
-        ("json", schema) => checked_schema(OUTPUTS, schema)?,
+        ("json", schema) => checked_schema(OUTPUTS, schema, true, "; leave it out")?,
         ("json_object", Value::Bool(true)) => any_object(),
         ("json_object", _) => return Err(wrong("true")),
         ("regex", Value::String(regex)) => {
@@ -177,16 +258,23 @@ fn structured_outputs(mut object: Map<String, Value>) -> Result<Shape, ApiError>
             return Err(ApiError::invalid(OUTPUTS, error.message()).code("unknown_field"));
         }
     };
-    Ok(Shape { field: OUTPUTS, kind })
+    Ok(Shape::new(OUTPUTS, kind))
 }
 
 fn any_object() -> Kind {
-    Kind::Schema(json!({"type": "object"}))
+    Kind::Schema { schema: json!({"type": "object"}), strict: true }
 }
 
-fn checked_schema(field: &'static str, schema: Value) -> Result<Kind, ApiError> {
+/// `hint` says what to do about a keyword that can't be enforced.
+fn checked_schema(
+    field: &'static str,
+    mut schema: Value,
+    strict: bool,
+    hint: &str,
+) -> Result<Kind, ApiError> {
     check_schema(field, &schema)?;
-    Ok(Kind::Schema(schema))
+    keywords::ready(&mut schema, strict).map_err(|why| ApiError::invalid(field, why + hint))?;
+    Ok(Kind::Schema { schema, strict })
 }
 
 /// The length of a schema that is worth compiling.
@@ -285,5 +373,38 @@ fn choice(list: Vec<Value>) -> Result<Kind, ApiError> {
     if grammar.len() > MAX_GRAMMAR_BYTES {
         return Err(ApiError::invalid(OUTPUTS, format!("choice is longer than {MAX_GRAMMAR_BYTES} bytes")));
     }
-    Ok(Kind::Lark(grammar))
+    Ok(Kind::Choice(grammar))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alternatives_are_kept_in_their_order() {
+        let shape = |field| Shape::calls(field, String::new(), Vec::new());
+        for all in [shape("a").or(shape("b")).or(shape("c")), shape("a").or(shape("b").or(shape("c")))] {
+            let fields: Vec<&str> = all.alternatives().map(|shape| shape.field).collect();
+            assert_eq!(fields, ["a", "b", "c"]);
+        }
+    }
+
+    #[test]
+    fn messages_about_calls_name_the_function_and_show_no_grammar() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let two = Shape::calls("tools", String::new(), names(&["first", "second"]));
+        let one = Shape::calls("tools", String::new(), names(&["only"]));
+        let placed = "at 2(14): failed to compile JSON schema: Unsatisfiable schema: none\n  \
+            while processing #/$defs/a\n   1 | arguments_0: %json {}\n   2 | arguments_1: %json {}\n         ^\n";
+        let said = "Unsatisfiable schema: none while processing #/$defs/a";
+        for (shape, why, explained) in [
+            (&two, placed, format!("function `second`: {said}")),
+            (&one, placed, format!("function `only`: {said}")),
+            (&two, "at 9(1): x | y\n", "x | y".to_owned()),
+            (&two, "it needs too much", "it needs too much".to_owned()),
+            (&one, "it needs too much", "function `only`: it needs too much".to_owned()),
+        ] {
+            assert_eq!(shape.explained(why), explained);
+        }
+    }
 }
