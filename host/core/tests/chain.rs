@@ -236,6 +236,10 @@ fn a_policy_keeps_its_state_when_it_joins_and_leaves_a_chain() {
     assert_eq!(b.own_part_of("a+b", &state), Some(vec![7]));
     assert_eq!(a.own_part_of("a+b", &state), Some(vec![]), "it exported nothing");
     assert_eq!(a.own_part_of("a+b", &only_b), None, "it exported no state, not even an empty one");
+    assert_eq!(a.own_part_of("a+b", &[]), Some(vec![]), "no member exported any");
+    let other = chain(["a", "c"].map(|name| Member::new(name, &log)));
+    assert_eq!(other.own_part_of("a+b", &state), Some(state));
+    assert_eq!(other.own_part_of("a+b", &only_b), None, "no member of this chain exported it");
     assert_eq!(b.own_part_of("b", &[9]), Some(vec![9]));
     assert_eq!(b.own_part_of("a+b", &[9]), None, "this is no state of a chain");
 }

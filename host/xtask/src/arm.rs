@@ -44,6 +44,6 @@ pub fn test() -> Result<(), String> {
     }
     tests.args(["--", "--skip", SKIPPED]);
     tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", c);
-    tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("{emulator} -L {LIBRARIES}"));
+    tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("{emulator} -cpu max -L {LIBRARIES}"));
     run(tests.env("CC_aarch64_unknown_linux_gnu", c).env("CXX_aarch64_unknown_linux_gnu", cpp))
 }

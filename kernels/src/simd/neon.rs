@@ -33,8 +33,8 @@ type Floats = [float32x4_t; 4];
 /// The same of integers.
 type Words = [uint32x4_t; 4];
 
-/// Applies an expression to each quarter. A closure would be a separate function, compiled without the instruction set
-/// if the compiler doesn't inline it.
+/// Applies an expression to each quarter. A closure would be a separate function, compiled without dot products if the
+/// compiler doesn't inline it.
 macro_rules! quarters {
     (|$at:ident| $quarter:expr) => {{
         [
@@ -271,7 +271,7 @@ unsafe fn dot(mut sum: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
     sum
 }
 
-/// As [`dot`], on any CPU. Two products fit 16 bits, four don't.
+/// As [`dot`], on any CPU. One product fits 16 bits; sums have 32.
 #[inline(always)]
 fn multiply_add(sum: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
     // SAFETY: NEON is part of AArch64.

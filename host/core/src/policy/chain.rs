@@ -109,13 +109,15 @@ impl Policy for Chain {
     }
 
     /// Per member: length and bytes of its name, length and bytes of its state; lengths are 32 bits, little-endian.
+    /// Empty if no member has a state.
     fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
-        let mut all = Vec::new();
+        let (mut all, mut any) = (Vec::new(), false);
         for member in &mut self.members {
             let state = member.ask(|policy| policy.export_state())?;
+            any |= !state.is_empty();
             all.extend(framed(&member.name, &state));
         }
-        Ok(all)
+        Ok(if any { all } else { Vec::new() })
     }
 
     /// That of any chain with one of its members, and that of a member that was alone.
@@ -124,7 +126,11 @@ impl Policy for Chain {
     }
 
     fn own_part_of(&self, name: &str, state: &[u8]) -> Option<Vec<u8>> {
-        Some(if self.has(name) { framed(name, state) } else { state.to_vec() })
+        if self.has(name) {
+            return Some(framed(name, state));
+        }
+        let mut members = self.members.iter();
+        members.any(|member| part_of(&member.name, state).is_some()).then(|| state.to_vec())
     }
 
     /// Gives each member the state with its name, from any chain, unless that is empty. After a restart only restarted
@@ -257,8 +263,11 @@ impl Member {
 }
 
 /// A member's state within a chain's. `None` if this is no state of a chain, or one in which the member has none: a chain
-/// that could not export has only what it imported.
+/// that could not export has only what it imported. In one that exported nothing at all, each has an empty state.
 pub(super) fn part_of(member: &str, state: &[u8]) -> Option<Vec<u8>> {
+    if state.is_empty() {
+        return Some(Vec::new());
+    }
     let own = frames(state)?.into_iter().find(|(name, _)| *name == member.as_bytes());
     own.map(|(_, state)| state.to_vec())
 }

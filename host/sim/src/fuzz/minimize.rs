@@ -79,18 +79,13 @@ impl Search<'_> {
     /// Plainer policies and requests.
     fn make_plain(&mut self, best: &mut (Case, Violation)) {
         for slot in 0..best.0.setup.policies.len() {
-            let plainer: [fn(&mut Script); 5] = [
-                |s| s.evil = 0,
-                |s| s.slow_us = 0,
-                |s| s.style = Style::Plain,
-                |s| s.also.clear(),
-                |s| s.also.truncate(1),
-            ];
-            for plain in plainer {
-                let mut candidate = best.0.clone();
-                plain(&mut candidate.setup.policies[slot]);
-                self.take(best, candidate);
-            }
+            self.make_script_plain(best, |case| Some(&mut case.setup.policies[slot]));
+        }
+        for at in 0..best.0.ops.len() {
+            self.make_script_plain(best, |case| match &mut case.ops[at] {
+                Op::Swap { script, .. } => Some(script),
+                _ => None,
+            });
         }
         let settings: [fn(&mut Setup); 4] = [
             |s| s.unaided = false,
@@ -107,6 +102,27 @@ impl Search<'_> {
             if matches!(best.0.ops[at], Op::Submit(_)) {
                 self.make_ask_plain(best, at);
             }
+        }
+    }
+
+    fn make_script_plain(
+        &mut self,
+        best: &mut (Case, Violation),
+        script: impl Fn(&mut Case) -> Option<&mut Script>,
+    ) {
+        let plainer: [fn(&mut Script); 6] = [
+            |s| s.evil = 0,
+            |s| s.slow_us = 0,
+            |s| s.style = Style::Plain,
+            |s| s.also.clear(),
+            |s| s.also.truncate(1),
+            |s| s.also = s.also.split_off(s.also.len().min(1)),
+        ];
+        for plain in plainer {
+            let mut candidate = best.0.clone();
+            let Some(script) = script(&mut candidate) else { return };
+            plain(script);
+            self.take(best, candidate);
         }
     }
 

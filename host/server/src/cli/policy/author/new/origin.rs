@@ -146,6 +146,21 @@ mod tests {
             assert!(library.contains("NAME: &'static str = env!(\"CARGO_PKG_NAME\");"), "{policy:?}");
             assert!(copy.sources.iter().any(|(path, _)| *path == "src/tests.rs"), "{policy:?}");
             assert!(copy.dependencies.contains(&"infer-policy-sdk"), "{policy:?}");
+            // What it needs is in the new workspace, and its baselines need nothing more for tests.
+            let needed = copy.baselines.iter().flat_map(|baseline| &baseline.dependencies);
+            for needed in needed.chain(&copy.dependencies) {
+                assert!(
+                    super::super::WORKSPACE.contains(&format!("\n{needed} = ")),
+                    "{needed} of {policy:?}"
+                );
+            }
+            for baseline in &copy.baselines {
+                assert!(
+                    dependencies(baseline.files, "[dev-dependencies]").is_empty(),
+                    "{}",
+                    baseline.package
+                );
+            }
         }
     }
 }
