@@ -9,7 +9,9 @@ pub const WASM_TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip2"];
 
 /// The workspace root.
 pub fn root() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // As `cargo run` tells it: this program may have been built from another clone that shares the target folder.
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let manifest = manifest.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
     manifest.ancestors().nth(2).expect("host/xtask is two folders below the root").to_owned()
 }
 

@@ -1,6 +1,7 @@
 //! Accepts a bounded number of connections, serves each with hyper, and shuts them down gracefully.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::guard::{Guarded, Patience, Phase, ServedBody};
@@ -27,6 +28,10 @@ const BUFFER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 /// Most bytes of one request's head.
 const MAX_HEAD_BYTES: usize = 32 << 10;
+/// Most connections that the kernel keeps until they are accepted; it lowers this to `net.core.somaxconn`. Beyond it,
+/// Linux drops handshakes, which peers repeat only after a second, and may reset those that it answered with a SYN
+/// cookie. The standard library's 128 are fewer than a load generator opens at once.
+const BACKLOG: u32 = 4_096;
 /// Pause after a failed accept. It may have run out of file descriptors, which other connections free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Most bytes drained after the host ends a connection: closing a socket with unread bytes resets it, and the
@@ -61,8 +66,8 @@ type HandlerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 impl Listener {
     /// Binds to a port; 0 selects a free one.
-    pub async fn bind(host: &str, port: u16) -> std::io::Result<Self> {
-        let socket = TcpListener::bind((host, port)).await?;
+    pub async fn bind(host: &str, port: u16) -> io::Result<Self> {
+        let socket = listen(host, port).await?;
         let address = socket.local_addr()?;
         Ok(Self { socket, address })
     }
@@ -108,6 +113,26 @@ impl Listener {
         drop((self.socket, running));
         let _ = all_closed.recv().await;
     }
+}
+
+/// Listens at the first address of `host` that can be bound.
+pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+    for address in tokio::net::lookup_host((host, port)).await? {
+        match listen_at(address) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restarted host binds although connections of the one before it linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// One open connection.
@@ -202,5 +227,22 @@ impl Future for InfallibleFuture {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
         self.0.as_mut().poll(cx).map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer whose handshake was dropped repeats it, in vain as long as nobody accepts.
+    #[tokio::test]
+    async fn bursts_of_connections_wait_in_the_backlog() {
+        let of_kernel = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
+        let most = of_kernel.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(128);
+        let listener = Listener::bind("127.0.0.1", 0).await.unwrap();
+        let burst = (0..most.min(400)).map(|_| TcpStream::connect(listener.address));
+        let connected = futures_util::future::try_join_all(burst);
+        let connected = tokio::time::timeout(Duration::from_secs(30), connected).await;
+        assert_eq!(connected.expect("each handshake is answered").unwrap().len(), most.min(400));
     }
 }
