@@ -2,7 +2,8 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::config::{Config, ConfigError};
 use crate::data::{Compiler, PendingTemplate};
 use crate::engine::{Clock, EngineHandle};
-use crate::http::{ApiError, BodyRoom, Room, Tls, Unsent};
+use crate::http::{ApiError, BodyRoom, Connections, Room, Tls, Unsent};
 use crate::metrics::{Recorder, Scrapes};
 use crate::otel::Traces;
 use crate::policies::PolicyManager;
@@ -40,8 +41,8 @@ pub struct App {
     pub shutdown: watch::Receiver<bool>,
     /// TLS of the data plane.
     pub tls: Option<Arc<Tls>>,
-    /// Open connections of the data plane.
-    pub connections: Arc<AtomicUsize>,
+    /// Connections of the data plane.
+    pub connections: Connections,
     /// Responses of the data plane that are not sent yet.
     pub unsent: Unsent,
     /// Memory shared by the bodies of the data plane.
@@ -137,7 +138,7 @@ impl App {
             clock,
             tenants,
             tls,
-            connections: Arc::default(),
+            connections: Connections::default(),
             unsent: Unsent::default(),
             recorder: Recorder::default(),
             scrapes: Scrapes::default(),
@@ -157,6 +158,14 @@ impl App {
     /// The model, or a 503 while it is loading.
     pub fn served(&self) -> Result<&Served, ApiError> {
         self.served.get().ok_or_else(|| ApiError::unavailable("loading", "the model is still loading"))
+    }
+
+    /// Whether only this machine is meant to reach the host, without keys.
+    pub fn is_for_this_machine(&self) -> bool {
+        let host = self.config.host.as_str();
+        let loopback =
+            host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        loopback && !self.tenants.need_keys()
     }
 
     /// Whether new requests are refused because the host is shutting down.

@@ -16,6 +16,8 @@ mod policy;
 mod serve;
 mod sim;
 
+pub use serve::raise_open_files;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};

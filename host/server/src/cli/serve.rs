@@ -11,9 +11,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::Failure;
 use super::flags::Flags;
 use crate::config::{Config, ConfigError, Environment};
+use crate::http::WAITING_ROOM;
 use crate::log::{self, Queue};
 use crate::notify;
-use crate::serve::{self, RunningServer};
+use crate::serve::{self, ADMIN_CONNECTIONS, RunningServer};
 
 /// Text below the flags.
 pub const AFTER_HELP: &str = "\
@@ -27,6 +28,8 @@ Try:  curl -N localhost:8000/v1/completions -d '{\"model\":\"demo\",\"prompt\":\
 
 /// How long streams may take to report that the engine has stopped, and then everything to close.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// Open files that are no connections of the two planes: logs, models, policies, sockets of KV events.
+const OTHER_FILES: u64 = 512;
 /// How long stderr may take for the last lines of the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -55,9 +58,9 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
 
 fn serve_until_signal(args: ServeArgs, log: &Arc<Queue>) -> Result<(), Failure> {
     log::start_queued("info", log)?;
-    let config = args.flags.config()?;
+    let mut config = args.flags.config()?;
     warn_of_variables(&config)?;
-    raise_open_files();
+    fit_connections(&mut config);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     let outcome = runtime.block_on(async {
@@ -150,15 +153,53 @@ fn warn_of_variables(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Raises the soft limit of open files: every stream is a connection, and the usual 1,024 are fewer than may
-/// wait.
-pub fn raise_open_files() {
+/// Makes the limit of open files large enough for all connections, or the connections few enough: without a
+/// descriptor left, not even the admin plane can be reached.
+fn fit_connections(config: &mut Config) {
+    let places = config.bounds.max_connections as u64;
+    let others = (ADMIN_CONNECTIONS + 2 * WAITING_ROOM) as u64 + OTHER_FILES;
+    let limit = raise_open_files(places + others);
+    let fitting = places_within(limit, others);
+    if fitting < places {
+        tracing::warn!(
+            "open files are limited to {limit} (`ulimit -n`): --max-connections is {fitting} instead of {places}"
+        );
+        config.bounds.max_connections = fitting as usize;
+    }
+}
+
+/// The connections for which a limit of open files has room, beside `others`. At least a quarter of a limit that is
+/// too low for the host anyway.
+fn places_within(limit: u64, others: u64) -> u64 {
+    limit.saturating_sub(others).max(limit / 4).max(1)
+}
+
+/// Raises the soft limit of open files to `wanted`, or as far as the hard one allows: the usual 1,024 are fewer than
+/// the connections may be. Returns the limit.
+pub fn raise_open_files(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(1 << 16).min(1 << 16);
-    if limit.current.is_some_and(|now| now < wanted) {
-        let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
-        if let Err(error) = setrlimit(Resource::Nofile, raised) {
-            tracing::warn!("can't raise the limit of open files: {error}");
+    let current = limit.current.unwrap_or(u64::MAX);
+    let raised = limit.maximum.map_or(wanted, |most| most.min(wanted));
+    if raised <= current {
+        return current;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }) {
+        Ok(()) => raised,
+        Err(error) => {
+            tracing::warn!("can't raise the limit of open files from {current} to {raised}: {error}");
+            current
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_the_rest() {
+        assert_eq!(places_within(6_000, 1_000), 5_000);
+        assert_eq!(places_within(64, 1_000), 16);
+        assert_eq!(places_within(1, 1_000), 1);
     }
 }

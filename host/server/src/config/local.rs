@@ -1,6 +1,6 @@
 //! Where and how a host with given settings listens, and where it is reached from its own machine.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
 use super::parse::{non_empty, path};
@@ -9,8 +9,16 @@ use super::{ConfigError, Settings, parse};
 
 /// Host and port of the data plane.
 pub(super) fn data_address(all: &Settings) -> Result<(String, u16), ConfigError> {
-    let host = read(all, "host", "127.0.0.1".to_owned(), non_empty)?;
+    let host = read(all, "host", "127.0.0.1".to_owned(), |text| non_empty(text).map(without_brackets))?;
     Ok((host, read(all, "port", 8000, |t| parse::number(t, 0, u16::MAX))?))
+}
+
+/// An IPv6 address may come as URLs write it.
+fn without_brackets(host: String) -> String {
+    match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(inside) if inside.parse::<Ipv6Addr>().is_ok() => inside.to_owned(),
+        _ => host,
+    }
 }
 
 /// Certificate and key of the data plane, both or none.
@@ -78,6 +86,7 @@ mod tests {
             (&[("host", "0.0.0.0")], "http://127.0.0.1:8000"),
             (&[("host", "::"), ("port", "9")], "http://[::1]:9"),
             (&[("host", "fe80::1")], "http://[fe80::1]:8000"),
+            (&[("host", "[::1]")], "http://[::1]:8000"),
             (&[("host", "gpu-box")], "http://gpu-box:8000"),
             (&tls, "https://127.0.0.1:8000"),
             (&[("policy-config", "/nonexistent.json")], "http://127.0.0.1:8000"),

@@ -13,7 +13,7 @@ use super::{chat, completions, models, openapi};
 use crate::app::{App, Health};
 use crate::config::{Config, MetricsPlane};
 use crate::http::{
-    AllowedOrigins, Answer, ApiError, BodyLimits, ReadBody, RequestId, discard, json, read_body,
+    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ReadBody, RequestId, discard, json, read_body,
 };
 use crate::metrics;
 use crate::tenants::Tenant;
@@ -185,8 +185,19 @@ fn enter<'a>(app: &App, found: Option<Found<'a>>, head: &Parts) -> Result<Entry<
     if route.open {
         return Ok(Entry::Request((route, parameter), None));
     }
+    if head.extensions.get::<Crowded>().is_some() {
+        let message = format!(
+            "the host has as many connections as it may have ({}, --max-connections), and none is idle; try again later",
+            app.config.bounds.max_connections
+        );
+        return Err(ApiError::unavailable("too_many_connections", message).close());
+    }
     if let Some(origins) = &app.config.allowed_origins {
         origins.check(&head.headers)?;
+    }
+    if app.is_for_this_machine() {
+        let listed = app.config.allowed_origins.as_ref();
+        AllowedOrigins::check_name(listed, &app.config.host, &head.headers)?;
     }
     let tenant = Some(app.tenants.authenticate(&head.headers)?);
     Ok(Entry::Request((route, parameter), tenant))

@@ -2,8 +2,12 @@
 //!
 //! A browser shows a page the response of another origin only if the response allows it. Before it sends JSON
 //! or an API key, it asks with a request of its own, the preflight. Other requests of pages that aren't listed are
-//! refused, except on paths that need no key. None of this keeps other programs out: they send whatever origin
+//! refused, except on paths that need no key. A host for its own machine alone also refuses pages that give it a name
+//! of theirs (DNS rebinding: their server's name suddenly means 127.0.0.1, so to the browser nothing is cross-origin).
+//! None of this keeps other programs out: they send whatever origin
 //! they like, or none.
+
+use std::net::Ipv4Addr;
 
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -54,15 +58,23 @@ impl AllowedOrigins {
     /// 403 for an origin that isn't allowed.
     pub fn check(&self, request: &HeaderMap) -> Result<(), ApiError> {
         let Some(origin) = request.get(ORIGIN).map(HeaderValue::as_bytes) else { return Ok(()) };
-        let own = request.get(HOST).is_some_and(|host| {
-            [&b"http://"[..], b"https://"].iter().any(|of| origin.strip_prefix(*of) == Some(host.as_bytes()))
-        });
-        if own || self.allowed(request).is_some() {
+        if own_name(request).is_some() || self.allowed(request).is_some() {
             return Ok(());
         }
-        let shown: String = String::from_utf8_lossy(origin).chars().take(128).collect();
-        let message = format!("pages of `{shown}` may not use this host (--allowed-origins)");
-        Err(ApiError::new(StatusCode::FORBIDDEN, "origin_not_allowed", message))
+        Err(refused(origin, "may not use this host"))
+    }
+
+    /// Refuses a request of a page that reached a host for this machine alone by a name that means this machine only
+    /// to that page's browser. `own` is the name or address at which the host listens.
+    ///
+    /// # Errors
+    /// 403 for a page of such a name, unless `listed` has its origin.
+    pub fn check_name(listed: Option<&Self>, own: &str, request: &HeaderMap) -> Result<(), ApiError> {
+        let (Some(name), Some(origin)) = (own_name(request), request.get(ORIGIN)) else { return Ok(()) };
+        if means_this_machine(name, own) || listed.is_some_and(|listed| listed.allowed(request).is_some()) {
+            return Ok(());
+        }
+        Err(refused(origin.as_bytes(), "may not use this host, which is for its own machine, by that name"))
     }
 
     /// Responds to a preflight for a path that accepts `method`, with any headers.
@@ -102,6 +114,32 @@ impl AllowedOrigins {
             Self::Listed(all) => request.get(ORIGIN).filter(|origin| all.contains(origin)).cloned(),
         }
     }
+}
+
+/// The host's name, with any port, in a request of a page whose origin has the same one.
+fn own_name(request: &HeaderMap) -> Option<&str> {
+    let origin = request.get(ORIGIN)?.to_str().ok()?;
+    let name = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"))?;
+    (request.get(HOST)?.as_bytes() == name.as_bytes()).then_some(name)
+}
+
+/// Whether a name of a URL, with any port, is an address, or a name that means the machine that asks, or `own`.
+fn means_this_machine(name: &str, own: &str) -> bool {
+    let host = match name.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => name,
+    };
+    host.starts_with('[')
+        || host.parse::<Ipv4Addr>().is_ok()
+        || host == "localhost"
+        || host.ends_with(".localhost")
+        || host.eq_ignore_ascii_case(own)
+}
+
+fn refused(origin: &[u8], why: &str) -> ApiError {
+    let shown: String = String::from_utf8_lossy(origin).chars().take(128).collect();
+    let message = format!("pages of `{shown}` {why} (--allowed-origins)");
+    ApiError::new(StatusCode::FORBIDDEN, "origin_not_allowed", message)
 }
 
 /// Parses one origin. Schemes other than http are those of apps and browser extensions.
@@ -154,6 +192,17 @@ mod tests {
         ] {
             let error = AllowedOrigins::parse(wrong).unwrap_err();
             assert!(error.contains("SCHEME://HOST"), "{wrong}: {error}");
+        }
+    }
+    #[test]
+    fn names_that_mean_this_machine_are_known() {
+        for name in
+            ["localhost:8000", "localhost", "127.0.0.1:8000", "[::1]:8000", "[::1]", "a.localhost", "gpu:1"]
+        {
+            assert!(means_this_machine(name, "gpu"), "{name}");
+        }
+        for name in ["evil.example:8000", "localhost.evil.example", "gpu.evil", "127.0.0.1.evil", "x"] {
+            assert!(!means_this_machine(name, "gpu"), "{name}");
         }
     }
 }

@@ -4,6 +4,7 @@
 //!   long as the peer advertises a zero window, so such a connection would never end.
 //! - Separate timeouts for idle connections and for request heads: hyper has one timer for both, and
 //!   connections that a proxy keeps alive need a longer one.
+//! - A connection between two requests closes when another needs its place (see `places`).
 //! - Disconnect detection during a request: hyper notices that the peer has left only if no bytes follow the
 //!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them.
 //! - Error bodies: hyper responds to a malformed head with a bare status. That response is replaced by one
@@ -21,6 +22,8 @@ use std::time::Duration;
 use futures_util::task::AtomicWaker;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep};
 
 use super::{ApiError, Body, Unsent, wire};
@@ -148,6 +151,12 @@ pub struct Guarded<T> {
     in_head: bool,
     /// The read timer expired after a part of a head.
     late_head: bool,
+    /// Wakes the connection that has been idle longest when its place is needed.
+    make_room: Arc<Notify>,
+    /// Registered with `make_room`, while idle.
+    idle: Option<Pin<Box<OwnedNotified>>>,
+    /// It closed to make room.
+    made_room: bool,
     write: Timer,
     /// The unsent rest of a response that replaces hyper's.
     instead: Vec<u8>,
@@ -177,7 +186,7 @@ impl Timer {
 
 impl<T> Guarded<T> {
     /// Wraps a fresh connection.
-    pub fn new(inner: T, patience: Patience, phase: Arc<Phase>) -> Self {
+    pub fn new(inner: T, patience: Patience, phase: Arc<Phase>, make_room: Arc<Notify>) -> Self {
         Self {
             inner,
             patience,
@@ -186,6 +195,9 @@ impl<T> Guarded<T> {
             read: Timer::new(patience.head),
             in_head: false,
             late_head: false,
+            make_room,
+            idle: None,
+            made_room: false,
             write: Timer::new(patience.write),
             instead: Vec::new(),
             ahead: Vec::new(),
@@ -200,6 +212,19 @@ impl<T> Guarded<T> {
     /// Whether it ended because the rest of a head did not arrive in time.
     pub fn ended_in_head(&self) -> bool {
         self.late_head
+    }
+
+    /// Whether it ended because another connection needed its place.
+    pub fn made_room(&self) -> bool {
+        self.made_room
+    }
+
+    /// Whether another connection needs the place of this one, which is idle.
+    fn must_make_room(&mut self, cx: &mut Context<'_>) -> bool {
+        let make_room = &self.make_room;
+        let idle = self.idle.get_or_insert_with(|| Box::pin(Arc::clone(make_room).notified_owned()));
+        self.made_room = idle.as_mut().poll(cx).is_ready();
+        self.made_room
     }
 
     fn note_requests(&mut self) {
@@ -262,6 +287,10 @@ impl<T: Read + Unpin> Read for Guarded<T> {
         self.note_requests();
         let polled = self.poll_next(cx, buf);
         self.phase.connection.register(cx.waker());
+        if polled.is_ready() {
+            // If this connection was to make room, the next idle one does.
+            self.idle = None;
+        }
         if self.phase.serving.load(Ordering::Acquire) {
             return polled;
         }
@@ -274,6 +303,9 @@ impl<T: Read + Unpin> Read for Guarded<T> {
         }
         let waits_for_first = self.seen == 0 || self.in_head;
         let patience = if waits_for_first { self.patience.head } else { self.patience.idle };
+        if !waits_for_first && self.must_make_room(cx) {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "its place is needed")));
+        }
         if self.read.passed(patience, cx) {
             self.late_head = self.in_head;
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "no request came in time")));

@@ -5,8 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use hyper::Request;
@@ -14,11 +13,13 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::guard::{Guarded, Patience, Phase, ServedBody};
+use super::places::{Connections, Crowded, Places};
 use super::tls::Tls;
 use super::{Answer, ApiError, Unsent, wire};
 
@@ -34,23 +35,35 @@ const MAX_HEAD_BYTES: usize = 32 << 10;
 const BACKLOG: u32 = 4_096;
 /// Pause after a failed accept. It may have run out of file descriptors, which other connections free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Pause between warnings of failed accepts.
+const WARNING_PAUSE: Duration = Duration::from_secs(5);
 /// Most bytes drained after the host ends a connection: closing a socket with unread bytes resets it, and the
 /// peer would not see its last response.
 const LINGER_BYTES: u64 = 1 << 20;
 /// Longest time spent draining.
 const LINGER_TIME: Duration = Duration::from_millis(500);
+/// Longest wait for the head of a request in the waiting room.
+const CROWDED_HEAD: Duration = Duration::from_secs(5);
+/// A peer that was silent for this many seconds is probed this often, and so many probes may stay unanswered. Devices
+/// between two networks forget connections that are silent for some minutes.
+#[cfg(target_os = "linux")]
+const PROBE_AFTER: Duration = Duration::from_secs(30);
+#[cfg(target_os = "linux")]
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+#[cfg(target_os = "linux")]
+const PROBES: u32 = 3;
 
 /// Limits of a listener, and its encryption.
 #[derive(Clone)]
 pub struct ListenerOptions {
-    /// Most open connections; more wait in the kernel's backlog.
+    /// Most open connections. More make idle ones close, or are served one `Crowded` request each (see `places`).
     pub max_connections: usize,
     /// Timeouts for silent peers.
     pub patience: Patience,
     /// Plain HTTP if absent.
     pub tls: Option<Arc<Tls>>,
-    /// Counts open connections, for the metrics.
-    pub open: Arc<AtomicUsize>,
+    /// Counts connections, for the metrics.
+    pub connections: Connections,
     /// Counts responses until they are sent, for the shutdown.
     pub unsent: Unsent,
 }
@@ -79,15 +92,18 @@ impl Listener {
         H: Fn(SocketAddr, Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        let permits = Arc::new(Semaphore::new(options.max_connections));
+        if let Err(error) = watch_for_lost_peers(&self.socket, options.patience.write) {
+            tracing::warn!("can't have the system look for peers that vanished: {error}");
+        }
+        let places = Places::new(options.max_connections, options.connections.clone());
         let (running, mut all_closed) = mpsc::channel::<()>(1);
+        let mut last_warning: Option<Instant> = None;
         loop {
             let next = async {
-                let permit =
-                    Arc::clone(&permits).acquire_owned().await.expect("the semaphore is never closed");
-                (self.socket.accept().await, permit)
+                let place = places.next().await;
+                (self.socket.accept().await, place)
             };
-            let (accepted, permit) = tokio::select! {
+            let (accepted, place) = tokio::select! {
                 next = next => next,
                 _ = shutdown.wait_for(|stop| *stop) => break,
             };
@@ -96,16 +112,27 @@ impl Listener {
                     // A socket for both versions of IP shows IPv4 addresses inside IPv6 ones.
                     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                     let (handler, shutdown, running) = (handler.clone(), shutdown.clone(), running.clone());
-                    let handler = move |request| handler(peer, request);
-                    let options = options.clone();
+                    let (options, places) = (options.clone(), places.clone());
                     tokio::spawn(async move {
-                        let counted = Counted::new(&options.open);
-                        open(stream, &options, shutdown, handler).await;
-                        drop((counted, permit, running));
+                        let counted = options.connections.enter();
+                        let place = places.settle(place).await;
+                        let crowded = place.crowded;
+                        let handler = move |mut request: Request<Incoming>| {
+                            if crowded {
+                                request.extensions_mut().insert(Crowded);
+                            }
+                            handler(peer, request)
+                        };
+                        let entry = Entry { options: &options, places: &places, crowded };
+                        open(stream, entry, shutdown, handler).await;
+                        drop((counted, place, running));
                     });
                 }
                 Err(error) => {
-                    tracing::warn!("can't accept a connection: {error}");
+                    if last_warning.is_none_or(|last| last.elapsed() > WARNING_PAUSE) {
+                        tracing::warn!("can't accept connections: {error}");
+                        last_warning = Some(Instant::now());
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -135,33 +162,50 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// One open connection.
-struct Counted<'a>(&'a AtomicUsize);
+/// Has the system end connections whose peer vanished without a word, also while there is nothing to send: requests
+/// may wait for long, and hold blocks. Accepted sockets inherit it.
+fn watch_for_lost_peers(socket: &TcpListener, write: Duration) -> io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    #[cfg(target_os = "linux")]
+    {
+        sockopt::set_tcp_keepidle(socket, PROBE_AFTER)?;
+        sockopt::set_tcp_keepintvl(socket, PROBE_EVERY)?;
+        sockopt::set_tcp_keepcnt(socket, PROBES)?;
+        // Data that nobody acknowledges; the default gives up after a quarter of an hour.
+        let most = u32::try_from(write.as_millis()).unwrap_or(u32::MAX).min(i32::MAX as u32);
+        sockopt::set_tcp_user_timeout(socket, most)?;
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = write;
+    Ok(())
+}
 
-impl<'a> Counted<'a> {
-    fn new(open: &'a AtomicUsize) -> Self {
-        open.fetch_add(1, Ordering::Relaxed);
-        Self(open)
+/// How a connection was let in.
+#[derive(Clone, Copy)]
+struct Entry<'a> {
+    options: &'a ListenerOptions,
+    places: &'a Places,
+    crowded: bool,
+}
+
+impl Entry<'_> {
+    fn patience(&self) -> Patience {
+        let all = self.options.patience;
+        if self.crowded { Patience { head: all.head.min(CROWDED_HEAD), ..all } } else { all }
     }
 }
 
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-async fn open<H, F>(stream: TcpStream, options: &ListenerOptions, shutdown: watch::Receiver<bool>, handler: H)
+async fn open<H, F>(stream: TcpStream, entry: Entry<'_>, shutdown: watch::Receiver<bool>, handler: H)
 where
     H: Fn(Request<Incoming>) -> F + Unpin,
     F: Future<Output = Answer> + Send + 'static,
 {
     let _ = stream.set_nodelay(true);
-    let Some(tls) = &options.tls else {
-        return serve_connection(stream, options, shutdown, handler).await;
+    let Some(tls) = &entry.options.tls else {
+        return serve_connection(stream, entry, shutdown, handler).await;
     };
-    match tokio::time::timeout(options.patience.head, tls.accept(stream)).await {
-        Ok(Ok(stream)) => serve_connection(stream, options, shutdown, handler).await,
+    match tokio::time::timeout(entry.patience().head, tls.accept(stream)).await {
+        Ok(Ok(stream)) => serve_connection(stream, entry, shutdown, handler).await,
         Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
         Err(_) => tracing::debug!("a TLS handshake took too long"),
     }
@@ -169,7 +213,7 @@ where
 
 async fn serve_connection<S, H, F>(
     stream: S,
-    options: &ListenerOptions,
+    entry: Entry<'_>,
     mut shutdown: watch::Receiver<bool>,
     handler: H,
 ) where
@@ -177,7 +221,7 @@ async fn serve_connection<S, H, F>(
     H: Fn(Request<Incoming>) -> F + Unpin,
     F: Future<Output = Answer> + Send + 'static,
 {
-    let phase = Arc::new(Phase::new(options.unsent.clone()));
+    let phase = Arc::new(Phase::new(entry.options.unsent.clone()));
     let for_service = Arc::clone(&phase);
     let service = service_fn(move |request| {
         let serving = for_service.begin();
@@ -186,12 +230,15 @@ async fn serve_connection<S, H, F>(
             Box::pin(async move { answer.await.map(|body| ServedBody::new(body, serving).boxed_unsync()) });
         InfallibleFuture(served)
     });
+    let guarded =
+        Guarded::new(TokioIo::new(stream), entry.patience(), phase, Arc::clone(&entry.places.make_room));
     let mut connection = http1::Builder::new()
+        .keep_alive(!entry.crowded)
         .header_read_timeout(None)
         .max_headers(MAX_HEADERS)
         .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(BUFFER_BYTES)
-        .serve_connection(Guarded::new(TokioIo::new(stream), options.patience, phase), service);
+        .serve_connection(guarded, service);
     let mut stopping = pin!(shutdown.wait_for(|stop| *stop));
     let mut told = false;
     let result = poll_fn(|cx| {
@@ -203,6 +250,9 @@ async fn serve_connection<S, H, F>(
     })
     .await;
     let guarded = connection.into_parts().io;
+    if guarded.made_room() {
+        entry.options.connections.note_made_room();
+    }
     // An idle connection that timed out has no request to respond to.
     let late_head = guarded.ended_in_head();
     let mut stream = guarded.into_inner().into_inner();
@@ -244,5 +294,21 @@ mod tests {
         let connected = futures_util::future::try_join_all(burst);
         let connected = tokio::time::timeout(Duration::from_secs(30), connected).await;
         assert_eq!(connected.expect("each handshake is answered").unwrap().len(), most.min(400));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn accepted_connections_look_for_vanished_peers() {
+        let listener = Listener::bind("127.0.0.1", 0).await.unwrap();
+        for (write, user_timeout) in [(60, 60_000), (u64::MAX / 2, i32::MAX as u32)] {
+            watch_for_lost_peers(&listener.socket, Duration::from_secs(write)).unwrap();
+            let _peer = TcpStream::connect(listener.address).await.unwrap();
+            let (stream, _) = listener.socket.accept().await.unwrap();
+            assert!(sockopt::socket_keepalive(&stream).unwrap());
+            assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), PROBE_AFTER);
+            assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), PROBE_EVERY);
+            assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), PROBES);
+            assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), user_timeout);
+        }
     }
 }

@@ -219,8 +219,23 @@ fn histograms(registry: &mut Registry, app: &App) {
 fn process(f: &mut Families, app: &App) {
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     f.family("infer_build_info", "This build", Kind::Gauge, vec![(version, 1.0)]);
-    let open = app.connections.load(Ordering::Relaxed);
-    f.gauge("infer_http_connections", "Open connections of the data plane", open as f64);
+    let connections = &app.connections;
+    f.gauge("infer_http_connections", "Open connections of the data plane", connections.open() as f64);
+    f.gauge(
+        "infer_http_connections_limit",
+        "Connections of the data plane that may be open at once",
+        app.config.bounds.max_connections as f64,
+    );
+    f.counter(
+        "infer_http_connections_closed_for_others",
+        "Idle connections of the data plane that were closed because others needed their places",
+        connections.made_room(),
+    );
+    f.counter(
+        "infer_http_connections_without_place",
+        "Connections of the data plane that found no place; their requests are refused",
+        connections.crowded(),
+    );
     f.gauge("process_start_time_seconds", "Unix time of the start", app.clock.started_unix_s() as f64);
     // Without a limit it is the largest number, as Prometheus' own clients have it.
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

@@ -26,6 +26,7 @@ use crate::tenants::Tenants;
 pub use error::StartError;
 use load::start_engine;
 pub use load::{MakeExecutor, initial_policies};
+pub use planes::ADMIN_CONNECTIONS;
 use planes::{admin_token, open_tls, serve_planes, warn_of_open_doors};
 use upkeep::watch_over;
 

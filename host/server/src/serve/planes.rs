@@ -14,11 +14,11 @@ use crate::admin::token::{Token, TokenFile};
 use crate::app::App;
 use crate::config::{Config, ConfigError};
 use crate::data;
-use crate::http::{Listener, ListenerOptions, Patience, Tls, Unsent};
+use crate::http::{Connections, Listener, ListenerOptions, Patience, Tls, Unsent};
 use crate::tenants::Tenants;
 
 /// Maximum connections of the admin plane: a few consoles and scripts.
-const ADMIN_CONNECTIONS: usize = 64;
+pub const ADMIN_CONNECTIONS: usize = 64;
 
 /// Accepts connections on both planes.
 pub(super) fn serve_planes(
@@ -35,14 +35,14 @@ pub(super) fn serve_planes(
         max_connections: bounds.max_connections,
         patience,
         tls: app.tls.clone(),
-        open: Arc::clone(&app.connections),
+        connections: app.connections.clone(),
         unsent: app.unsent.clone(),
     };
     let admin_options = ListenerOptions {
         max_connections: ADMIN_CONNECTIONS,
         patience,
         tls: None,
-        open: Arc::default(),
+        connections: Connections::default(),
         unsent: Unsent::default(),
     };
     let for_data = Arc::clone(app);

@@ -336,6 +336,19 @@ fn lack_of_memory_is_named() {
     assert!(!said.contains("overflow"), "{said}");
 }
 
+#[test]
+fn connections_fit_the_limit_of_open_files() {
+    let home = Home::new();
+    for (before, places) in [("ulimit -n 2000", 912), ("ulimit -S -n 256", 3_000)] {
+        let host = Host::start(home.serve(before, &["--max-connections", "3000"]));
+        let mut metrics = String::new();
+        host.send("GET /metrics", "", "").read_to_string(&mut metrics).unwrap();
+        let limit = format!("\ninfer_http_connections_limit {places}.0\n");
+        assert!(metrics.contains(&limit), "{before}: {metrics}");
+        host.ends();
+    }
+}
+
 /// A copy of the demo model's checkpoint.
 fn checkpoint(home: &Home, name: &str) -> PathBuf {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/checkpoint");

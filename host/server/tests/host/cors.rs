@@ -145,3 +145,39 @@ async fn no_page_is_allowed_by_default() {
     assert_eq!((answer.status().as_u16(), allowed(&answer), header(&answer, "vary")), (200, None, None));
     host.server.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_that_give_a_local_host_a_name_of_theirs_are_refused() {
+    let ask = |host: &Host, name: &str, origin: &str| {
+        let url = host.url("/v1/completions");
+        let ask = host.client.post(url).header("host", name).header("origin", origin);
+        ask.json(&request(json!({"stream": false}))).send()
+    };
+    let host = Host::start(config()).await;
+    let answer = ask(&host, "evil.example:8000", "http://evil.example:8000").await.unwrap();
+    assert_eq!(answer.status(), 403);
+    let error: serde_json::Value = answer.json().await.unwrap();
+    assert_eq!(error["error"]["code"], "origin_not_allowed");
+    assert!(error["error"]["message"].as_str().unwrap().contains("http://evil.example:8000"), "{error}");
+    // Pages of this machine, and pages of others, which may not read the response.
+    for (name, origin) in [
+        ("localhost:8000", "http://localhost:8000"),
+        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("localhost:8000", "http://localhost:3000"),
+    ] {
+        assert_eq!(ask(&host, name, origin).await.unwrap().status(), 200, "{origin}");
+    }
+    host.server.shutdown().await;
+    // Behind a proxy that keeps the name, its operator lists it; keys protect by themselves.
+    let listed = self::host("https://chat.example.org").await;
+    let answer = ask(&listed, "chat.example.org", "https://chat.example.org").await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(ask(&listed, "evil.example", "http://evil.example").await.unwrap().status(), 403);
+    listed.server.shutdown().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("[tenants.a]\nkeys = [\"{}\"]\n", KeyDigest::of("k"))).unwrap();
+    let keyed = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
+    let answer = ask(&keyed, "chat.example.org", "https://chat.example.org").await.unwrap();
+    assert_eq!(answer.status(), 401, "it needs a key, whatever its name");
+    keyed.server.shutdown().await;
+}

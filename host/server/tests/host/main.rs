@@ -13,6 +13,7 @@ mod checkpoints;
 mod console;
 mod contract;
 mod cors;
+mod crowd;
 mod engine_thread;
 mod foreign;
 mod hub;

@@ -63,7 +63,7 @@ pub struct AbuseArgs {
     /// Hostile clients of each kind
     #[arg(long, default_value_t = 100)]
     peers: u32,
-    /// Seconds that they keep going
+    /// Seconds that they keep going; longer if four honest requests take longer
     #[arg(long, default_value_t = 30.0, value_parser = seconds)]
     seconds: f64,
     /// Print JSON
@@ -75,7 +75,7 @@ pub struct AbuseArgs {
 pub fn run(command: RobustCommand) -> Result<(), Failure> {
     let exe = std::env::current_exe().map_err(Failure::failed)?;
     let runtime = runtime()?;
-    raise_open_files();
+    raise_open_files(1 << 16);
     runtime.block_on(async {
         match command {
             RobustCommand::Streams(a) => {

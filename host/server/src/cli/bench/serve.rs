@@ -127,7 +127,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     check_out(args.out.as_deref())?;
     args.check()?;
     let config = of_its_own(args.flags.config()?);
-    raise_open_files();
+    raise_open_files(1 << 16);
     // Before the runtime exists, because loading blocks.
     let baseline = if args.wants_baseline() { Some(Sequential::load(&config)?) } else { None };
     let workloads = args.workloads(&config, baseline.as_ref())?;

@@ -1,0 +1,125 @@
+//! The places of a listener: how many connections are open, who makes room for another, and who waits for it.
+//!
+//! When all places are taken, the next connections enter a waiting room. Each asks the connection that has been idle
+//! longest to close. One that gets no place within `ROOM_TIME` is served from the waiting room, marked as `Crowded`,
+//! for one request: a probe still gets its answer, and everyone else hears that the host is full. Behind a full
+//! waiting room, connections wait in the kernel's backlog.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// Size of the waiting room.
+pub const WAITING_ROOM: usize = 256;
+/// Longest wait for a place: enough for an idle connection to close.
+const ROOM_TIME: Duration = Duration::from_millis(100);
+
+/// Counts of a listener's connections. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Connections(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    open: AtomicUsize,
+    made_room: AtomicU64,
+    crowded: AtomicU64,
+}
+
+impl Connections {
+    /// Open connections, also those in the waiting room.
+    pub fn open(&self) -> usize {
+        self.0.open.load(Ordering::Relaxed)
+    }
+
+    /// Idle connections that were closed to make room, so far.
+    pub fn made_room(&self) -> u64 {
+        self.0.made_room.load(Ordering::Relaxed)
+    }
+
+    /// Connections that found no place, so far.
+    pub fn crowded(&self) -> u64 {
+        self.0.crowded.load(Ordering::Relaxed)
+    }
+
+    /// Counts a connection as open until the result is dropped.
+    pub(super) fn enter(&self) -> Open {
+        self.0.open.fetch_add(1, Ordering::Relaxed);
+        Open(self.clone())
+    }
+
+    /// An idle connection closes to make room.
+    pub(super) fn note_made_room(&self) {
+        self.0.made_room.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// An open connection.
+pub(super) struct Open(Connections);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// In the extensions of a request whose connection has found no place.
+#[derive(Clone, Copy, Debug)]
+pub struct Crowded;
+
+/// Places and waiting room of a listener.
+#[derive(Clone)]
+pub(super) struct Places {
+    places: Arc<Semaphore>,
+    waiting_room: Arc<Semaphore>,
+    /// Connections wait for this while they are idle; it wakes the one that has waited longest.
+    pub(super) make_room: Arc<Notify>,
+    connections: Connections,
+}
+
+/// What a connection holds while it is open.
+pub(super) struct Place {
+    _permit: OwnedSemaphorePermit,
+    /// It is in the waiting room.
+    pub(super) crowded: bool,
+}
+
+impl Places {
+    /// `max` places, and the waiting room.
+    pub(super) fn new(max: usize, connections: Connections) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(max)),
+            waiting_room: Arc::new(Semaphore::new(WAITING_ROOM)),
+            make_room: Arc::default(),
+            connections,
+        }
+    }
+
+    /// A place for the next connection, as soon as there is one even in the waiting room.
+    pub(super) async fn next(&self) -> Place {
+        match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(permit) => Place { _permit: permit, crowded: false },
+            Err(_) => Place { _permit: acquire(&self.waiting_room).await, crowded: true },
+        }
+    }
+
+    /// Waits in the waiting room for a place.
+    pub(super) async fn settle(&self, place: Place) -> Place {
+        if !place.crowded {
+            return place;
+        }
+        if self.places.available_permits() == 0 {
+            self.make_room.notify_one();
+        }
+        if let Ok(permit) = tokio::time::timeout(ROOM_TIME, acquire(&self.places)).await {
+            return Place { _permit: permit, crowded: false };
+        }
+        self.connections.0.crowded.fetch_add(1, Ordering::Relaxed);
+        place
+    }
+}
+
+async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    Arc::clone(semaphore).acquire_owned().await.expect("the semaphores are never closed")
+}

@@ -1,0 +1,90 @@
+//! A host with as many connections as it may have.
+
+use crate::common::{Host, config, first_chunk};
+use infer_server::config::{Bounds, Config};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+async fn host_with_places(max_connections: usize) -> Host {
+    let bounds = Bounds { max_connections, ..Bounds::default() };
+    Host::start(Config { bounds, ..config() }).await
+}
+
+/// Sends a request on a connection and reads the whole response: its head in lower case, and its body.
+async fn exchange(stream: &mut TcpStream, line: &str, body: &str) -> (String, String) {
+    let request = format!("{line} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    loop {
+        assert!(stream.read_buf(&mut bytes).await.unwrap() > 0, "{}", String::from_utf8_lossy(&bytes));
+        let text = String::from_utf8_lossy(&bytes);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let head = head.to_ascii_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        if body.len() == length.expect("responses of known length").parse::<usize>().unwrap() {
+            return (head, body.to_owned());
+        }
+    }
+}
+
+async fn connect(host: &Host) -> TcpStream {
+    TcpStream::connect(host.server.data_addr).await.unwrap()
+}
+
+/// The value of a metric without labels.
+fn metric(text: &str, name: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in:\n{text}")).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_make_room_for_others() {
+    let host = host_with_places(2).await;
+    let (mut one, mut other) = (connect(&host).await, connect(&host).await);
+    for kept in [&mut one, &mut other] {
+        let (head, _) = exchange(kept, "GET /v1/models", "").await;
+        assert!(head.starts_with("http/1.1 200 ") && !head.contains("connection: close"), "{head}");
+    }
+    let mut late = connect(&host).await;
+    let (head, _) = exchange(&mut late, "GET /v1/models", "").await;
+    assert!(head.starts_with("http/1.1 200 "), "{head}");
+    // One of the two was closed; the other still serves.
+    let (mut end, mut open_end) = ([0; 1], [0; 1]);
+    let mut stays = tokio::select! {
+        read = one.read(&mut end) => { assert_eq!(read.unwrap(), 0); other }
+        read = other.read(&mut open_end) => { assert_eq!(read.unwrap(), 0); one }
+    };
+    let (head, text) = exchange(&mut stays, "GET /metrics", "").await;
+    assert!(head.starts_with("http/1.1 200 "), "{head}");
+    assert_eq!(metric(&text, "infer_http_connections"), 2.0);
+    assert_eq!(metric(&text, "infer_http_connections_limit"), 2.0);
+    assert_eq!(metric(&text, "infer_http_connections_closed_for_others_total"), 1.0);
+    assert_eq!(metric(&text, "infer_http_connections_without_place_total"), 0.0);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_host_answers_probes_and_refuses_the_rest() {
+    let host = host_with_places(2).await;
+    host.server.engine().hold_steps();
+    let streams = [host.complete(json!({})).await, host.complete(json!({})).await];
+    let (head, _) = exchange(&mut connect(&host).await, "GET /health", "").await;
+    assert!(head.starts_with("http/1.1 200 ") && head.contains("\r\nconnection: close"), "{head}");
+    let mut refused = connect(&host).await;
+    let (head, body) = exchange(&mut refused, "POST /v1/completions", r#"{"model":"demo"}"#).await;
+    assert!(head.starts_with("http/1.1 503 ") && head.contains("\r\nretry-after: 1"), "{head}");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["error"]["code"], "too_many_connections");
+    assert!(body["error"]["message"].as_str().unwrap().contains("(2, --max-connections)"), "{body}");
+    assert_eq!(refused.read(&mut [0; 1]).await.unwrap(), 0, "its connection is closed");
+    let (_, text) = exchange(&mut connect(&host).await, "GET /metrics", "").await;
+    assert_eq!(metric(&text, "infer_http_connections_without_place_total"), 3.0);
+    host.server.engine().release_steps();
+    for stream in streams {
+        drop(first_chunk(stream).await);
+    }
+    let events = host.events(json!({"ignore_eos": true})).await;
+    assert_eq!(events.last().unwrap().0, "done", "there are places again");
+    host.server.shutdown().await;
+}
