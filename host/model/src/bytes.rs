@@ -41,7 +41,10 @@ impl Bytes<'_> {
     pub(crate) fn prefetch(&self, range: Range<usize>) {
         if let Self::Mapped(map) = self {
             // Systems without this advice fault page by page.
+            #[cfg(target_os = "linux")]
             let _ = map.advise_range(Advice::PopulateRead, range.start, range.len());
+            #[cfg(not(target_os = "linux"))]
+            let _ = (map, range);
         }
     }
 
