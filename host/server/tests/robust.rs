@@ -5,9 +5,11 @@
 use std::path::Path;
 
 use infer_server::bench::robust::{Storm, abuse, overload, streams};
+use infer_server::cli::raise_open_files;
 
-/// The program: each host under test is a process of its own.
+/// The program: each host under test is a process of its own. This one may open a socket per client.
 fn exe() -> &'static Path {
+    raise_open_files(1 << 16);
     Path::new(env!("CARGO_BIN_EXE_infer"))
 }
 
@@ -44,4 +46,11 @@ async fn peers_that_mean_harm_harm_nobody() {
     // Each connection has its buffers, and no body is kept beyond its bound.
     assert!(report.resident_bytes[1] < report.resident_bytes[0] + (512 << 20), "{text}");
     assert!(report.open_files[1] <= report.open_files[0] + 2, "all have left: {text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attack_goes_on_until_honest_requests_have_been_made() {
+    let report = abuse(exe(), 1, 0.0).await.unwrap();
+    let text = report.text();
+    assert!(report.honest > 3 && report.harmed == 0 && report.seconds > 0.0, "{text}");
 }

@@ -1,6 +1,6 @@
 //! CUDA: installs a toolkit from PyPI if there is none, compiles the kernels, and runs the checks that need a GPU.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ const PACKAGES: [&str; 6] = [
 
 /// Time limit of the installation, a download of 100 MB.
 const INSTALLING: Duration = Duration::from_secs(300);
+
+/// A file in the environment that is written when all packages are there.
+const COMPLETE: &str = "packages-complete";
 
 /// Finds or installs a toolkit, and prints its path.
 pub fn toolkit() -> Result<(), String> {
@@ -88,13 +91,39 @@ fn ensure() -> Result<PathBuf, String> {
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"];
     let mut install = Command::new(environment.join("bin/python"));
     run_within(install.args(pip).args(PACKAGES), INSTALLING).map_err(failed)?;
+    let complete = environment.join(COMPLETE);
+    std::fs::write(&complete, "").map_err(|e| failed(format!("{}: {e}", complete.display())))?;
     installed(&environment).ok_or_else(|| failed(format!("{} has no nvcc", environment.display())))
 }
 
-/// The toolkit in a Python environment.
-fn installed(environment: &std::path::Path) -> Option<PathBuf> {
+/// The toolkit in a Python environment. An installation that was killed may have nvcc and lack other packages; pip then
+/// installs what is missing.
+fn installed(environment: &Path) -> Option<PathBuf> {
+    if !environment.join(COMPLETE).exists() {
+        return None;
+    }
     let libraries = std::fs::read_dir(environment.join("lib")).ok()?;
     let homes =
         libraries.filter_map(Result::ok).map(|python| python.path().join("site-packages/nvidia/cu13"));
     homes.into_iter().find(|home| home.join("bin/nvcc").exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COMPLETE, installed};
+
+    #[test]
+    fn toolkit_counts_once_all_its_packages_are_installed() {
+        let environment = std::env::temp_dir().join(format!("xtask-cuda-{}", std::process::id()));
+        let home = environment.join("lib/python3.12/site-packages/nvidia/cu13");
+        std::fs::create_dir_all(home.join("bin")).unwrap();
+        std::fs::write(environment.join(COMPLETE), "").unwrap();
+        let without_nvcc = installed(&environment);
+        std::fs::write(home.join("bin/nvcc"), "").unwrap();
+        let whole = installed(&environment);
+        std::fs::remove_file(environment.join(COMPLETE)).unwrap();
+        let killed = installed(&environment);
+        std::fs::remove_dir_all(&environment).unwrap();
+        assert_eq!((without_nvcc, whole, killed), (None, Some(home), None));
+    }
 }

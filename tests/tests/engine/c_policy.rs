@@ -3,12 +3,20 @@
 //! Needs a C compiler for WebAssembly. `cargo xtask test` provides one and sets `INFER_ZIG`; without that variable and
 //! without zig on the path, the tests are skipped and say so.
 
+use std::sync::OnceLock;
+
 use infer_core::engine::Policies;
 use infer_core::policy::{AnyPolicy, PolicyKind};
 use infer_core::{EngineConfig, config::Limits};
 use infer_tests::{Driver, Ended, load, request, tokenizer};
 
-fn component() -> Option<Vec<u8>> {
+/// Built once: the tests run at the same time, and a build writes to a folder.
+fn component() -> Option<&'static [u8]> {
+    static BUILT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
+    BUILT.get_or_init(build).as_deref()
+}
+
+fn build() -> Option<Vec<u8>> {
     let Some(zig) = first_come_c::Zig::find() else {
         assert!(
             std::env::var_os(first_come_c::ZIG_VARIABLE).is_none(),
@@ -40,7 +48,7 @@ fn streams(policies: Policies, total_blocks: u32) -> Driver {
 fn scheduler_in_c_serves_like_one_in_rust() {
     let Some(component) = component() else { return };
     for total_blocks in [400, 24] {
-        let AnyPolicy::Scheduler(scheduler) = load(PolicyKind::Scheduler, &component, "{}") else {
+        let AnyPolicy::Scheduler(scheduler) = load(PolicyKind::Scheduler, component, "{}") else {
             unreachable!("the component is a scheduler")
         };
         let mut in_c = streams(Policies { scheduler, ..Policies::builtin() }, total_blocks);
@@ -57,7 +65,6 @@ fn rejected_configuration_is_explained() {
     let Some(component) = component() else { return };
     let loader =
         infer_wasm::PolicyLoader::new(infer_wasm::LoaderConfig::default()).expect("the sandbox starts");
-    let refused =
-        loader.load(PolicyKind::Scheduler, &component, r#"{"speed": 11}"#).expect_err("no such key");
+    let refused = loader.load(PolicyKind::Scheduler, component, r#"{"speed": 11}"#).expect_err("no such key");
     assert!(refused.to_string().contains("takes no configuration"), "{refused}");
 }

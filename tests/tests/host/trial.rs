@@ -189,11 +189,20 @@ async fn quarantine_of_a_configuration_does_not_block_other_configurations() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn canary_without_regression_stays_live() {
+async fn canary_without_a_fault_stays_live_and_what_it_served_is_the_next_baseline() {
+    let other = Host::start().await;
+    let undisturbed = other.stream_all().await;
+    other.server.shutdown().await;
+    // Nothing runs before the canary, so that no other load on this machine can fail it.
     let host = Host::start().await;
-    let undisturbed = host.stream_all().await;
-    let put = host.put_scheduler(&[("mode", "canary"), ("window_s", "2")]);
-    assert_eq!(answer_of(put.json(&json!({"name": "continuous"}))).await.0, 200);
+    let canary = async |window_s: &str| {
+        let put = host.put_scheduler(&[("mode", "canary"), ("window_s", window_s)]);
+        let (status, answer) = answer_of(put.json(&json!({"name": "continuous"}))).await;
+        assert_eq!(status, 200, "{answer}");
+        answer["canary"]["reason"].as_str().expect("a text").to_owned()
+    };
+    let reason = canary("2").await;
+    assert!(reason.starts_with("only faults can fail it;"), "{reason}");
     assert_eq!(host.scheduler_slot().await["state"], "canary");
     let admission = host.admin(Method::PUT, "/admin/policies/admission?mode=canary");
     let (status, other) = answer_of(admission.json(&json!({"name": "memory-aware"}))).await;
@@ -212,6 +221,8 @@ async fn canary_without_regression_stays_live() {
     assert!(slot["canary"]["after"]["tokens_per_second"].as_f64() > Some(0.0), "{slot}");
     let history = history(&host).await;
     assert_eq!(modes(&history)[1..], [("canary", "continuous"), ("stays", "continuous")]);
+    let reason = canary("300").await;
+    assert!(reason.contains(" s of work before it"), "{reason}");
     host.server.shutdown().await;
 }
 

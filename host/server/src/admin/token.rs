@@ -196,8 +196,8 @@ mod tests {
 
     #[test]
     fn file_and_its_directory_are_private() {
-        let token = Token::fresh().unwrap();
-        let file = TokenFile::write(1, &token).unwrap();
+        let (home, token) = (tempfile::tempdir().unwrap(), Token::fresh().unwrap());
+        let file = TokenFile::write_to_first(&[home.path().join("infer/admin-1.token")], &token).unwrap();
         let mode = |p: &Path| std::fs::metadata(p).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(file.path()), 0o600);
         assert_eq!(mode(file.path().parent().unwrap()), 0o700);
@@ -210,11 +210,14 @@ mod tests {
     #[test]
     fn dropped_host_keeps_the_file_of_its_successor() {
         let [old, new] = [Token::fresh().unwrap(), Token::fresh().unwrap()];
-        let before = TokenFile::write(2, &old).unwrap();
-        let after = TokenFile::write(2, &new).unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let files = [home.path().join("infer/admin-2.token")];
+        let before = TokenFile::write_to_first(&files, &old).unwrap();
+        let after = TokenFile::write_to_first(&files, &new).unwrap();
         drop(before);
         assert_eq!(std::fs::read_to_string(after.path()).unwrap(), new.as_str());
     }
+
     #[test]
     fn unusable_directory_is_skipped_by_writer_and_reader() {
         let home = tempfile::tempdir().unwrap();

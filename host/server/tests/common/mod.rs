@@ -10,6 +10,8 @@ use futures_util::StreamExt;
 use infer_server::config::Config;
 use infer_server::serve::{self, RunningServer};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// A small, quick configuration of the demo model on free ports.
 pub fn config() -> Config {
@@ -71,6 +73,23 @@ impl Host {
         let answer = self.admin(reqwest::Method::GET, path).send().await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");
         answer.json().await.unwrap()
+    }
+
+    /// Sends a request, or its beginning, on a new connection. Returns the connection and the first part of the
+    /// response. A busy machine may take longer than a short header timeout to send after it has connected; the
+    /// host then closes the connection without a response, and another one is opened.
+    pub async fn begin(&self, request: &str) -> (TcpStream, String) {
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(self.server.data_addr).await.unwrap();
+            let mut first = vec![0; 4_096];
+            if stream.write_all(request.as_bytes()).await.is_ok()
+                && let Ok(length @ 1..) = stream.read(&mut first).await
+            {
+                first.truncate(length);
+                return (stream, String::from_utf8(first).unwrap());
+            }
+        }
+        panic!("no response to {request:?}");
     }
 
     /// Polls until the state fulfils a condition, and returns it. Panics with the last state if it never

@@ -5,8 +5,7 @@ use infer_server::config::{Bounds, Config, DialectChoice};
 use reqwest::Response;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -346,9 +345,7 @@ async fn slow_heads_and_bodies_time_out_with_408() {
         "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
     ];
     for head in cases {
-        let mut stream = TcpStream::connect(host.server.data_addr).await.unwrap();
-        stream.write_all(head.as_bytes()).await.unwrap();
-        let mut answer = String::new();
+        let (mut stream, mut answer) = host.begin(head).await;
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 408 "), "{head:?}: {answer}");
     }

@@ -60,18 +60,18 @@ async fn heads_and_idle_connections_have_separate_timeouts() {
         ..Bounds::default()
     };
     let host = Host::start(Config { bounds, ..config() }).await;
-    let get = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
-    let mut kept = TcpStream::connect(host.server.data_addr).await.unwrap();
-    kept.write_all(get).await.unwrap();
-    let mut buffer = [0; 4_096];
-    assert!(kept.read(&mut buffer).await.unwrap() > 0);
+    let get = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let (mut kept, answer) = host.begin(get).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     // Meanwhile, a head that begins and never ends, and a connection that sends nothing.
-    let (status, body) = error_of(&raw(&host, b"GET /health HTTP/1.1\r\nhos").await);
+    let (mut late, mut answer) = host.begin("GET /health HTTP/1.1\r\nhos").await;
+    late.read_to_string(&mut answer).await.unwrap();
+    let (status, body) = error_of(&answer);
     assert_eq!((status, &body["error"]["code"]), (408, &json!("header_timeout")));
     assert_eq!(raw(&host, b"").await, "", "a connection without a request gets no response");
     // The idle connection is still open, and its next head gets the full header timeout.
-    kept.write_all(get).await.unwrap();
-    assert!(kept.read(&mut buffer).await.unwrap() > 0);
+    kept.write_all(get.as_bytes()).await.unwrap();
+    assert!(kept.read(&mut [0; 4_096]).await.unwrap() > 0);
     kept.write_all(b"GET /hea").await.unwrap();
     let mut rest = String::new();
     kept.read_to_string(&mut rest).await.unwrap();
@@ -80,7 +80,7 @@ async fn heads_and_idle_connections_have_separate_timeouts() {
 
     let bounds = Bounds { idle_timeout: Duration::from_millis(100), ..Bounds::default() };
     let host = Host::start(Config { bounds, ..config() }).await;
-    let answer = raw(&host, get).await;
+    let answer = raw(&host, get.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.matches("HTTP/1.1").count() == 1, "{answer}");
     host.server.shutdown().await;
 }

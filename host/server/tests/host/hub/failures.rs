@@ -10,12 +10,14 @@ use super::fake::{Act, FakeHub, State};
 use super::files::{WEIGHTS, digest, weights};
 use super::{hub, snapshot};
 
-/// For hubs that stall.
-const IMPATIENT: Duration = Duration::from_secs(1);
+/// For hubs that stall once: far more than any other response takes.
+const IMPATIENT: Duration = Duration::from_secs(5);
+/// For a hub that stalls at every try. Any other request that takes longer is only sent again.
+const HASTY: Duration = Duration::from_millis(1_500);
 
-/// A client that gives up a stalling hub soon.
-fn impatient(hub: Hub) -> Hub {
-    Hub { patience: Patience { silence: IMPATIENT, ..hub.patience }, ..hub }
+/// A client that gives up a stalling hub after this time.
+fn waiting(silence: Duration, hub: Hub) -> Hub {
+    Hub { patience: Patience { silence, ..hub.patience }, ..hub }
 }
 
 /// Names of the contents in the cache, including a part of the weights.
@@ -67,7 +69,7 @@ fn download_resumes_and_ends_with_the_hubs_weights() {
         leave_part(&cache, left);
         let stalls = acts.iter().any(|act| matches!(act, Act::Stall(_)));
         let hub = hub(&server, &cache);
-        let hub = if stalls { impatient(hub) } else { hub };
+        let hub = if stalls { waiting(IMPATIENT, hub) } else { hub };
         find("org/tiny", &hub).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(fs::read(snapshot(&cache, "tiny").join(WEIGHTS)).unwrap() == whole, "{what}");
         assert!(!blobs(&cache).iter().any(|name| name.ends_with(".part")), "{what}");
@@ -96,8 +98,10 @@ fn faulty_hub_is_named_and_leaves_nothing_in_the_cache() {
     for ((otherwise, etag), words) in cases {
         let (server, cache) = (FakeHub::start(), tempfile::tempdir().unwrap());
         let case = format!("{otherwise:?} {etag:?}");
+        let hub = hub(&server, &cache);
+        let hub = if matches!(otherwise, Some(Act::Stall(_))) { waiting(HASTY, hub) } else { hub };
         *server.state.lock().unwrap() = State { otherwise, etag, ..State::default() };
-        let error = find("org/tiny", &impatient(hub(&server, &cache))).unwrap_err();
+        let error = find("org/tiny", &hub).unwrap_err();
         assert!(matches!(error, CheckpointError::Failed(_)), "{case}: {error:?}");
         assert!(error.to_string().contains(words), "{case}: {error}");
         assert!(!blobs(&cache).contains(&digest(&weights())), "{case}: {:?}", blobs(&cache));
