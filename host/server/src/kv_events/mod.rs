@@ -5,7 +5,11 @@
 //! number, it sends every batch from that one on, then an end mark. A batch that clears the subscribers'
 //! index and stores all cached blocks comes first, again after batches were lost inside the host, and again
 //! after a subscriber asked for one that the buffer no longer has. So an index can always become exact again.
+//!
+//! Peers aren't authenticated and reach zeromq only through `gate`, which bounds what they can do.
 
+#[cfg(feature = "kv-events")]
+mod gate;
 #[cfg(feature = "kv-events")]
 mod publisher;
 #[cfg(not(feature = "kv-events"))]

@@ -1,6 +1,7 @@
 //! A build without KV events. `Config` refuses `--kv-events`, so none of this is ever reached.
 
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::engine::{EngineHandle, EngineStopped};
 
@@ -33,7 +34,7 @@ impl Publisher {
         _topic: String,
         _engine: &EngineHandle,
         _stop: watch::Receiver<bool>,
-    ) -> Result<(), EngineStopped> {
+    ) -> Result<JoinHandle<()>, EngineStopped> {
         match self {}
     }
 }

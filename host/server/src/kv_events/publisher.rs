@@ -1,15 +1,21 @@
 //! Carries events from the engine thread to subscribers: a bounded channel that the engine never waits for, a
 //! buffer of sent batches, and two sockets.
 
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::body::Bytes;
 use infer_core::kv_events::KvEvent;
+use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc, watch};
-use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
+use tokio::task::JoinHandle;
+use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
+use super::gate::{Gate, Role, Rules};
 use super::sent::Sent;
 use super::wire::{Batch, encode};
 use crate::engine::{EngineHandle, EngineStopped};
@@ -73,17 +79,26 @@ pub struct Publisher {
     next: u64,
     sent: Sent,
     bound: Endpoints,
+    /// Let peers reach the sockets.
+    _gates: Vec<Gate>,
+    /// Where only the gates do.
+    _folder: TempDir,
 }
 
 impl Publisher {
-    /// Binds both sockets.
-    pub async fn bind(endpoints: &Endpoints) -> Result<Self, ZmqError> {
+    /// Binds both sockets, and opens their gates.
+    pub async fn bind(endpoints: &Endpoints) -> io::Result<Self> {
+        let folder = private_folder()?;
         let mut events = PubSocket::new();
-        let events_endpoint = events.bind(&endpoints.events).await?.to_string();
-        let (mut replay, mut replay_endpoint) = (None, None);
+        let rules = Rules::of(Role::Events);
+        let mut gates = vec![Gate::open(&mut events, &endpoints.events, folder.path(), rules).await?];
+        let mut bound = Endpoints { events: gates[0].endpoint().to_owned(), replay: None };
+        let mut replay = None;
         if let Some(endpoint) = &endpoints.replay {
             let mut socket = RouterSocket::new();
-            replay_endpoint = Some(socket.bind(endpoint).await?.to_string());
+            let gate = Gate::open(&mut socket, endpoint, folder.path(), Rules::of(Role::Replay)).await?;
+            bound.replay = Some(gate.endpoint().to_owned());
+            gates.push(gate);
             replay = Some(socket);
         }
         Ok(Self {
@@ -92,7 +107,9 @@ impl Publisher {
             topic: Bytes::new(),
             next: 0,
             sent: Sent::default(),
-            bound: Endpoints { events: events_endpoint, replay: replay_endpoint },
+            bound,
+            _gates: gates,
+            _folder: folder,
         })
     }
 
@@ -101,17 +118,16 @@ impl Publisher {
         self.bound.clone()
     }
 
-    /// Starts to publish the engine's events under `topic`, until `stop` turns true.
+    /// Starts to publish the engine's events under `topic`, until `stop` turns true. Returns the task that does it.
     pub fn publish(
         self,
         topic: String,
         engine: &EngineHandle,
         stop: watch::Receiver<bool>,
-    ) -> Result<(), EngineStopped> {
+    ) -> Result<JoinHandle<()>, EngineStopped> {
         let (sender, inbox) = channel();
         engine.watch_kv(Box::new(move |happened| sender.send(happened)))?;
-        tokio::spawn(Self { topic: topic.into(), ..self }.run(inbox, engine.clone(), stop));
-        Ok(())
+        Ok(tokio::spawn(Self { topic: topic.into(), ..self }.run(inbox, engine.clone(), stop)))
     }
 
     async fn run(mut self, mut inbox: KvReceiver, engine: EngineHandle, mut stop: watch::Receiver<bool>) {
@@ -200,10 +216,37 @@ enum Reach {
     TooShort,
 }
 
+/// A folder that only this user may enter.
+fn private_folder() -> io::Result<TempDir> {
+    let mut folder = tempfile::Builder::new();
+    folder.prefix("infer-kv-").permissions(Permissions::from_mode(0o700));
+    folder.tempdir().map_err(|error| {
+        io::Error::new(error.kind(), format!("no private folder: {error}; TMPDIR can name another place"))
+    })
+}
+
 fn message(frames: Vec<Bytes>) -> ZmqMessage {
     ZmqMessage::try_from(frames).expect("a message has frames")
 }
 
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sockets_are_for_this_user_alone_and_leave_nothing_behind() {
+        let any = || "tcp://127.0.0.1:0".to_owned();
+        let publisher = Publisher::bind(&Endpoints { events: any(), replay: Some(any()) }).await.unwrap();
+        let folder = publisher._folder.path().to_owned();
+        assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(folder.join("events").exists() && folder.join("replay").exists());
+        let Endpoints { events, replay } = publisher.endpoints();
+        assert!(![&events, &replay.unwrap()].iter().any(|endpoint| endpoint.ends_with(":0")), "{events}");
+        drop(publisher);
+        assert!(!folder.exists());
+    }
 }

@@ -69,7 +69,7 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
     let scheme = if tls.is_some() { "https" } else { "http" };
     let doors = Doors { tenants, tls, data_url: format!("{scheme}://{data_addr}") };
     let app = Arc::new(App::new(config, doors, clock, stopping.clone())?);
-    let planes = serve_planes(&app, data, control, token.clone(), &stopping);
+    let mut planes = serve_planes(&app, data, control, token.clone(), &stopping);
     let engine = match start_engine(&app, executor).await {
         Ok(engine) => engine,
         Err(error) => {
@@ -77,9 +77,11 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
             return Err(error);
         }
     };
-    let kv_endpoints = publisher
+    let (kv_endpoints, publishing) = publisher
         .map(|publisher| publish_kv_events(publisher, &app, data_addr, &engine.handle, &stopping))
-        .transpose()?;
+        .transpose()?
+        .unzip();
+    planes.extend(publishing);
     tokio::spawn(watch_over(Arc::clone(&app), stopping));
     if let Some(file) = &token_file {
         tracing::info!("the admin token is in {}", file.path().display());
@@ -98,20 +100,20 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
     })
 }
 
-/// Starts publishing the engine's KV events; returns the addresses of the sockets.
+/// Starts publishing the engine's KV events; returns the addresses of the sockets, and the task that serves them.
 fn publish_kv_events(
     publisher: Publisher,
     app: &App,
     data_addr: SocketAddr,
     engine: &EngineHandle,
     stopping: &watch::Receiver<bool>,
-) -> Result<Endpoints, EngineStopped> {
+) -> Result<(Endpoints, JoinHandle<()>), EngineStopped> {
     let model = app.served().map_or_else(|_| String::new(), |served| served.model_names[0].clone());
     let topic = app.config.kv_events_topic.clone().unwrap_or_else(|| format!("kv@{data_addr}@{model}"));
     let bound = publisher.endpoints();
     tracing::info!(events = bound.events, replay = bound.replay, "publishing KV events");
-    publisher.publish(topic, engine, stopping.clone())?;
-    Ok(bound)
+    let publishing = publisher.publish(topic, engine, stopping.clone())?;
+    Ok((bound, publishing))
 }
 
 impl RunningServer {

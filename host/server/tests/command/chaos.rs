@@ -317,6 +317,18 @@ fn host_without_a_runtime_directory_keeps_its_token_in_the_temporary_one() {
 }
 
 #[test]
+fn private_sockets_of_kv_events_are_removed_and_a_missing_place_is_named() {
+    let home = Home::new();
+    let publish = ["--kv-events", "tcp://127.0.0.1:0"];
+    let elsewhere = "mkdir -p tmp; export TMPDIR=$PWD/tmp";
+    let host = Host::start(home.serve(elsewhere, &publish));
+    assert_eq!(home.left("tmp").len(), 1, "{:?}", home.left("tmp"));
+    host.ends();
+    assert_eq!(home.left("tmp"), Vec::<PathBuf>::new());
+    home.fails(1, "export TMPDIR=/nonexistent/tmp", &publish, &["--kv-events", "/nonexistent/tmp", "TMPDIR"]);
+}
+
+#[test]
 fn address_in_use_is_named() {
     let home = Home::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,13 +1,17 @@
-//! KV events: a subscriber that joins late and misses messages rebuilds the index exactly.
+//! KV events: a subscriber that joins late and misses messages rebuilds the index exactly, and peers that mean harm
+//! end only their own connections.
 
 #![cfg(feature = "kv-events")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::common::{Host, config};
 use infer_server::config::Config;
 use infer_server::kv_events::{Batch, Event, decode};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
 /// Hash, parent, tokens and scope of a block.
@@ -135,4 +139,103 @@ async fn subscriber_rebuilds_the_index_exactly_across_gaps() {
         index.blocks.into_iter().map(|(hash, (_, parent, tokens, _))| (hash, (parent, tokens))).collect();
     assert_eq!(copy, truth);
     host.server.shutdown().await;
+}
+
+/// A host that publishes, and a subscriber.
+struct Site {
+    host: Host,
+    events: String,
+    replay: String,
+    subscriber: SubSocket,
+}
+
+impl Site {
+    async fn start() -> Self {
+        let any = || "tcp://127.0.0.1:0".to_owned();
+        let host = Host::start(Config { kv_events: Some((any(), Some(any()))), ..config() }).await;
+        let endpoints = host.server.kv_endpoints().unwrap().clone();
+        let mut subscriber = SubSocket::new();
+        subscriber.connect(&endpoints.events).await.unwrap();
+        subscriber.subscribe("").await.unwrap();
+        Self { host, events: endpoints.events, replay: endpoints.replay.unwrap(), subscriber }
+    }
+
+    /// Checks that requests are served and replays sent, and that the subscriber is told what happens from now on.
+    async fn serves(&mut self) {
+        let Self { host, replay: replay_at, subscriber, .. } = self;
+        let health = host.client.get(host.url("/health")).send().await.unwrap();
+        assert_eq!(health.status(), 200);
+        let next = replay(replay_at, 0).await.last().map_or(0, |(number, _)| number + 1);
+        let told = async { while number(&subscriber.recv().await.unwrap().into_vec()[1]) < next {} };
+        // Its subscription may still be on its way.
+        let happens = async {
+            for n in 0..300 {
+                let salt = format!("{next}-{n}");
+                let fields = json!({"max_tokens": 40, "ignore_eos": true, "cache_salt": salt});
+                assert_eq!(host.events(fields).await.last().unwrap().0, "done");
+            }
+        };
+        tokio::select! {
+            () = told => {}
+            () = happens => panic!("the subscriber is told nothing"),
+        }
+    }
+}
+
+/// A peer that has sent these bytes.
+async fn peer(endpoint: &str, bytes: &[u8]) -> TcpStream {
+    let mut peer = TcpStream::connect(endpoint.trim_start_matches("tcp://")).await.unwrap();
+    peer.write_all(bytes).await.unwrap();
+    peer
+}
+
+/// What a peer gets until the host ends its connection.
+async fn until_ended(mut peer: TcpStream) -> Vec<u8> {
+    let mut got = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(60), peer.read_to_end(&mut got)).await;
+    // The host doesn't read what follows, so it may reset the connection.
+    let _ = ended.expect("the host ends the connection");
+    got
+}
+
+/// A greeting of ZMTP 3 that names the mechanism NULL.
+fn greeting() -> Vec<u8> {
+    let mut bytes = [&[0xff_u8][..], &[0; 8], &[0x7f, 3, 0], b"NULL"].concat();
+    bytes.resize(64, 0);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn announced_length_beyond_all_memory_ends_only_its_connection() {
+    let mut site = Site::start().await;
+    site.serves().await;
+    let attack = [&greeting()[..], &[2, 0x40], &[0; 7]].concat();
+    for endpoint in [&site.events, &site.replay] {
+        until_ended(peer(endpoint, &attack).await).await;
+    }
+    site.serves().await;
+    site.host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_many_subscriptions_end_only_their_connection() {
+    let mut site = Site::start().await;
+    let ready = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB";
+    let subscriptions: Vec<u8> =
+        (0..2_000_u16).flat_map(|n| [[0, 4], [1, 0], n.to_be_bytes()].concat()).collect();
+    until_ended(peer(&site.events, &[&greeting()[..], ready, &subscriptions].concat()).await).await;
+    site.serves().await;
+    site.host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_connections_take_no_more_than_their_places() {
+    let mut site = Site::start().await;
+    let mut silent = Vec::new();
+    for _ in 0..70 {
+        silent.push(peer(&site.events, b"").await);
+    }
+    assert_eq!(until_ended(silent.pop().unwrap()).await, b"", "the last one isn't even greeted");
+    site.serves().await;
+    site.host.server.shutdown().await;
 }
