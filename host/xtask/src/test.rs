@@ -48,7 +48,9 @@ pub fn test() -> Result<(), String> {
             eprintln!("All checks passed, except these, which were skipped:\n  {}", left_out.join("\n  "));
         }
     }
-    eprintln!("Not included, because they download or need more: clients, scale-out, fuzz, arm, gpu-check.");
+    eprintln!(
+        "Not included, because they download or need more: clients, scale-out, fuzz, arm, mac, gpu-check."
+    );
     eprintln!("Not built: tests/fuzz (see `fuzz`), kernels/benches/candle (see kernels/README.md).");
     Ok(())
 }
