@@ -2,10 +2,13 @@
 //!
 //! A browser shows a page the response of another origin only if the response allows it. Before it sends JSON
 //! or an API key, it asks with a request of its own, the preflight. Other requests of pages that aren't listed are
-//! refused, except on paths that need no key. A host for its own machine alone also refuses pages that give it a name
-//! of theirs (DNS rebinding: their server's name suddenly means 127.0.0.1, so to the browser nothing is cross-origin).
-//! None of this keeps other programs out: they send whatever origin
-//! they like, or none.
+//! refused, except on paths that need no key.
+//!
+//! A host for its own machine alone also refuses pages that give it a name of theirs (DNS rebinding: their server's
+//! name suddenly means 127.0.0.1, so to the browser nothing is cross-origin). Only requests with an origin show it;
+//! browsers leave it out when a page reads from its own server.
+//!
+//! None of this keeps other programs out: they send whatever origin they like, or none.
 
 use std::net::Ipv4Addr;
 

@@ -22,10 +22,10 @@ use std::time::Duration;
 use futures_util::task::AtomicWaker;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
-use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep};
 
+use super::places::Crowd;
 use super::{ApiError, Body, Unsent, wire};
 
 /// Most bytes that are read ahead of hyper, and how many of them in one read.
@@ -50,6 +50,8 @@ pub struct Phase {
     serving: AtomicBool,
     /// Requests received so far.
     requests: AtomicU64,
+    /// The response is not sent yet, even if hyper has taken all of it.
+    unflushed: AtomicBool,
     /// Wakes the connection after each response, to restart its timers.
     connection: AtomicWaker,
     unsent: Unsent,
@@ -65,6 +67,7 @@ impl Phase {
     pub fn new(unsent: Unsent) -> Self {
         Self {
             serving: AtomicBool::new(false),
+            unflushed: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             connection: AtomicWaker::new(),
             unsent,
@@ -76,6 +79,7 @@ impl Phase {
     pub fn begin(self: &Arc<Self>) -> Serving {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.serving.store(true, Ordering::Release);
+        self.unflushed.store(true, Ordering::Release);
         // The response before a pipelined request may not be flushed yet; both count once.
         if !self.counted.load(Ordering::Acquire) && self.unsent.begin() {
             self.counted.store(true, Ordering::Release);
@@ -85,7 +89,14 @@ impl Phase {
 
     /// All that hyper has written is sent.
     fn flushed(&self) {
-        if !self.serving.load(Ordering::Acquire) && self.counted.swap(false, Ordering::AcqRel) {
+        if self.serving.load(Ordering::Acquire) {
+            return;
+        }
+        if self.unflushed.swap(false, Ordering::AcqRel) {
+            // It is idle from now on, and may have to make room.
+            self.connection.wake();
+        }
+        if self.counted.swap(false, Ordering::AcqRel) {
             self.unsent.end();
         }
     }
@@ -151,9 +162,9 @@ pub struct Guarded<T> {
     in_head: bool,
     /// The read timer expired after a part of a head.
     late_head: bool,
-    /// Wakes the connection that has been idle longest when its place is needed.
-    make_room: Arc<Notify>,
-    /// Registered with `make_room`, while idle.
+    /// Connections that need a place; they wake the one that has been idle longest.
+    crowd: Arc<Crowd>,
+    /// Registered with the crowd, while idle.
     idle: Option<Pin<Box<OwnedNotified>>>,
     /// It closed to make room.
     made_room: bool,
@@ -186,7 +197,7 @@ impl Timer {
 
 impl<T> Guarded<T> {
     /// Wraps a fresh connection.
-    pub fn new(inner: T, patience: Patience, phase: Arc<Phase>, make_room: Arc<Notify>) -> Self {
+    pub fn new(inner: T, patience: Patience, phase: Arc<Phase>, crowd: Arc<Crowd>) -> Self {
         Self {
             inner,
             patience,
@@ -195,7 +206,7 @@ impl<T> Guarded<T> {
             read: Timer::new(patience.head),
             in_head: false,
             late_head: false,
-            make_room,
+            crowd,
             idle: None,
             made_room: false,
             write: Timer::new(patience.write),
@@ -221,10 +232,17 @@ impl<T> Guarded<T> {
 
     /// Whether another connection needs the place of this one, which is idle.
     fn must_make_room(&mut self, cx: &mut Context<'_>) -> bool {
-        let make_room = &self.make_room;
-        let idle = self.idle.get_or_insert_with(|| Box::pin(Arc::clone(make_room).notified_owned()));
-        self.made_room = idle.as_mut().poll(cx).is_ready();
-        self.made_room
+        let crowd = &self.crowd;
+        let register = || Box::pin(Arc::clone(&crowd.make_room).notified_owned());
+        while self.idle.get_or_insert_with(register).as_mut().poll(cx).is_ready() {
+            if crowd.waits() {
+                self.made_room = true;
+                return true;
+            }
+            // Whoever asked has found another place.
+            self.idle = None;
+        }
+        false
     }
 
     fn note_requests(&mut self) {
@@ -303,7 +321,8 @@ impl<T: Read + Unpin> Read for Guarded<T> {
         }
         let waits_for_first = self.seen == 0 || self.in_head;
         let patience = if waits_for_first { self.patience.head } else { self.patience.idle };
-        if !waits_for_first && self.must_make_room(cx) {
+        let is_idle = !waits_for_first && !self.phase.unflushed.load(Ordering::Acquire);
+        if is_idle && self.must_make_room(cx) {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "its place is needed")));
         }
         if self.read.passed(patience, cx) {
@@ -399,7 +418,41 @@ fn instead_of(buf: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
+    use hyper_util::rt::TokioIo;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_makes_room_when_all_is_sent_and_someone_waits() {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        type Connection = Guarded<TokioIo<tokio::io::DuplexStream>>;
+        fn is_open(connection: &mut Connection) -> bool {
+            let mut bytes = [MaybeUninit::uninit(); 8];
+            let mut buffer = ReadBuf::uninit(&mut bytes);
+            let mut cx = Context::from_waker(Waker::noop());
+            Pin::new(connection).poll_read(&mut cx, buffer.unfilled()).is_pending()
+        }
+        let (near, _far) = tokio::io::duplex(64);
+        let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+        let (phase, crowd) = (Arc::new(Phase::new(Unsent::default())), Arc::new(Crowd::default()));
+        let mut connection =
+            Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::clone(&crowd));
+        crowd.make_room.notify_one();
+        let needed = crowd.enter();
+        assert!(is_open(&mut connection), "its first request may come");
+        drop(phase.begin());
+        assert!(is_open(&mut connection), "hyper has all of the response, but has not sent it");
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut connection).poll_flush(&mut cx).is_ready());
+        drop(needed);
+        assert!(is_open(&mut connection), "whoever asked for room has left");
+        let _needed = crowd.enter();
+        assert!(is_open(&mut connection), "another one was asked");
+        crowd.make_room.notify_one();
+        assert!(!is_open(&mut connection) && connection.made_room());
+    }
 
     #[test]
     fn only_responses_made_up_by_hyper_are_replaced() {

@@ -42,8 +42,8 @@ const WARNING_PAUSE: Duration = Duration::from_secs(5);
 const LINGER_BYTES: u64 = 1 << 20;
 /// Longest time spent draining.
 const LINGER_TIME: Duration = Duration::from_millis(500);
-/// Longest wait for the head of a request in the waiting room.
-const CROWDED_HEAD: Duration = Duration::from_secs(5);
+/// Longest stay in the waiting room.
+const CROWDED_TIME: Duration = Duration::from_secs(10);
 /// A peer that was silent for this many seconds is probed this often, and so many probes may stay unanswered. Devices
 /// between two networks forget connections that are silent for some minutes.
 #[cfg(target_os = "linux")]
@@ -52,6 +52,9 @@ const PROBE_AFTER: Duration = Duration::from_secs(30);
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 #[cfg(target_os = "linux")]
 const PROBES: u32 = 3;
+/// Silence after which so many probes have stayed unanswered.
+#[cfg(target_os = "linux")]
+const LOST_AFTER: Duration = Duration::from_secs(60);
 
 /// Limits of a listener, and its encryption.
 #[derive(Clone)]
@@ -124,7 +127,12 @@ impl Listener {
                             handler(peer, request)
                         };
                         let entry = Entry { options: &options, places: &places, crowded };
-                        open(stream, entry, shutdown, handler).await;
+                        let served = open(stream, entry, shutdown, handler);
+                        if crowded {
+                            let _ = tokio::time::timeout(CROWDED_TIME, served).await;
+                        } else {
+                            served.await;
+                        }
                         drop((counted, place, running));
                     });
                 }
@@ -171,9 +179,10 @@ fn watch_for_lost_peers(socket: &TcpListener, write: Duration) -> io::Result<()>
         sockopt::set_tcp_keepidle(socket, PROBE_AFTER)?;
         sockopt::set_tcp_keepintvl(socket, PROBE_EVERY)?;
         sockopt::set_tcp_keepcnt(socket, PROBES)?;
-        // Data that nobody acknowledges; the default gives up after a quarter of an hour.
-        let most = u32::try_from(write.as_millis()).unwrap_or(u32::MAX).min(i32::MAX as u32);
-        sockopt::set_tcp_user_timeout(socket, most)?;
+        // Data that nobody acknowledges; the system's own limit is a quarter of an hour. This one also ends peers that
+        // read nothing, so it must not come before `write`, and it replaces the number of probes.
+        let most = if write <= LOST_AFTER { write } else { Duration::ZERO };
+        sockopt::set_tcp_user_timeout(socket, most.as_millis() as u32)?;
     }
     #[cfg(not(target_os = "linux"))]
     let _ = write;
@@ -188,13 +197,6 @@ struct Entry<'a> {
     crowded: bool,
 }
 
-impl Entry<'_> {
-    fn patience(&self) -> Patience {
-        let all = self.options.patience;
-        if self.crowded { Patience { head: all.head.min(CROWDED_HEAD), ..all } } else { all }
-    }
-}
-
 async fn open<H, F>(stream: TcpStream, entry: Entry<'_>, shutdown: watch::Receiver<bool>, handler: H)
 where
     H: Fn(Request<Incoming>) -> F + Unpin,
@@ -204,7 +206,7 @@ where
     let Some(tls) = &entry.options.tls else {
         return serve_connection(stream, entry, shutdown, handler).await;
     };
-    match tokio::time::timeout(entry.patience().head, tls.accept(stream)).await {
+    match tokio::time::timeout(entry.options.patience.head, tls.accept(stream)).await {
         Ok(Ok(stream)) => serve_connection(stream, entry, shutdown, handler).await,
         Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
         Err(_) => tracing::debug!("a TLS handshake took too long"),
@@ -230,8 +232,8 @@ async fn serve_connection<S, H, F>(
             Box::pin(async move { answer.await.map(|body| ServedBody::new(body, serving).boxed_unsync()) });
         InfallibleFuture(served)
     });
-    let guarded =
-        Guarded::new(TokioIo::new(stream), entry.patience(), phase, Arc::clone(&entry.places.make_room));
+    let crowd = Arc::clone(&entry.places.crowd);
+    let guarded = Guarded::new(TokioIo::new(stream), entry.options.patience, phase, crowd);
     let mut connection = http1::Builder::new()
         .keep_alive(!entry.crowded)
         .header_read_timeout(None)
@@ -300,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn accepted_connections_look_for_vanished_peers() {
         let listener = Listener::bind("127.0.0.1", 0).await.unwrap();
-        for (write, user_timeout) in [(60, 60_000), (u64::MAX / 2, i32::MAX as u32)] {
+        for (write, user_timeout) in [(60, 60_000), (61, 0)] {
             watch_for_lost_peers(&listener.socket, Duration::from_secs(write)).unwrap();
             let _peer = TcpStream::connect(listener.address).await.unwrap();
             let (stream, _) = listener.socket.accept().await.unwrap();

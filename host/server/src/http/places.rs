@@ -2,8 +2,8 @@
 //!
 //! When all places are taken, the next connections enter a waiting room. Each asks the connection that has been idle
 //! longest to close. One that gets no place within `ROOM_TIME` is served from the waiting room, marked as `Crowded`,
-//! for one request: a probe still gets its answer, and everyone else hears that the host is full. Behind a full
-//! waiting room, connections wait in the kernel's backlog.
+//! for one request and for a short time: a probe still gets its answer, and on the data plane everyone else hears that the
+//! host is full. Behind a full waiting room, connections wait in the kernel's backlog.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -68,13 +68,44 @@ impl Drop for Open {
 #[derive(Clone, Copy, Debug)]
 pub struct Crowded;
 
+/// Connections in the waiting room that hope for a place.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    waiting: AtomicUsize,
+    /// Connections wait for this while they are idle; it wakes the one that has waited longest. It may come late, so
+    /// look at `waits`.
+    pub(super) make_room: Arc<Notify>,
+}
+
+impl Crowd {
+    /// Whether anyone needs a place.
+    pub(super) fn waits(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// Waits until the result is dropped.
+    pub(super) fn enter(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        Waiting(self)
+    }
+}
+
+/// A connection in the waiting room.
+pub(super) struct Waiting<'a>(&'a Crowd);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Places and waiting room of a listener.
 #[derive(Clone)]
 pub(super) struct Places {
     places: Arc<Semaphore>,
     waiting_room: Arc<Semaphore>,
-    /// Connections wait for this while they are idle; it wakes the one that has waited longest.
-    pub(super) make_room: Arc<Notify>,
+    /// Those that need a place.
+    pub(super) crowd: Arc<Crowd>,
     connections: Connections,
 }
 
@@ -91,16 +122,17 @@ impl Places {
         Self {
             places: Arc::new(Semaphore::new(max)),
             waiting_room: Arc::new(Semaphore::new(WAITING_ROOM)),
-            make_room: Arc::default(),
+            crowd: Arc::default(),
             connections,
         }
     }
 
     /// A place for the next connection, as soon as there is one even in the waiting room.
     pub(super) async fn next(&self) -> Place {
-        match Arc::clone(&self.places).try_acquire_owned() {
-            Ok(permit) => Place { _permit: permit, crowded: false },
-            Err(_) => Place { _permit: acquire(&self.waiting_room).await, crowded: true },
+        tokio::select! {
+            biased;
+            permit = acquire(&self.places) => Place { _permit: permit, crowded: false },
+            permit = acquire(&self.waiting_room) => Place { _permit: permit, crowded: true },
         }
     }
 
@@ -109,12 +141,14 @@ impl Places {
         if !place.crowded {
             return place;
         }
+        let needed = self.crowd.enter();
         if self.places.available_permits() == 0 {
-            self.make_room.notify_one();
+            self.crowd.make_room.notify_one();
         }
         if let Ok(permit) = tokio::time::timeout(ROOM_TIME, acquire(&self.places)).await {
             return Place { _permit: permit, crowded: false };
         }
+        drop(needed);
         self.connections.0.crowded.fetch_add(1, Ordering::Relaxed);
         place
     }

@@ -233,7 +233,7 @@ fn process(f: &mut Families, app: &App) {
     );
     f.counter(
         "infer_http_connections_without_place",
-        "Connections of the data plane that found no place; their requests are refused",
+        "Connections of the data plane that found no place; only probes and scrapes are served on them",
         connections.crowded(),
     );
     f.gauge("process_start_time_seconds", "Unix time of the start", app.clock.started_unix_s() as f64);

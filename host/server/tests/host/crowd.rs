@@ -88,3 +88,27 @@ async fn a_full_host_answers_probes_and_refuses_the_rest() {
     assert_eq!(events.last().unwrap().0, "done", "there are places again");
     host.server.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_stays_when_the_crowd_has_gone() {
+    let host = host_with_places(1).await;
+    host.server.engine().hold_steps();
+    let stream = host.complete(json!({})).await;
+    // Asks for room while nobody is idle, and is refused.
+    let (head, _) = exchange(&mut connect(&host).await, "GET /v1/models", "").await;
+    assert!(head.starts_with("http/1.1 503 "), "{head}");
+    host.server.engine().release_steps();
+    drop(first_chunk(stream).await);
+    let mut kept = connect(&host).await;
+    // The stream's connection may take its time to close.
+    while !exchange(&mut kept, "GET /v1/models", "").await.0.starts_with("http/1.1 200 ") {
+        kept = connect(&host).await;
+    }
+    for _ in 0..3 {
+        let (head, _) = exchange(&mut kept, "GET /v1/models", "").await;
+        assert!(head.starts_with("http/1.1 200 ") && !head.contains("connection: close"), "{head}");
+    }
+    let (_, text) = exchange(&mut kept, "GET /metrics", "").await;
+    assert_eq!(metric(&text, "infer_http_connections_closed_for_others_total"), 0.0);
+    host.server.shutdown().await;
+}
