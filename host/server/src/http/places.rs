@@ -2,8 +2,8 @@
 //!
 //! When all places are taken, the next connections enter a waiting room. Each asks the connection that has been idle
 //! longest to close. One that gets no place within `ROOM_TIME` is served from the waiting room, marked as `Crowded`,
-//! for one request and for a short time: a probe still gets its answer, and on the data plane everyone else hears that the
-//! host is full. Behind a full waiting room, connections wait in the kernel's backlog.
+//! for one request and for a short time: a probe still gets its answer, and on the data plane everyone else hears that
+//! the host is full. Behind a full waiting room, connections wait in the kernel's backlog.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
