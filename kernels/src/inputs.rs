@@ -11,8 +11,7 @@ use crate::simd::Isa;
 #[derive(Debug)]
 pub struct Inputs {
     format: Format,
-    /// Memory layout of bf16 numbers.
-    layout: Bf16Layout,
+    layout: Layout,
     rows: usize,
     width: usize,
     /// Each word holds an f32, one or two bf16, or four bytes. Data starts at `first`, which begins a cache line.
@@ -24,28 +23,30 @@ pub struct Inputs {
     offsets: Vec<i32>,
 }
 
-/// Memory layout of bf16 inputs, as an instruction set multiplies them.
+/// Memory layout of bf16 and 8-bit inputs, as an instruction set multiplies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bf16Layout {
-    /// Each widened to an f32.
+pub(crate) enum Layout {
+    /// Row by row, bf16 widened to f32.
     Wide,
-    /// In pairs, row by row.
+    /// Row by row, bf16 in pairs.
     Pairs,
-    /// In pairs, in tiles of 16 rows by 32 numbers, row-major by tile.
+    /// In tiles of 16 rows by 32 numbers, row-major by tile, bf16 in pairs; scales are in the same order.
     Tiles,
 }
 
 /// Rows of a tile.
 pub(crate) const TILE_ROWS: usize = 16;
-/// Words of a row of a tile.
-const TILE_WORDS: usize = 16;
+/// Words of a row of a tile of bf16.
+const BF16_WORDS: usize = GROUP / 2;
+/// Words of a row of a group of 8-bit integers.
+const INT8_WORDS: usize = GROUP / 4;
 /// Alignment of tiles, so that no row of a tile spans two cache lines.
 const LINE_BYTES: usize = 64;
 
 impl Default for Inputs {
     fn default() -> Self {
         let (words, first, scales, offsets) = Default::default();
-        let (format, layout) = (Format::F32, Bf16Layout::Wide);
+        let (format, layout) = (Format::F32, Layout::Wide);
         Self { format, layout, rows: 0, width: 0, words, first, scales, offsets }
     }
 }
@@ -77,16 +78,17 @@ impl Inputs {
             *out = match self.format {
                 Format::F32 => f32::from_bits(words[i]),
                 Format::Bf16 => match self.layout {
-                    Bf16Layout::Wide => f32::from_bits(words[i]),
-                    Bf16Layout::Pairs => f32::from_bits(words[i / 2] >> (i % 2 * 16) << 16),
-                    Bf16Layout::Tiles => {
-                        let word = words[i / GROUP * TILE_ROWS * TILE_WORDS + i % GROUP / 2];
+                    Layout::Wide => f32::from_bits(words[i]),
+                    Layout::Pairs => f32::from_bits(words[i / 2] >> (i % 2 * 16) << 16),
+                    Layout::Tiles => {
+                        let word = words[i / GROUP * TILE_ROWS * BF16_WORDS + i % GROUP / 2];
                         f32::from_bits(word >> (i % 2 * 16) << 16)
                     }
                 },
                 Format::Int8 => {
-                    let integer = (words[i / 4] >> (i % 4 * 8)) as u8 as i8;
-                    f32::from(integer) * self.scales[row * self.groups() + i / GROUP]
+                    let word = words[i / GROUP * group_words(self.layout) + i % GROUP / 4];
+                    let integer = (word >> (i % 4 * 8)) as u8 as i8;
+                    f32::from(integer) * self.scales[scale(self.layout, self.groups(), row, i / GROUP)]
                 }
             };
         }
@@ -97,31 +99,34 @@ impl Inputs {
         stride(self.format, self.layout, self.width)
     }
 
-    /// Start of row `row`; in tiles it must be the first row of one.
+    /// Start of row `row`. In tiles of bf16 it must be the first of one, and in tiles of 8-bit integers rows beyond the tile
+    /// can't be reached from it.
     pub(crate) fn row(&self, row: usize) -> View {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        let in_tiles = self.format == Format::Bf16 && self.layout == Bf16Layout::Tiles;
+        let in_tiles = self.format == Format::Bf16 && self.layout == Layout::Tiles;
         assert!(!in_tiles || row.is_multiple_of(TILE_ROWS), "row {row} is inside a tile");
-        let groups = self.groups();
-        let first = |group: usize| if self.format == Format::Int8 { row * groups + group } else { 0 };
+        let (groups, tiles) = (self.groups(), self.layout == Layout::Tiles);
+        let first = if self.format == Format::Int8 { scale(self.layout, groups, row, 0) } else { 0 };
         View {
-            words: self.words[self.first + row * self.stride()..].as_ptr(),
-            stride: self.stride(),
-            scales: self.scales[first(0)..].as_ptr(),
-            offsets: self.offsets[first(0)..].as_ptr(),
-            groups,
+            words: self.words[self.first + start(self.format, self.layout, self.width, row)..].as_ptr(),
+            stride: if tiles && self.format == Format::Int8 { INT8_WORDS } else { self.stride() },
+            group_words: group_words(self.layout),
+            scales: self.scales[first..].as_ptr(),
+            offsets: self.offsets[first..].as_ptr(),
+            scales_stride: if tiles { 1 } else { groups },
+            group_scales: if tiles { TILE_ROWS } else { 1 },
         }
     }
 
     /// Changes the shape. The content is then arbitrary until each row is written.
     pub(crate) fn reshape(&mut self, isa: Isa, format: Format, rows: usize, width: usize) -> Writer {
-        (self.format, self.layout, self.rows, self.width) = (format, isa.bf16_layout(), rows, width);
-        let groups = if format == Format::Int8 { rows * self.groups() } else { 0 };
+        (self.format, self.layout, self.rows, self.width) = (format, isa.layout(), rows, width);
         // Tiles are whole. Rows beyond the last are multiplied too, and the results ignored.
         let places = match self.layout {
-            Bf16Layout::Tiles => rows.next_multiple_of(TILE_ROWS),
-            Bf16Layout::Wide | Bf16Layout::Pairs => rows,
+            Layout::Tiles => rows.next_multiple_of(TILE_ROWS),
+            Layout::Wide | Layout::Pairs => rows,
         };
+        let groups = if format == Format::Int8 { places * self.groups() } else { 0 };
         self.words.resize(places * self.stride() + LINE_BYTES / size_of::<u32>() - 1, 0);
         self.first = self.words.as_ptr().align_offset(LINE_BYTES);
         self.scales.resize(groups, 0.0);
@@ -138,7 +143,7 @@ impl Inputs {
 
     /// Whether the layout is the one an instruction set reads.
     pub(crate) fn suit(&self, isa: Isa) -> bool {
-        self.format != Format::Bf16 || self.layout == isa.bf16_layout()
+        self.format == Format::F32 || self.layout == isa.layout()
     }
 
     fn groups(&self) -> usize {
@@ -148,25 +153,39 @@ impl Inputs {
 
 /// Words of a row.
 #[inline(always)]
-fn stride(format: Format, layout: Bf16Layout, width: usize) -> usize {
+fn stride(format: Format, layout: Layout, width: usize) -> usize {
     match (format, layout) {
         (Format::F32, _) => width,
-        (Format::Bf16, Bf16Layout::Wide) => width.next_multiple_of(2),
-        (Format::Bf16, Bf16Layout::Pairs) => width.div_ceil(2),
-        (Format::Bf16, Bf16Layout::Tiles) => width.div_ceil(GROUP) * TILE_WORDS,
-        (Format::Int8, _) => width.div_ceil(GROUP) * (GROUP / 4),
+        (Format::Bf16, Layout::Wide) => width.next_multiple_of(2),
+        (Format::Bf16, Layout::Pairs) => width.div_ceil(2),
+        (Format::Bf16, Layout::Tiles) => width.div_ceil(GROUP) * BF16_WORDS,
+        (Format::Int8, _) => width.div_ceil(GROUP) * INT8_WORDS,
     }
 }
 
 /// The word at which a row starts.
 #[inline(always)]
-fn start(format: Format, layout: Bf16Layout, width: usize, row: usize) -> usize {
+fn start(format: Format, layout: Layout, width: usize, row: usize) -> usize {
     let stride = stride(format, layout, width);
     match (format, layout) {
-        (Format::Bf16, Bf16Layout::Tiles) => {
-            row / TILE_ROWS * TILE_ROWS * stride + row % TILE_ROWS * TILE_WORDS
-        }
+        (Format::Bf16, Layout::Tiles) => row / TILE_ROWS * TILE_ROWS * stride + row % TILE_ROWS * BF16_WORDS,
+        (Format::Int8, Layout::Tiles) => row / TILE_ROWS * TILE_ROWS * stride + row % TILE_ROWS * INT8_WORDS,
         _ => row * stride,
+    }
+}
+
+/// Words from one group of 8-bit integers of a row to the next.
+#[inline(always)]
+fn group_words(layout: Layout) -> usize {
+    if layout == Layout::Tiles { TILE_ROWS * INT8_WORDS } else { INT8_WORDS }
+}
+
+/// The place of a group's scale.
+#[inline(always)]
+fn scale(layout: Layout, groups: usize, row: usize, group: usize) -> usize {
+    match layout {
+        Layout::Tiles => (row / TILE_ROWS * groups + group) * TILE_ROWS + row % TILE_ROWS,
+        Layout::Wide | Layout::Pairs => row * groups + group,
     }
 }
 
@@ -174,17 +193,23 @@ fn start(format: Format, layout: Bf16Layout, width: usize, row: usize) -> usize 
 #[derive(Clone, Copy)]
 pub(crate) struct View {
     pub words: *const u32,
+    /// Words from one row to the next; in tiles of bf16, a sixteenth of those from one tile to the one below.
     pub stride: usize,
+    /// Words from one group of 8-bit integers to the next.
+    pub group_words: usize,
     pub scales: *const f32,
     pub offsets: *const i32,
-    pub groups: usize,
+    /// Scales, and offsets, from one row to the next.
+    pub scales_stride: usize,
+    /// Scales, and offsets, from one group to the next.
+    pub group_scales: usize,
 }
 
 /// Writes rows of [`Inputs`]; several threads may write different rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer {
     format: Format,
-    layout: Bf16Layout,
+    layout: Layout,
     width: usize,
     words: Shared<u32>,
     scales: Shared<f32>,
@@ -209,7 +234,7 @@ impl Writer {
                     let to = self.words.get().add(words + start).cast::<f32>();
                     std::ptr::copy_nonoverlapping(numbers.as_ptr(), to, numbers.len());
                 }
-                Format::Bf16 if self.layout == Bf16Layout::Wide => {
+                Format::Bf16 if self.layout == Layout::Wide => {
                     let to = self.words.get().add(words + start);
                     let wide = |x: f32| u32::from(nearest_bf16(x)) << 16;
                     match numbers.as_array::<GROUP>() {
@@ -229,8 +254,8 @@ impl Writer {
                     }
                 }
                 Format::Bf16 => {
-                    let tiles = self.layout == Bf16Layout::Tiles;
-                    let within = if tiles { start / GROUP * TILE_ROWS * TILE_WORDS } else { start / 2 };
+                    let tiles = self.layout == Layout::Tiles;
+                    let within = if tiles { start / GROUP * TILE_ROWS * BF16_WORDS } else { start / 2 };
                     let to = self.words.get().add(words + within).cast::<u16>();
                     match numbers.as_array::<GROUP>() {
                         Some(numbers) => {
@@ -249,13 +274,15 @@ impl Writer {
                     }
                 }
                 Format::Int8 => {
-                    let group = row * self.width.div_ceil(GROUP) + start / GROUP;
+                    let group = start / GROUP;
+                    let at = scale(self.layout, self.width.div_ceil(GROUP), row, group);
                     let mut padded = [0.0; GROUP];
                     padded[..numbers.len()].copy_from_slice(numbers);
-                    let (bytes, scale, sum) = quantize(&padded);
-                    self.words.get().add(words + start / 4).cast::<[i8; GROUP]>().write(bytes);
-                    self.scales.get().add(group).write(scale);
-                    self.offsets.get().add(group).write(sum.wrapping_mul(-128));
+                    let (bytes, unit, sum) = quantize(&padded);
+                    let to = self.words.get().add(words + group * group_words(self.layout));
+                    to.cast::<[i8; GROUP]>().write(bytes);
+                    self.scales.get().add(at).write(unit);
+                    self.offsets.get().add(at).write(sum.wrapping_mul(-128));
                 }
             }
         }
@@ -300,10 +327,15 @@ mod tests {
     fn rows_of_tiles_begin_cache_lines_after_any_reshape() {
         let mut inputs = Inputs::default();
         for (rows, width) in [(1, 32), (17, 33), (512, 2_048), (16, 7), (600, 2_048), (1, 1)] {
-            inputs.reshape(Isa::Amx, Format::Bf16, rows, width);
-            for row in (0..rows).step_by(TILE_ROWS) {
-                let at = inputs.row(row).words.addr();
-                assert!(at.is_multiple_of(LINE_BYTES), "{rows} x {width}, row {row}: {at:#x}");
+            for format in [Format::Bf16, Format::Int8] {
+                inputs.reshape(Isa::Amx, format, rows, width);
+                for row in (0..rows).step_by(TILE_ROWS) {
+                    let at = inputs.row(row).words.addr();
+                    assert!(
+                        at.is_multiple_of(LINE_BYTES),
+                        "{format:?}, {rows} x {width}, row {row}: {at:#x}"
+                    );
+                }
             }
         }
     }

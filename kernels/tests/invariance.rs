@@ -78,13 +78,13 @@ fn fused() -> Vec<Isa> {
     Isa::available().into_iter().filter(fuses).collect()
 }
 
-/// Tile registers are left out: they sum bf16 products in another order, so their bits differ.
+/// Tile registers are left out for bf16, whose products they sum in another order.
 #[test]
-fn vector_instruction_sets_agree_on_products_bit_for_bit() {
+fn instruction_sets_agree_on_products_bit_for_bit() {
     let wide = fused();
     for seed in seeds(6) {
         let mut random = random(seed);
-        let (m, n, k) = (random.size(1, 9), 2 * random.size(1, 100), random.size(1, 700));
+        let (m, n, k) = (random.size(1, 40), 2 * random.size(1, 100), random.size(1, 700));
         let (x, w) = (random.numbers(m * k), random.numbers(n * k));
         for format in FORMATS {
             let isas = wide.iter().filter(|isa| **isa != Isa::Amx || format != Format::Bf16);

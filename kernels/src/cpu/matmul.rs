@@ -113,7 +113,7 @@ impl Cpu {
             return;
         }
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if self.isa == Isa::Amx && shape.format == Format::Bf16 && x.rows() > amx::FEW {
+        if self.isa == Isa::Amx && shape.format != Format::F32 && x.rows() > amx::FEW {
             // Too few items would leave threads idle.
             let blocks = x.rows().div_ceil(amx::ROWS);
             let group = amx::PANELS.min(shape.panels() * blocks / (4 * self.threads())).max(1);
@@ -251,7 +251,7 @@ fn gate_lanes<S: Simd>(simd: S, gate: Gate<'_>) {
 
 fn run<'a>(isa: Isa, panels: Range<usize>, block: impl Fn(usize) -> Block<'a>) {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    if isa == Isa::Amx && block(panels.start).format == Format::Bf16 {
+    if isa == Isa::Amx && amx::multiplies(block(panels.start).format, block(panels.start).rows) {
         // SAFETY: the CPU has the instruction set; `product` checked shapes.
         return unsafe { amx::product(panels, block) };
     }

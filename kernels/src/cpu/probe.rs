@@ -45,12 +45,13 @@ impl Cpu {
     pub fn peak_rate(&self, format: Format, passes: usize) -> f64 {
         const STEPS: usize = 1 << 16;
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if format == Format::Bf16 && self.isa == Isa::Amx {
+        if format != Format::F32 && self.isa == Isa::Amx {
             let items = 8 * self.threads();
-            // SAFETY: the instruction set is there.
-            let seconds =
-                best(passes, || self.for_each(items, usize::MAX, |_| unsafe { amx::multiply(STEPS) }));
-            return (items * amx::operations(STEPS)) as f64 / seconds;
+            let seconds = best(passes, || {
+                // SAFETY: the instruction set is there.
+                self.for_each(items, usize::MAX, |_| unsafe { amx::multiply(format, STEPS) });
+            });
+            return (items * amx::operations(format, STEPS)) as f64 / seconds;
         }
         let per_step = match format {
             Format::Bf16 if self.isa == Isa::Avx512Bf16 => 2,

@@ -72,6 +72,12 @@ impl Tile {
         now
     }
 
+    /// The place of a scale of the inputs, and of an offset.
+    #[inline(always)]
+    fn scale(&self, row: usize, group: usize) -> usize {
+        row * self.x.scales_stride + group * self.x.group_scales
+    }
+
     /// Multiplies `R` rows of f32 or bf16.
     ///
     /// # Safety
@@ -143,11 +149,11 @@ impl Tile {
                 let group = self.weights.add(step * stride);
                 let at = self.first + step;
                 let mut dots = vectors!(R, [simd.splat_word(0); C], |r| {
-                    let offset = if S::BIASED { *self.x.offsets.add(r * self.x.groups + at) } else { 0 };
+                    let offset = if S::BIASED { *self.x.offsets.add(self.scale(r, at)) } else { 0 };
                     [simd.splat_word(offset.cast_unsigned()); C]
                 });
                 let mut weights = group.add(2 * self.width + 4 * self.column);
-                let x = self.x.words.add(at * (GROUP / 4));
+                let x = self.x.words.add(at * self.x.group_words);
                 for four in 0..GROUP / 4 {
                     if asks {
                         self.prefetch(simd, weights, C * LANES * 4);
@@ -165,7 +171,7 @@ impl Tile {
                     let unit = simd.load_f16(group.add(2 * self.column + 2 * c * LANES).cast());
                     for r in 0..R {
                         let scaled = simd.mul(simd.widen_words(dots[r][c]), unit);
-                        let x = simd.splat(*self.x.scales.add(r * self.x.groups + at));
+                        let x = simd.splat(*self.x.scales.add(self.scale(r, at)));
                         sums[r][c] = simd.fma(scaled, x, sums[r][c]);
                     }
                 }

@@ -11,6 +11,7 @@ const XFEATURE_XTILE_DATA: libc::c_long = 18;
 /// CPUID bits in the leaf of extended features.
 const AMX_BF16: u32 = 1 << 22;
 const AMX_TILE: u32 = 1 << 24;
+const AMX_INT8: u32 = 1 << 25;
 
 /// Whether products may use tiles. The first call requests permission.
 pub(super) fn is_granted() -> bool {
@@ -21,7 +22,8 @@ pub(super) fn is_granted() -> bool {
 fn has_tiles() -> bool {
     // The leaf exists, since AVX-512 was detected in it.
     let features = __cpuid_count(7, 0).edx;
-    features & (AMX_BF16 | AMX_TILE) == AMX_BF16 | AMX_TILE
+    let needed = AMX_BF16 | AMX_TILE | AMX_INT8;
+    features & needed == needed
 }
 
 fn ask() -> bool {

@@ -1,6 +1,6 @@
 //! Sixteen-lane vectors behind one trait, so that each kernel is written once and compiled per instruction set. A value of an
 //! implementing type proves that the CPU has the instructions: [`on_isa!`] creates it inside a function compiled for them.
-//! Tile registers don't fit this model: `cpu/amx.rs` uses them for bf16 products if the CPU has them.
+//! Tile registers don't fit this model: `cpu/amx` uses them for products if the CPU has them.
 //!
 //! AVX2, AVX-512 and NEON give the same bits, except that the bf16 dot product instruction treats denormals as zeros. The
 //! portable form does not fuse multiply and add on x86, so it may differ from them in the last place.
@@ -17,7 +17,7 @@ mod portable;
 
 use half::bf16;
 
-use crate::inputs::Bf16Layout;
+use crate::inputs::Layout;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
@@ -207,7 +207,7 @@ pub enum Isa {
     Avx512Vnni,
     /// 512-bit vectors, and dot products of bytes and of bf16 pairs.
     Avx512Bf16,
-    /// The same, and tile registers for products of bf16.
+    /// The same, and tile registers for products of bf16 and of bytes.
     Amx,
 }
 
@@ -219,12 +219,12 @@ impl Isa {
         Self::available().into_iter().rfind(quick).unwrap_or(Self::Portable)
     }
 
-    /// Layout of bf16 inputs of products.
-    pub(crate) fn bf16_layout(self) -> Bf16Layout {
+    /// Layout of inputs of products.
+    pub(crate) fn layout(self) -> Layout {
         match self {
-            Self::Amx => Bf16Layout::Tiles,
-            Self::Avx512Bf16 => Bf16Layout::Pairs,
-            _ => Bf16Layout::Wide,
+            Self::Amx => Layout::Tiles,
+            Self::Avx512Bf16 => Layout::Pairs,
+            _ => Layout::Wide,
         }
     }
 

@@ -1,46 +1,33 @@
-//! Sums of bf16 products in tile registers (Intel AMX): one instruction multiplies sixteen rows by sixteen columns by 32
-//! inputs, at many times the rate of vectors. Panels already have the layout these registers need; inputs are written in
-//! tiles.
-//!
-//! The instruction adds the products of 32 inputs to a sum in its own order, which is fixed whatever the other rows are, but
-//! differs from that of the vector instructions. Denormals are treated as zeros. Loops over chunks of 32 inputs are written
-//! in assembly, because Rust has no type for these registers.
+//! Sums of bf16 products: one instruction multiplies sixteen rows by sixteen columns by 32 inputs, which are written in tiles.
+//! It adds the products to a sum in its own order, which is fixed whatever the other rows are, but differs from that of the
+//! vector instructions. Denormals are treated as zeros.
 
 use std::arch::asm;
-use std::ops::Range;
 
-use super::matmul::{ACROSS, Block};
+use super::{FEW, ROW_BYTES, Shape, Tiles};
+use crate::cpu::matmul::{ACROSS, Block};
 use crate::inputs::TILE_ROWS;
 use crate::simd::LANES;
 
-/// Maximum rows for which weights are read once, front to back.
-pub(super) const FEW: usize = TILE_ROWS;
-/// Rows of an item of work with more rows than [`FEW`].
-pub(super) const ROWS: usize = 128;
-/// Maximum panels of an item: inputs are read once for all of them.
-pub(super) const PANELS: usize = 4;
 /// Steps (pairs of inputs) of a chunk: the rows of a tile.
-const CHUNK: usize = 16;
+pub(super) const CHUNK: usize = 16;
 /// Chunks of a piece: their weights take half of the L1 cache.
 const PIECE: usize = 8;
 /// Bytes that few rows prefetch ahead: two chunks of a full panel.
 const AHEAD: usize = 8 << 10;
-/// Bytes of a row of a tile.
-const ROW_BYTES: usize = 64;
 /// Bytes from one row of sums to the next.
 const SUM_BYTES: usize = ACROSS * size_of::<f32>();
 
-/// Computes all bf16 sums of blocks that differ only in their panel.
+/// Computes all sums of blocks.
 ///
 /// # Safety
-/// The process may use AMX; the blocks' weights, inputs and sums are valid.
-pub(super) unsafe fn product<'a>(panels: Range<usize>, block: impl Fn(usize) -> Block<'a>) {
-    let blocks = || panels.clone().map(&block).filter(|block| !block.columns.is_empty());
+/// As [`super::product`].
+pub(super) unsafe fn product<'a, B: Iterator<Item = Block<'a>>>(blocks: impl Fn() -> B) {
     let Some(Block { weights, width, rows, .. }) = blocks().next() else { return };
     let steps = weights.len() / (width * size_of::<u32>());
     let (whole, rest) = (steps / CHUNK, steps % CHUNK);
     let piece = if rows <= FEW { whole } else { PIECE };
-    let mut tiles = Tiles { pairs: 0 };
+    let mut tiles = Tiles::new();
     let mut first = 0;
     while first < whole {
         let chunks = (whole - first).min(piece);
@@ -85,28 +72,12 @@ struct Run {
     lines: usize,
 }
 
-/// This thread's tile registers.
-struct Tiles {
-    /// Steps of a chunk that they are configured for; 0 if they are not configured.
-    pairs: usize,
-}
-
-impl Drop for Tiles {
-    fn drop(&mut self) {
-        if self.pairs > 0 {
-            // SAFETY: tiles are configured and their content is no longer needed. Releasing them makes context switches
-            // faster.
-            unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
-        }
-    }
-}
-
 impl Tiles {
     /// # Safety
     /// As [`product`]; the panel has these steps.
     unsafe fn piece(&mut self, block: &Block<'_>, piece: Piece) {
         // SAFETY: the caller's promise.
-        unsafe { self.shape(piece.pairs) };
+        unsafe { self.configure(Shape { rows: TILE_ROWS, words: piece.pairs }) };
         let few = block.rows <= FEW;
         let step_bytes = block.width * size_of::<u32>();
         let weights = block.weights[piece.first * CHUNK * step_bytes..].as_ptr();
@@ -152,71 +123,6 @@ impl Tiles {
             }
         }
     }
-
-    /// Configures the tiles: 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights. They have full size unless a chunk has fewer
-    /// steps.
-    ///
-    /// # Safety
-    /// The process may use AMX.
-    unsafe fn shape(&mut self, pairs: usize) {
-        if self.pairs == pairs {
-            return;
-        }
-        assert!((1..=CHUNK).contains(&pairs), "a chunk has 1 to {CHUNK} steps, not {pairs}");
-        self.pairs = pairs;
-        let sums = (TILE_ROWS, ROW_BYTES);
-        let (inputs, weights) = ((TILE_ROWS, 4 * pairs), (pairs, ROW_BYTES));
-        let mut config =
-            Config { palette: 1, start: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        let all = [sums, sums, sums, sums, inputs, inputs, weights, weights];
-        for (at, (rows, row_bytes)) in all.into_iter().enumerate() {
-            (config.rows[at], config.row_bytes[at]) = (rows as u8, row_bytes as u16);
-        }
-        // SAFETY: the caller's promise; the layout is that of the instruction's operand.
-        unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &raw const config, options(readonly, nostack, preserves_flags));
-        }
-    }
-}
-
-/// Operations (two per multiply-add) of `steps` steps of [`multiply`].
-pub(super) fn operations(steps: usize) -> usize {
-    2 * steps * 4 * TILE_ROWS * LANES * 2 * CHUNK
-}
-
-/// Multiplies the tiles' content to measure the rate: four independent sums.
-///
-/// # Safety
-/// The process may use AMX.
-pub(super) unsafe fn multiply(steps: usize) {
-    let mut tiles = Tiles { pairs: 0 };
-    // SAFETY: the caller's promise; zeros are multiplied.
-    unsafe {
-        tiles.shape(CHUNK);
-        asm!(
-            "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", "tilezero tmm4", "tilezero tmm6",
-            "2:",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm6",
-            "tdpbf16ps tmm2, tmm4, tmm6",
-            "tdpbf16ps tmm3, tmm4, tmm6",
-            "dec {steps}",
-            "jnz 2b",
-            steps = inout(reg) steps => _,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm6") _,
-            options(nomem, nostack),
-        );
-    }
-}
-
-/// The operand of `ldtilecfg`.
-#[repr(C, align(64))]
-struct Config {
-    palette: u8,
-    start: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
 }
 
 /// A loop over chunks. `sums` lists tiles with their byte offsets from `run.sums`; `work` is the code for a chunk, `ahead`
