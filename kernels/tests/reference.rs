@@ -134,14 +134,18 @@ fn nan_and_infinite_inputs_propagate_to_every_output_of_their_row() {
     for format in FORMATS {
         let matrix = packed(format, &w, 40);
         for cpu in cpus() {
-            for fault in [f32::NAN, f32::INFINITY] {
-                let mut x = vec![0.5; 3 * 40];
-                x[40 + 33] = fault;
-                let mut out = vec![0.0; 3 * 70];
-                let inputs = loaded(&cpu, Rows::dense(&x, 40), 3, format);
+            for (fault, rows) in [(f32::NAN, 3), (f32::NAN, 20), (f32::INFINITY, 3), (f32::INFINITY, 20)] {
+                let wrong = rows - 2;
+                let mut x = vec![0.5; rows * 40];
+                x[wrong * 40 + 33] = fault;
+                let mut out = vec![0.0; rows * 70];
+                let inputs = loaded(&cpu, Rows::dense(&x, 40), rows, format);
                 cpu.matmul(&inputs, &matrix, None, Then::Store, &mut out);
-                let faulty = |row: usize| out[row * 70..][..70].iter().filter(|x| !x.is_finite()).count();
-                assert_eq!([faulty(0), faulty(1), faulty(2)], [0, 70, 0], "{format:?}, {:?}", cpu.isa());
+                for (row, out) in out.chunks(70).enumerate() {
+                    let faulty = out.iter().filter(|x| !x.is_finite()).count();
+                    let expected = if row == wrong { 70 } else { 0 };
+                    assert_eq!(faulty, expected, "{fault}, {format:?}, {:?}, row {row}", cpu.isa());
+                }
             }
         }
     }
@@ -156,11 +160,13 @@ fn nan_and_infinite_weights_propagate_to_every_row_of_their_output() {
             w[20 * 40 + 37] = fault;
             let matrix = packed(format, &w, 40);
             for cpu in cpus() {
-                let inputs = loaded(&cpu, Rows::dense(&[0.5; 2 * 40], 40), 2, format);
-                let mut out = vec![0.0; 2 * 70];
-                cpu.matmul(&inputs, &matrix, None, Then::Store, &mut out);
-                for (i, x) in out.iter().enumerate() {
-                    assert_eq!(x.is_finite(), i % 70 != 20, "{format:?}, {:?}, {i}: {x}", cpu.isa());
+                for rows in [2, 20] {
+                    let inputs = loaded(&cpu, Rows::dense(&[0.5; 20 * 40], 40), rows, format);
+                    let mut out = vec![0.0; rows * 70];
+                    cpu.matmul(&inputs, &matrix, None, Then::Store, &mut out);
+                    for (i, x) in out.iter().enumerate() {
+                        assert_eq!(x.is_finite(), i % 70 != 20, "{format:?}, {:?}, {i}: {x}", cpu.isa());
+                    }
                 }
             }
         }

@@ -19,7 +19,7 @@ use crate::matrix::{Format, GATED, Matrix, PANEL};
 use crate::simd::{Isa, Simd, on_isa};
 
 /// Rows of a unit of work: few enough that inputs and sums stay in cache.
-const ROW_BLOCK: usize = 48;
+pub(super) const ROW_BLOCK: usize = 48;
 /// Stride of rows of sums.
 pub(super) const ACROSS: usize = PANEL;
 

@@ -36,8 +36,8 @@ const RING: usize = 4;
 /// Groups between a product and its scaling.
 const BEHIND: usize = 2;
 
-/// Memory between tiles and vectors.
-#[repr(align(64))]
+/// Memory between tiles and vectors, both of whole cache lines.
+#[repr(C, align(64))]
 struct Scratch {
     /// Weights of a piece as signed bytes, by group, four inputs and column.
     weights: MaybeUninit<[u8; PIECE * GROUP_BYTES]>,
@@ -47,6 +47,8 @@ struct Scratch {
 
 // Fewer rows are left to vectors, which read them from one tile of inputs.
 const _: () = assert!(LEAST <= TILE_ROWS);
+// A group's sums stay until they are scaled.
+const _: () = assert!(BEHIND < RING);
 
 /// Computes all sums of blocks.
 ///

@@ -1,6 +1,6 @@
 //! Sums of products in tile registers (Intel AMX): one instruction multiplies up to sixteen rows by sixteen columns by 64 bytes
-//! of inputs, at many times the rate of vectors. Panels already have the layout these registers need. Loops are written in
-//! assembly where they hold tiles, because Rust has no type for them.
+//! of inputs, at many times the rate of vectors. Panels of bf16 already have the layout these registers need. Loops are
+//! written in assembly where they hold tiles, because Rust has no type for them.
 
 mod bf16;
 mod int8;
@@ -8,7 +8,7 @@ mod int8;
 use std::arch::asm;
 use std::ops::Range;
 
-use super::matmul::Block;
+use super::matmul::{Block, ROW_BLOCK};
 use crate::inputs::TILE_ROWS;
 use crate::matrix::Format;
 use crate::simd::LANES;
@@ -19,6 +19,8 @@ pub(super) const FEW: usize = TILE_ROWS;
 pub(super) const ROWS: usize = 128;
 /// Maximum panels of an item: inputs are read once for all of them.
 pub(super) const PANELS: usize = 4;
+// Items of work begin with a tile of inputs.
+const _: () = assert!(ROWS.is_multiple_of(TILE_ROWS) && ROW_BLOCK.is_multiple_of(TILE_ROWS));
 /// Bytes of a row of a tile.
 const ROW_BYTES: usize = 64;
 
@@ -34,7 +36,8 @@ pub(super) fn multiplies(format: Format, rows: usize) -> bool {
 /// Computes all sums of blocks that differ only in their panel.
 ///
 /// # Safety
-/// The process may use AMX; the blocks' weights, inputs and sums are valid.
+/// The process may use AMX; the blocks' weights, inputs and sums are valid; a block's first row begins a tile of inputs, and
+/// it has room for sums of whole tiles.
 pub(super) unsafe fn product<'a>(panels: Range<usize>, block: impl Fn(usize) -> Block<'a>) {
     let format = block(panels.start).format;
     let blocks = || panels.clone().map(&block).filter(|block| !block.columns.is_empty());
@@ -42,7 +45,8 @@ pub(super) unsafe fn product<'a>(panels: Range<usize>, block: impl Fn(usize) -> 
     unsafe {
         match format {
             Format::Int8 => int8::product(blocks),
-            _ => bf16::product(blocks),
+            Format::Bf16 => bf16::product(blocks),
+            Format::F32 => unreachable!("tiles don't multiply f32"),
         }
     }
 }
