@@ -24,6 +24,7 @@ pub mod otel;
 pub mod policies;
 pub mod reload;
 pub mod serve;
+pub mod sockets;
 pub mod startup;
 pub mod tenants;
 pub mod trace;

@@ -1,24 +1,19 @@
 //! Where and how a host with given settings listens, and where it is reached from its own machine.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::parse::{non_empty, path};
 use super::settings::read;
 use super::{ConfigError, Settings, parse};
+use crate::sockets::without_brackets;
 
 /// Host and port of the data plane.
 pub(super) fn data_address(all: &Settings) -> Result<(String, u16), ConfigError> {
-    let host = read(all, "host", "127.0.0.1".to_owned(), |text| non_empty(text).map(without_brackets))?;
+    let host = read(all, "host", "127.0.0.1".to_owned(), |text| {
+        non_empty(text).map(|host| without_brackets(&host).to_owned())
+    })?;
     Ok((host, read(all, "port", 8000, |t| parse::number(t, 0, u16::MAX))?))
-}
-
-/// An IPv6 address may come as URLs write it.
-fn without_brackets(host: String) -> String {
-    match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        Some(inside) if inside.parse::<Ipv6Addr>().is_ok() => inside.to_owned(),
-        _ => host,
-    }
 }
 
 /// Certificate and key of the data plane, both or none.

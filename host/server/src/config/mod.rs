@@ -21,6 +21,7 @@ use infer_core::policy::PolicyKind;
 use infer_model::{DType, KvCacheKind, Quantize};
 
 use crate::http::AllowedOrigins;
+use crate::kv_events::Endpoints;
 use crate::startup::device::DeviceChoice;
 pub use document::{Document, Entry, near};
 pub use environment::{Environment, environment_name};
@@ -122,7 +123,7 @@ pub struct Config {
     /// Certificate and key of the data plane.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Endpoint that publishes KV events, and the one that resends missed ones.
-    pub kv_events: Option<(String, Option<String>)>,
+    pub kv_events: Option<Endpoints>,
     /// Topic of the KV events; `None` to build it from address and model.
     pub kv_events_topic: Option<String>,
     /// Collector for traces.

@@ -18,6 +18,7 @@ use super::{
     Bounds, Config, ConfigError, DialectChoice, GenerationConfig, MetricsPlane, PolicyChoice, Settings, parse,
 };
 use crate::http::AllowedOrigins;
+use crate::kv_events::Endpoints;
 use crate::startup::device::DeviceChoice;
 
 impl Default for Config {
@@ -188,7 +189,7 @@ fn bounds(all: &Settings) -> Result<Bounds, ConfigError> {
     })
 }
 
-fn kv_events(all: &Settings) -> Result<Option<(String, Option<String>)>, ConfigError> {
+fn kv_events(all: &Settings) -> Result<Option<Endpoints>, ConfigError> {
     let endpoint = |key| {
         read(all, key, None, |text| {
             if !cfg!(feature = "kv-events") {
@@ -196,16 +197,11 @@ fn kv_events(all: &Settings) -> Result<Option<(String, Option<String>)>, ConfigE
                     "this build can't publish KV events; build it with `--features kv-events`".to_owned()
                 );
             }
-            match text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')) {
-                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                    Ok(Some(text.to_owned()))
-                }
-                _ => Err(format!("`{text}` is not tcp://HOST:PORT")),
-            }
+            text.parse().map(Some)
         })
     };
     match (endpoint("kv-events")?, endpoint("kv-events-replay")?) {
-        (Some(events), replay) => Ok(Some((events, replay))),
+        (Some(events), replay) => Ok(Some(Endpoints { events, replay })),
         (None, None) => Ok(None),
         (None, Some(_)) => {
             Err(ConfigError(format!("{}: needs --kv-events as well", all.origin("kv-events-replay"))))

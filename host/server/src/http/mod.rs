@@ -25,7 +25,7 @@ pub use body::{BodyLimits, BodyRoom, ReadBody, Room, discard, read_body};
 pub use cors::AllowedOrigins;
 pub use error::ApiError;
 pub use guard::Patience;
-pub use listener::{Listener, ListenerOptions, listen};
+pub use listener::{Listener, ListenerOptions};
 pub use places::{Connections, Crowded, WAITING_ROOM};
 pub use query::Query;
 pub use request_id::RequestId;

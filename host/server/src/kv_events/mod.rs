@@ -8,6 +8,7 @@
 //!
 //! Peers aren't authenticated and reach zeromq only through `gate`, which bounds what they can do.
 
+mod endpoint;
 #[cfg(feature = "kv-events")]
 mod gate;
 #[cfg(feature = "kv-events")]
@@ -20,6 +21,7 @@ mod sent;
 #[cfg(feature = "kv-events")]
 mod wire;
 
-pub use publisher::{Endpoints, Publisher};
+pub use endpoint::{BindError, Endpoint, Endpoints};
+pub use publisher::Publisher;
 #[cfg(feature = "kv-events")]
 pub use wire::{Batch, Event, decode, encode};

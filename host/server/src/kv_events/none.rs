@@ -1,26 +1,21 @@
 //! A build without KV events. `Config` refuses `--kv-events`, so none of this is ever reached.
 
+use std::io;
+
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::endpoint::{BindError, Endpoints};
 use crate::engine::{EngineHandle, EngineStopped};
-
-/// The addresses of the sockets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoints {
-    /// Of the PUB socket.
-    pub events: String,
-    /// Of the ROUTER socket.
-    pub replay: Option<String>,
-}
 
 /// A publisher that can't exist.
 pub enum Publisher {}
 
 impl Publisher {
     /// Always fails.
-    pub async fn bind(_: &Endpoints) -> Result<Self, &'static str> {
-        Err("this build can't publish KV events")
+    pub async fn bind(endpoints: &Endpoints) -> Result<Self, BindError> {
+        let error = io::Error::new(io::ErrorKind::Unsupported, "this build can't publish KV events");
+        Err(BindError { flag: "--kv-events", endpoint: endpoints.events.clone(), error })
     }
 
     /// Where the sockets listen.

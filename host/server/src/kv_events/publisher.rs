@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
+use super::endpoint::{BindError, Endpoint, Endpoints};
 use super::gate::{Gate, Role, Rules};
 use super::sent::Sent;
 use super::wire::{Batch, encode};
@@ -26,15 +27,6 @@ const CHANNEL: usize = 4_096;
 const END: [u8; 8] = (-1i64).to_be_bytes();
 /// How long a subscriber may take to read one resent batch.
 const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The addresses of the sockets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoints {
-    /// Of the PUB socket, `tcp://HOST:PORT`.
-    pub events: String,
-    /// Of the ROUTER socket.
-    pub replay: Option<String>,
-}
 
 /// The engine thread's end of the channel.
 #[derive(Clone)]
@@ -87,17 +79,22 @@ pub struct Publisher {
 
 impl Publisher {
     /// Binds both sockets, and opens their gates.
-    pub async fn bind(endpoints: &Endpoints) -> io::Result<Self> {
-        let folder = private_folder()?;
+    pub async fn bind(endpoints: &Endpoints) -> Result<Self, BindError> {
+        let wrong = |role, endpoint: &Endpoint| {
+            let (flag, endpoint) = (flag(role), endpoint.clone());
+            move |error| BindError { flag, endpoint, error }
+        };
+        let folder = private_folder().map_err(wrong(Role::Events, &endpoints.events))?;
         let mut events = PubSocket::new();
-        let rules = Rules::of(Role::Events);
-        let mut gates = vec![Gate::open(&mut events, &endpoints.events, folder.path(), rules).await?];
-        let mut bound = Endpoints { events: gates[0].endpoint().to_owned(), replay: None };
+        let gate = Gate::open(&mut events, &endpoints.events, folder.path(), Rules::of(Role::Events)).await;
+        let mut gates = vec![gate.map_err(wrong(Role::Events, &endpoints.events))?];
+        let mut bound = Endpoints { events: gates[0].endpoint().clone(), replay: None };
         let mut replay = None;
         if let Some(endpoint) = &endpoints.replay {
             let mut socket = RouterSocket::new();
-            let gate = Gate::open(&mut socket, endpoint, folder.path(), Rules::of(Role::Replay)).await?;
-            bound.replay = Some(gate.endpoint().to_owned());
+            let gate = Gate::open(&mut socket, endpoint, folder.path(), Rules::of(Role::Replay)).await;
+            let gate = gate.map_err(wrong(Role::Replay, endpoint))?;
+            bound.replay = Some(gate.endpoint().clone());
             gates.push(gate);
             replay = Some(socket);
         }
@@ -225,6 +222,14 @@ fn private_folder() -> io::Result<TempDir> {
     })
 }
 
+/// The setting with a socket's address.
+fn flag(role: Role) -> &'static str {
+    match role {
+        Role::Events => "--kv-events",
+        Role::Replay => "--kv-events-replay",
+    }
+}
+
 fn message(frames: Vec<Bytes>) -> ZmqMessage {
     ZmqMessage::try_from(frames).expect("a message has frames")
 }
@@ -239,13 +244,13 @@ mod tests {
 
     #[tokio::test]
     async fn sockets_are_for_this_user_alone_and_leave_nothing_behind() {
-        let any = || "tcp://127.0.0.1:0".to_owned();
+        let any = || "tcp://127.0.0.1:0".parse::<Endpoint>().unwrap();
         let publisher = Publisher::bind(&Endpoints { events: any(), replay: Some(any()) }).await.unwrap();
         let folder = publisher._folder.path().to_owned();
         assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o777, 0o700);
         assert!(folder.join("events").exists() && folder.join("replay").exists());
         let Endpoints { events, replay } = publisher.endpoints();
-        assert!(![&events, &replay.unwrap()].iter().any(|endpoint| endpoint.ends_with(":0")), "{events}");
+        assert!(events.port() != 0 && replay.unwrap().port() != 0, "{events}");
         drop(publisher);
         assert!(!folder.exists());
     }

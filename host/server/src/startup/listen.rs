@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use crate::config::Config;
 use crate::http::Listener;
-use crate::kv_events::{Endpoints, Publisher};
+use crate::kv_events::{BindError, Publisher};
 use crate::serve::StartError;
 
 /// Checks that the host can listen on its addresses. One that is in use is fine: the host that uses it may be
@@ -15,7 +15,8 @@ pub async fn check_addresses(config: &Config) -> Result<(), StartError> {
         error => Err(error),
     };
     data_plane(config).await.map(drop).or_else(free)?;
-    admin_plane(config).await.map(drop).or_else(free)
+    admin_plane(config).await.map(drop).or_else(free)?;
+    kv_events(config).await.map(drop).or_else(free)
 }
 
 /// Binds the data plane.
@@ -47,12 +48,9 @@ async fn bind(
 
 /// Binds the sockets for KV events before anything is loaded, so that a wrong address fails at once.
 pub async fn kv_events(config: &Config) -> Result<Option<Publisher>, StartError> {
-    let Some((events, replay)) = config.kv_events.clone() else { return Ok(None) };
-    let wanted = Endpoints { events, replay };
-    let publisher = Publisher::bind(&wanted).await.map_err(|error| StartError::Bind {
-        flag: "--kv-events",
-        address: wanted.events.clone(),
-        error: std::io::Error::other(error),
+    let Some(wanted) = &config.kv_events else { return Ok(None) };
+    let publisher = Publisher::bind(wanted).await.map_err(|BindError { flag, endpoint, error }| {
+        StartError::Bind { flag, address: endpoint.to_string(), error }
     })?;
     Ok(Some(publisher))
 }

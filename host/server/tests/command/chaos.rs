@@ -282,6 +282,13 @@ fn errors_that_need_no_model_come_before_a_download() {
         &[&UNREACHABLE[..], &["--kv-events", &endpoint]].concat(),
         &["--kv-events", &endpoint],
     );
+    let replay = ["--kv-events", "tcp://127.0.0.1:0", "--kv-events-replay", &endpoint];
+    home.fails(
+        1,
+        NO_HUB,
+        &[&UNREACHABLE[..], &replay].concat(),
+        &["--kv-events-replay:", &endpoint, "in use"],
+    );
     for wrong in [["--scheduler", "contiuous"], broken] {
         let output = home.command("", &[&["config", "check"], &wrong[..]].concat()).output().unwrap();
         let said = complaint(&output);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::{Host, config};
 use infer_server::config::Config;
-use infer_server::kv_events::{Batch, Event, decode};
+use infer_server::kv_events::{Batch, Endpoint, Endpoints, Event, decode};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -77,10 +77,10 @@ async fn replay(endpoint: &str, from: u64) -> Vec<(u64, Batch)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscriber_rebuilds_the_index_exactly_across_gaps() {
-    let any = || "tcp://127.0.0.1:0".to_owned();
+    let any = || "tcp://127.0.0.1:0".parse::<Endpoint>().unwrap();
     // The pool is small enough that blocks are evicted.
     let config = Config {
-        kv_events: Some((any(), Some(any()))),
+        kv_events: Some(Endpoints { events: any(), replay: Some(any()) }),
         kv_memory_bytes: Some(1 << 20),
         max_seq_len: Some(256),
         max_batch_size: 2,
@@ -88,7 +88,7 @@ async fn subscriber_rebuilds_the_index_exactly_across_gaps() {
     };
     let host = Host::start(config).await;
     let endpoints = host.server.kv_endpoints().unwrap().clone();
-    let replay_at = endpoints.replay.unwrap();
+    let replay_at = endpoints.replay.unwrap().to_string();
     let complete = async |n: u32, salt: Option<&str>| {
         let prompt: Vec<u32> = (0..100).map(|at| 1 + (at * 7 + n * 13) % 90).collect();
         let fields = json!({"prompt": prompt, "max_tokens": 40, "ignore_eos": true, "cache_salt": salt});
@@ -99,7 +99,7 @@ async fn subscriber_rebuilds_the_index_exactly_across_gaps() {
         complete(n, None).await;
     }
     let mut socket = SubSocket::new();
-    socket.connect(&endpoints.events).await.unwrap();
+    socket.connect(&endpoints.events.to_string()).await.unwrap();
     socket.subscribe("kv@").await.unwrap();
     let mut index = Index::default();
     for n in 3..40 {
@@ -151,13 +151,22 @@ struct Site {
 
 impl Site {
     async fn start() -> Self {
-        let any = || "tcp://127.0.0.1:0".to_owned();
-        let host = Host::start(Config { kv_events: Some((any(), Some(any()))), ..config() }).await;
+        let any = || "tcp://127.0.0.1:0".parse::<Endpoint>().unwrap();
+        let host = Host::start(Config {
+            kv_events: Some(Endpoints { events: any(), replay: Some(any()) }),
+            ..config()
+        })
+        .await;
         let endpoints = host.server.kv_endpoints().unwrap().clone();
         let mut subscriber = SubSocket::new();
-        subscriber.connect(&endpoints.events).await.unwrap();
+        subscriber.connect(&endpoints.events.to_string()).await.unwrap();
         subscriber.subscribe("").await.unwrap();
-        Self { host, events: endpoints.events, replay: endpoints.replay.unwrap(), subscriber }
+        Self {
+            host,
+            events: endpoints.events.to_string(),
+            replay: endpoints.replay.unwrap().to_string(),
+            subscriber,
+        }
     }
 
     /// Checks that requests are served and replays sent, and that the subscriber is told what happens from now on.

@@ -119,7 +119,7 @@ pub async fn run_host(options: HostOptions) -> Result<(), RobustError> {
     match options.kind {
         HostKind::Bare => {
             let listener =
-                crate::http::listen("127.0.0.1", 0).await.map_err(RobustError::of("can't listen"))?;
+                crate::sockets::listen("127.0.0.1", 0).await.map_err(RobustError::of("can't listen"))?;
             say(listener.local_addr().map_err(RobustError::of("can't listen"))?);
             tokio::select! {
                 () = serve_bare(listener) => {}

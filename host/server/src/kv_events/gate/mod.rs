@@ -17,35 +17,25 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::net::sockopt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixStream, tcp, unix};
+use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use zeromq::Socket;
 
+use super::endpoint::Endpoint;
+use crate::sockets::{self, Acceptor, Seldom};
 use frames::{FRAME_BYTES, Fault, Frames};
 
 pub use frames::Role;
 
 /// Most connections of one socket.
 const CONNECTIONS: usize = 64;
-/// Pause after a failed accept. It may have run out of file descriptors, which other connections free.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of the buffer for a peer's frames.
 const INWARD_BYTES: usize = 8 << 10;
 const _: () = assert!(INWARD_BYTES > FRAME_BYTES, "the longest frame fits, so there is always room to read");
 /// Bytes of the buffer for what a peer gets.
 const OUTWARD_BYTES: usize = 64 << 10;
-/// Silence after which the kernel probes whether a peer is still there.
-const PROBE_AFTER: Duration = Duration::from_secs(60);
-/// Pause between probes.
-const PROBE_PAUSE: Duration = Duration::from_secs(15);
-/// Probes without an answer that end a connection.
-const PROBES: u32 = 4;
-/// Shortest time between two warnings of the same kind.
-const WARNING_PAUSE: Duration = Duration::from_secs(60);
-
 /// What the peers of a socket may do, and how long they may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
@@ -65,22 +55,21 @@ impl Rules {
 
 /// The public side of a socket. Dropped, it closes all connections and no longer listens.
 pub struct Gate {
-    endpoint: String,
+    endpoint: Endpoint,
     /// The task that accepts; the set ends it.
     _accepting: JoinSet<()>,
 }
 
 impl Gate {
-    /// Binds a socket of zeromq inside the folder, and listens for its peers at `tcp://HOST:PORT`.
+    /// Binds a socket of zeromq inside the folder, and listens for its peers at the endpoint.
     pub async fn open(
         socket: &mut impl Socket,
-        endpoint: &str,
+        endpoint: &Endpoint,
         folder: &Path,
         rules: Rules,
     ) -> io::Result<Self> {
-        let (host, port) = host_and_port(endpoint)?;
-        let listener = crate::http::listen(if host == "*" { "0.0.0.0" } else { bare(host) }, port).await?;
-        let endpoint = format!("tcp://{host}:{}", listener.local_addr()?.port());
+        let listener = sockets::listen(endpoint.host(), endpoint.port()).await?;
+        let endpoint = endpoint.at(listener.local_addr()?.port());
         let inside = folder.join(match rules.role {
             Role::Events => "events",
             Role::Replay => "replay",
@@ -90,57 +79,33 @@ impl Gate {
             io::Error::new(error.kind(), told)
         })?;
         socket.bind_listener(private).await.map_err(io::Error::other)?;
-        let door = Door { listener, endpoint: endpoint.clone(), inside, rules };
+        let acceptor = Acceptor::new(listener, None);
+        let door = Door { acceptor, endpoint: endpoint.clone(), inside, rules };
         let mut accepting = JoinSet::new();
         accepting.spawn(door.accept());
         Ok(Self { endpoint, _accepting: accepting })
     }
 
     /// Where it listens, with the host as it was given.
-    pub fn endpoint(&self) -> &str {
+    pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 }
 
-fn host_and_port(endpoint: &str) -> io::Result<(&str, u16)> {
-    endpoint
-        .strip_prefix("tcp://")
-        .and_then(|rest| rest.rsplit_once(':'))
-        .and_then(|(host, port)| Some((host, port.parse().ok()?)))
-        .filter(|(host, _)| !host.is_empty())
-        .ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("`{endpoint}` is not tcp://HOST:PORT"))
-        })
-}
-
-/// A host without the brackets of an IPv6 address.
-fn bare(host: &str) -> &str {
-    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
-}
-
 /// What the accepting task owns.
 struct Door {
-    listener: TcpListener,
-    endpoint: String,
+    acceptor: Acceptor,
+    endpoint: Endpoint,
     inside: PathBuf,
     rules: Rules,
 }
 
 impl Door {
-    async fn accept(self) {
+    async fn accept(mut self) {
         let mut connections = JoinSet::new();
-        let (mut failing, mut full) = (Seldom::default(), Seldom::default());
+        let mut full = Seldom::default();
         loop {
-            let (peer, from) = match self.listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    if failing.is_due() {
-                        tracing::warn!("can't accept a connection at {}: {error}", self.endpoint);
-                    }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
+            let (peer, from) = self.acceptor.accept().await;
             while connections.try_join_next().is_some() {}
             if connections.len() == CONNECTIONS {
                 if full.is_due() {
@@ -153,21 +118,6 @@ impl Door {
             }
             connections.spawn(connection(peer, from, self.inside.clone(), self.rules));
         }
-    }
-}
-
-/// Keeps a warning that anyone can cause from filling the log.
-#[derive(Default)]
-struct Seldom(Option<Instant>);
-
-impl Seldom {
-    fn is_due(&mut self) -> bool {
-        let now = Instant::now();
-        let is_due = self.0.is_none_or(|last| now - last >= WARNING_PAUSE);
-        if is_due {
-            self.0 = Some(now);
-        }
-        is_due
     }
 }
 
@@ -185,8 +135,6 @@ enum Ended {
 }
 
 async fn connection(peer: TcpStream, from: SocketAddr, inside: PathBuf, rules: Rules) {
-    // A socket for both versions of IP shows IPv4 addresses inside IPv6 ones.
-    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
     match pass(peer, &inside, rules).await {
         Ok(()) => {}
         Err(ended @ Ended::Behind(_)) => {
@@ -198,7 +146,6 @@ async fn connection(peer: TcpStream, from: SocketAddr, inside: PathBuf, rules: R
 
 /// Passes bytes in both directions until either side closes.
 async fn pass(mut peer: TcpStream, inside: &Path, rules: Rules) -> Result<(), Ended> {
-    tune(&peer);
     let mut inside = enter(&peer, inside).await?;
     let (from_peer, to_peer) = peer.split();
     let (from_inside, to_inside) = inside.split();
@@ -206,15 +153,6 @@ async fn pass(mut peer: TcpStream, inside: &Path, rules: Rules) -> Result<(), En
         ended = inward(from_peer, to_inside, Frames::new(rules.role), rules.handshake) => ended,
         ended = outward(from_inside, to_peer, rules.behind) => ended,
     }
-}
-
-/// Sends without delay, and notices peers that vanished. It works without, too, so errors don't matter.
-fn tune(peer: &TcpStream) {
-    let _ = peer.set_nodelay(true);
-    let _ = sockopt::set_socket_keepalive(peer, true);
-    let _ = sockopt::set_tcp_keepidle(peer, PROBE_AFTER);
-    let _ = sockopt::set_tcp_keepintvl(peer, PROBE_PAUSE);
-    let _ = sockopt::set_tcp_keepcnt(peer, PROBES);
 }
 
 /// Connects to the socket of zeromq, which would try to accept without a pause if it had no file descriptor left: one
