@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Bench, VOCAB, fcfs, of_session, prompt, request, small, started};
+use common::scripted::{Ask, Bench, Say, VOCAB, fcfs, of_session, prompt, request, scripted, small, started};
 use infer_core::config::Limits;
 use infer_core::testing::solo;
 use infer_core::{EngineConfig, Event, FinishReason, PrefixEvent, Request, TenantId};
@@ -210,4 +210,26 @@ fn a_turn_that_leaves_nothing_keeps_the_earlier_note() {
     let next = bench.submit(of_session(7, prompt(1, 9).into_iter().chain([5; 6]).collect(), 1));
     bench.run();
     assert_eq!(started(&bench, next).0, PrefixEvent::ConversationalHit);
+}
+
+#[test]
+fn policies_are_told_whether_a_hit_continues_its_session() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = seen.clone();
+    let mut bench = Bench::with(
+        small(),
+        scripted(move |ask| {
+            if let Ask::Reuse(hit) = ask {
+                told.lock().unwrap().push((hit.session.0, hit.same_session));
+            }
+            Ok(Say::Default)
+        }),
+    );
+    let first = prompt(1, 9);
+    let longer = || first.iter().copied().chain([5; 6]).collect();
+    for (session, prompt) in [(7, first.clone()), (8, longer()), (0, longer()), (7, longer())] {
+        bench.submit(of_session(session, prompt, 1));
+        bench.run();
+    }
+    assert_eq!(*seen.lock().unwrap(), [(8, false), (0, false), (7, true)]);
 }

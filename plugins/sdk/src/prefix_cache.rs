@@ -39,7 +39,7 @@ pub struct Hit {
     pub prompt_tokens: u32,
     /// Leading tokens that the pool holds.
     pub cached_tokens: u32,
-    /// The cached prefix was left by an earlier turn of the same session.
+    /// The last turn of the same session began with the same block.
     pub same_session: bool,
 }
 

@@ -14,7 +14,10 @@ pub struct AcceptWhatFits {
 impl Default for AcceptWhatFits {
     fn default() -> Self {
         Self {
-            info: super::info("builtin-accept", "Admits what fits. Replaces an admission policy that fails."),
+            info: super::info(
+                "builtin-accept",
+                "Admits every request. Replaces an admission policy that fails.",
+            ),
         }
     }
 }

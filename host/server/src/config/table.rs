@@ -128,7 +128,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("max-prefill-requests", "N", "8", "Maximum number of sequences in prefill per step"),
     setting("max-prefill-memory", "BYTES", "4GiB", "Maximum working memory for the prompt tokens of a step"),
     setting("max-waiting-requests", "N", "1000", "Capacity of the queue; requests beyond it get a 503"),
-    setting("kv-cache", "KIND", "paged", "`paged`, or `contiguous` (the reference backend)"),
+    setting("kv-cache", "KIND", "paged", "`paged`, or `contiguous` (the reference backend: full-length rows, whatever --kv-memory says, and no shared prefixes)"),
     setting("block-size", "TOKENS", "16", "Tokens per KV block"),
     setting(
         "kv-memory",
@@ -154,7 +154,7 @@ pub const SETTINGS: &[Setting] = &[
         "300",
         "How long an entry of the prompt cache is kept after its last use",
     ),
-    switch("prefix-caching", "on", "Share KV blocks between requests with the same prefix"),
+    switch("prefix-caching", "on", "Share KV blocks between requests with the same prefix, and results of whole prompts (--prompt-cache-entries)"),
     setting(
         "scheduler",
         "POLICY",
@@ -187,7 +187,7 @@ pub const SETTINGS: &[Setting] = &[
     ).worded(),
     switch("show-text", "off", "Show the text of cached prefixes on the admin plane"),
     model_setting("threads", "N", "all cores", "Compute threads").worded(),
-    setting("seed", "N", "none", "Seed for requests without one, which makes their sampling reproducible").worded(),
+    setting("seed", "N", "none", "Seed for requests without one, by their number: the same requests in the same order sample the same tokens").worded(),
     switch(
         "deterministic",
         "off",
@@ -224,7 +224,7 @@ pub const SETTINGS: &[Setting] = &[
         "max-connections",
         "N",
         "4096",
-        "Maximum open connections of the data plane; further ones wait to be accepted",
+        "Maximum open connections of the data plane; further ones replace idle ones, or get a 503",
     ),
     setting(
         "header-timeout",

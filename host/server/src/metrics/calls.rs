@@ -11,6 +11,9 @@ use infer_core::trial::ShadowState;
 
 use super::families::Labels;
 
+/// Most slots and names with a sum. Beyond it, those of policies that aren't live start again from 0.
+const NAMES: usize = 256;
+
 /// The calls so far. What a policy was asked between the last scrape and its end is lost.
 #[derive(Debug, Default)]
 pub struct Calls {
@@ -23,6 +26,11 @@ impl Calls {
     /// Adds the calls since the last time, and returns the sums of the policies that are live.
     pub fn add(&mut self, slots: &[SlotSnapshot]) -> Vec<(Labels, Durations)> {
         let rows = slots.iter().map(|slot| self.add_slot(slot)).collect();
+        if self.sums.len() > NAMES {
+            let is_live =
+                |kind, name: &str| slots.iter().any(|s| (s.kind.name(), &*s.policy.name) == (kind, name));
+            self.sums.retain(|(kind, name), _| is_live(kind, name));
+        }
         // What nobody else knows any more doesn't come back.
         self.seen.retain(|(policy, _)| policy.strong_count() > 0);
         rows
@@ -126,5 +134,16 @@ mod tests {
         drop((one, other));
         calls.add(&[slot(&third, 34)]);
         assert_eq!(calls.seen.len(), 1, "the others are gone");
+    }
+
+    #[test]
+    fn names_that_come_and_go_are_forgotten() {
+        let mut calls = Calls::default();
+        for at in 0..2 * NAMES {
+            let policy = PolicyInfo { name: format!("policy-{at}"), ..PolicyInfo::default() };
+            let rows = calls.add(&[slot(&Arc::new(policy), 3)]);
+            assert_eq!(rows[0].1.count(), 3);
+            assert!(calls.sums.len() <= NAMES);
+        }
     }
 }

@@ -133,6 +133,9 @@ fn without_effect(config: &Config, on_gpu: bool) -> Vec<&'static str> {
     if config.plan_ahead && !on_gpu {
         settings.push("--plan-ahead has no effect on the CPU, which plans and computes in turn");
     }
+    if config.kv_memory_bytes.is_some() && config.kv_cache == KvCacheKind::Contiguous {
+        settings.push("--kv-memory has no effect with --kv-cache contiguous, which holds --max-batch-size full-length rows");
+    }
     if config.speculate > 0 && on_gpu {
         settings.push("--speculate has no effect on a GPU, where draft tokens can't be verified yet");
     }
@@ -250,5 +253,8 @@ mod tests {
             let flags: Vec<&str> = ignored.filter_map(|text| text.split(' ').next()).collect();
             assert_eq!(flags, Vec::from_iter(named));
         }
+        let config =
+            Config { kv_cache: KvCacheKind::Contiguous, kv_memory_bytes: Some(1 << 30), ..Config::default() };
+        assert!(without_effect(&config, false)[0].starts_with("--kv-memory "));
     }
 }

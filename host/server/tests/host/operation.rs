@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::common::{self, Host, config, events, first_chunk, request, token_ids};
 use futures_util::future::join_all;
 use infer_api::admin::AdminEvent;
+use infer_model::KvCacheKind;
 use infer_server::config::{Bounds, Config};
 use infer_server::engine::{NewRequest, RequestMeta, StreamEvent};
 use infer_server::serve;
@@ -467,4 +468,25 @@ async fn event_feed_sends_snapshots_and_swaps() {
     // An open feed ends at shutdown and doesn't delay it.
     host.server.shutdown().await;
     while let Some(Ok(_)) = futures_util::StreamExt::next(&mut feed).await {}
+}
+
+/// The reference backend: full-length rows for the whole batch whatever the memory for blocks, and nothing shared.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contiguous_cache_serves_and_shares_nothing() {
+    let (max_batch_size, max_seq_len) = (3, 256);
+    let kv_cache = KvCacheKind::Contiguous;
+    let config = Config { max_batch_size, max_seq_len: Some(max_seq_len), kv_cache, ..config() };
+    let host = Host::start(config).await;
+    let prompt: Vec<u32> = (1..=40).collect();
+    let fields = || json!({"prompt": prompt, "max_tokens": 20, "ignore_eos": true, "stream": false});
+    let alone: Value = host.complete(fields()).await.json().await.unwrap();
+    assert_eq!(alone["usage"]["completion_tokens"], 20, "{alone}");
+    for answer in join_all((0..5).map(|_| host.complete(fields()))).await {
+        let answer: Value = answer.json().await.unwrap();
+        assert_eq!(answer["choices"], alone["choices"]);
+        assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    }
+    let state = host.until("nothing runs", |state| state["queue"]["running"] == 0).await;
+    let blocks = max_batch_size * max_seq_len.div_ceil(16);
+    assert_eq!((&state["memory"]["total"], &state["memory"]["free"]), (&json!(blocks), &json!(blocks)));
 }
