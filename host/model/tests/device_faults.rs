@@ -99,14 +99,26 @@ fn decodes_that_can_not_be_recorded_are_launched() {
     refused.device.refuse_recordings();
     refused.steps(STEPS);
     assert_eq!(refused.streams, wanted);
-    assert_eq!(refused.recorded(), (1, 0), "it isn't tried again");
+    assert_eq!(refused.recorded(), (2, 0), "with early launches and without, then never again");
 
     let mut broken_off = Stage::new(true).expect("as before");
     broken_off.steps(2);
-    broken_off.device.fail_next(Operation::Launch, CudaError::failed("a launch that can't be recorded"));
+    for _ in 0..2 {
+        broken_off.device.fail_next(Operation::Launch, CudaError::failed("a launch that can't be recorded"));
+    }
     broken_off.steps(STEPS - 2);
     assert_eq!(broken_off.streams, wanted);
-    assert_eq!(broken_off.recorded(), (1, 0), "half a step was recorded");
+    assert_eq!(broken_off.recorded(), (2, 0), "half a step was recorded, twice");
+}
+
+#[test]
+fn decodes_are_recorded_without_early_launches_if_those_can_not_be() {
+    let Some(wanted) = undisturbed() else { return };
+    let mut plainly = Stage::new(true).expect("as before");
+    plainly.device.refuse_early_recordings();
+    plainly.steps(STEPS);
+    assert_eq!(plainly.streams, wanted);
+    assert_eq!(plainly.recorded(), (2, STEPS as u64 - 2));
 }
 
 #[test]

@@ -56,9 +56,19 @@ struct State {
     fault: Option<CudaError>,
     /// Failures to come.
     failures: Vec<(Operation, CudaError)>,
-    refuses_recordings: bool,
+    /// Recordings that are refused: all, or just those with early launches.
+    refused: Option<Refused>,
+    /// Whether launches in the latest recording may start early.
+    early: bool,
     allocations: u64,
     recordings: u64,
+}
+
+/// Recordings that a device refuses.
+#[derive(Clone, Copy)]
+enum Refused {
+    Early,
+    All,
 }
 
 /// What can be made to fail.
@@ -165,7 +175,7 @@ impl Emulator {
             name: "emulated device".to_owned(),
             capability: (9, 0),
             multiprocessors: 4,
-            early: false,
+            early: true,
             vendor_products: None,
             switches: Switches::default(),
         };
@@ -178,7 +188,8 @@ impl Emulator {
             done: 0,
             fault: None,
             failures: Vec::new(),
-            refuses_recordings: false,
+            refused: None,
+            early: true,
             allocations: 0,
             recordings: 0,
         };
@@ -202,7 +213,12 @@ impl Emulator {
 
     /// Refuses all recordings at their end, as a driver does if something in them can't be recorded.
     pub fn refuse_recordings(&self) {
-        self.lock().refuses_recordings = true;
+        self.lock().refused = Some(Refused::All);
+    }
+
+    /// Refuses recordings of early launches.
+    pub fn refuse_early_recordings(&self) {
+        self.lock().refused = Some(Refused::Early);
     }
 
     /// Has a vendor's library, which refuses all products.
@@ -390,9 +406,10 @@ impl Device for Emulator {
         Ok(false)
     }
 
-    fn begin_recording(&self) -> Result<(), CudaError> {
+    fn begin_recording(&self, early: bool) -> Result<(), CudaError> {
         let mut state = self.lock();
         state.recordings += 1;
+        state.early = early;
         state.recording = Some(Vec::new());
         Ok(())
     }
@@ -400,7 +417,12 @@ impl Device for Emulator {
     fn end_recording(&self) -> Result<Box<dyn Graph>, CudaError> {
         let mut state = self.lock();
         let steps = state.recording.take().ok_or_else(|| CudaError::failed("no recording"))?;
-        if state.refuses_recordings {
+        let refused = match state.refused {
+            None => false,
+            Some(Refused::Early) => state.early,
+            Some(Refused::All) => true,
+        };
+        if refused {
             return Err(CudaError::failed("a recording was refused"));
         }
         Ok(Box::new(Recorded { state: Arc::clone(&self.state), steps }))

@@ -74,7 +74,7 @@ fn requested_failure_happens_once_unless_it_loses_the_device() {
     assert_eq!(buffer.read(2), Ok(vec![2, 0x11]));
 
     emulator.refuse_recordings();
-    device.begin_recording().unwrap();
+    device.begin_recording(true).unwrap();
     assert!(device.end_recording().is_err());
     assert_eq!(buffer.fill(3), Ok(()), "the recording has ended");
     assert_eq!(buffer.read(1), Ok(vec![3]));

@@ -231,11 +231,12 @@ pub trait Device: Send + Sync {
     /// As for `launch`.
     unsafe fn vendor_product(&self, ty: Type, params: &ProductParams) -> Result<bool, CudaError>;
 
-    /// Starts recording: launches and copies within the device are recorded instead of run.
+    /// Starts recording: launches and copies within the device are recorded instead of run. `early` says whether kernels in
+    /// the recording may start early, where [`Properties::early`] says that they do outside it.
     ///
     /// # Errors
     /// If the device refuses.
-    fn begin_recording(&self) -> Result<(), CudaError>;
+    fn begin_recording(&self, early: bool) -> Result<(), CudaError>;
 
     /// Ends the recording. Must be called even after a failure within it.
     ///

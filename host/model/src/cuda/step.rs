@@ -1,10 +1,8 @@
 //! The first half of a step: words for the device, launches and recordings.
 #![allow(unsafe_code, reason = "launches and copies; see the SAFETY lines")]
 
-use std::sync::Arc;
-
 use infer_core::{Batch, LogitsSlot, Row};
-use infer_kernels::cuda::{CudaError, SampleParams, prefill_rows, sample};
+use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Graph, SampleParams, prefill_rows, sample};
 
 use super::drawing::{self, Lists};
 use super::executor::{DeviceExecutor, Pending, Recorded, words_mut};
@@ -120,23 +118,16 @@ impl DeviceExecutor {
             }
             Some(Recorded::Refused) => return run(self),
             Some(Recorded::Graph(_)) => {}
-            Some(Recorded::Warm) => {
-                let device = Arc::clone(&self.decoder.device);
-                let recorded = device.begin_recording().and_then(|()| {
-                    let launched = run(self);
-                    // Even after a failure, or the device would stay in recording mode.
-                    let graph = device.end_recording();
-                    launched.and(graph)
-                });
-                match recorded {
-                    Ok(graph) => self.graphs.insert(size, Recorded::Graph(graph)),
-                    Err(error) => {
-                        tracing::warn!("decodes of {size} sequences can't be recorded: {error}");
-                        self.graphs.insert(size, Recorded::Refused);
-                        return run(self);
-                    }
-                };
-            }
+            Some(Recorded::Warm) => match record(self.decoder.device.as_ref(), || run(self)) {
+                Ok(graph) => {
+                    self.graphs.insert(size, Recorded::Graph(graph));
+                }
+                Err(error) => {
+                    tracing::warn!("decodes of {size} sequences can't be recorded: {error}");
+                    self.graphs.insert(size, Recorded::Refused);
+                    return run(self);
+                }
+            },
         }
         if let Some(Recorded::Graph(graph)) = self.graphs.get(&size) {
             self.graph_launches += 1;
@@ -215,4 +206,26 @@ impl DeviceExecutor {
     pub(super) fn row_bytes(&self) -> usize {
         4 * self.decoder.config.vocab
     }
+}
+
+/// Records `launches`; without early launches if the device can't record those.
+fn record(
+    device: &dyn Device,
+    launches: impl Fn() -> Result<(), CudaError>,
+) -> Result<Box<dyn Graph>, CudaError> {
+    let attempt = |early| {
+        device.begin_recording(early)?;
+        let launched = launches();
+        // Even after a failure, or the device would stay in recording mode.
+        let graph = device.end_recording();
+        launched.and(graph)
+    };
+    attempt(true).or_else(|error| {
+        if !device.properties().early || error.kind == CudaErrorKind::Lost {
+            return Err(error);
+        }
+        let graph = attempt(false)?;
+        tracing::warn!("a decode could only be recorded without early launches: {error}");
+        Ok(graph)
+    })
 }

@@ -30,6 +30,7 @@ fn kind(code: sys::CUresult) -> CudaErrorKind {
         | sys::CUresult::CUDA_ERROR_LAUNCH_FAILED
         | sys::CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
         | sys::CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
+        | sys::CUresult::CUDA_ERROR_CONTAINED
         | sys::CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
         | sys::CUresult::CUDA_ERROR_UNKNOWN => CudaErrorKind::Lost,
         _ => CudaErrorKind::Failed,
@@ -84,6 +85,7 @@ mod tests {
             (sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, CudaErrorKind::Lost),
             (sys::CUresult::CUDA_ERROR_ECC_UNCORRECTABLE, CudaErrorKind::Lost),
             (sys::CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE, CudaErrorKind::Lost),
+            (sys::CUresult::CUDA_ERROR_CONTAINED, CudaErrorKind::Lost),
             (sys::CUresult::CUDA_ERROR_UNKNOWN, CudaErrorKind::Lost),
             (sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY, CudaErrorKind::OutOfMemory),
             (sys::CUresult::CUDA_ERROR_INVALID_VALUE, CudaErrorKind::Failed),

@@ -10,6 +10,7 @@ mod session;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::result;
@@ -37,6 +38,8 @@ pub struct Driver {
     session: Arc<Session>,
     functions: Mutex<HashMap<&'static str, Function>>,
     blas: Option<Blas>,
+    /// Whether kernels launched now may start early.
+    early: AtomicBool,
     properties: Properties,
 }
 
@@ -125,6 +128,7 @@ impl Driver {
             session: Arc::new(Session::new(stream, module, context)),
             functions: Mutex::default(),
             blas: None,
+            early: AtomicBool::new(false),
             properties: Properties {
                 name,
                 capability,
@@ -136,6 +140,7 @@ impl Driver {
         };
         driver.properties.early =
             capability.0 == 9 && driver.properties.switches.early && driver.kernels_wait()?;
+        driver.early = AtomicBool::new(driver.properties.early);
         let names = ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"];
         if let Some(opened) = library::open_packaged(&names) {
             driver.use_vendor(opened, if capability.0 >= 9 { 32 << 20 } else { 4 << 20 }, warn);
@@ -344,7 +349,7 @@ impl Device for Driver {
             sharedMemBytes: launch.shared_bytes,
             hStream: self.session.stream,
             attrs: &mut attribute,
-            numAttrs: u32::from(self.properties.early),
+            numAttrs: u32::from(self.early.load(Ordering::Relaxed)),
         };
         // SAFETY: the caller's promise; the driver copies the parameters during the call.
         unsafe {
@@ -360,18 +365,20 @@ impl Device for Driver {
         unsafe { blas.product(ty, params, self.session.stream) }
     }
 
-    fn begin_recording(&self) -> Result<(), CudaError> {
+    fn begin_recording(&self, early: bool) -> Result<(), CudaError> {
         self.bind()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as this.
         unsafe { result::stream::begin_capture(self.session.stream, mode) }
             .map_err(|error| fault("recording", error))?;
         self.tell_recording(true);
+        self.early.store(early && self.properties.early, Ordering::Relaxed);
         Ok(())
     }
 
     fn end_recording(&self) -> Result<Box<dyn Graph>, CudaError> {
         self.tell_recording(false);
+        self.early.store(self.properties.early, Ordering::Relaxed);
         self.bind()?;
         // SAFETY: the stream lives as long as this.
         let graph = unsafe { result::stream::end_capture(self.session.stream) }
