@@ -66,15 +66,6 @@ fn golden_logits_of_gemma3() {
     golden_logits("gemma3-bf16");
 }
 
-/// What `infer gpu-check --seeds 1` runs, so that a check that can't pass is found before there is a GPU.
-#[test]
-#[ignore = "takes eight minutes on two cores"]
-fn every_check_of_a_gpu_passes() {
-    let Some(device) = emulator() else { return };
-    let device: Arc<dyn Device> = device;
-    passes(checks::run(&device, 1, Some(&golden()), &mut |line| println!("{line}")).map(|()| String::new()));
-}
-
 #[test]
 fn recorded_decodes_draw_the_same_tokens() {
     let Some(device) = emulator() else { return };
