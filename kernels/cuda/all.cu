@@ -6,4 +6,5 @@
 #include "kv_write.cu"
 #include "norm.cu"
 #include "product.cu"
+#include "product_few.cu"
 #include "sample.cu"

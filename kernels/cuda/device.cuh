@@ -260,6 +260,13 @@ DEVICE u32 lane_of(u32 thread) { return thread % WARP; }
 DEVICE u32 warp_of(u32 thread) { return thread / WARP; }
 DEVICE float larger(float a, float b) { return a > b ? a : b; }
 
+// `y` times the activation of x: SiLU, or GELU by its tanh approximation.
+DEVICE float gate(bool gelu, float x, float y) {
+    // Both are x * sigmoid(g(x)).
+    const float inner = gelu ? 1.5957691216f * (x + 0.044715f * x * x * x) : x;
+    return x / (1.0f + exp2_fast(-inner * LOG2_E)) * y;
+}
+
 // Sum over a warp, in a fixed order; every lane gets it.
 template <class T>
 DEVICE T warp_sum(T x) {

@@ -60,9 +60,7 @@ DEVICE float gate(const GatedParams& p, u32 i, float x, float y) {
         x += p.bias[i];
         y += p.bias[p.width + i];
     }
-    // Both are x * sigmoid(g(x)).
-    const float inner = p.gelu != 0 ? 1.5957691216f * (x + 0.044715f * x * x * x) : x;
-    return x / (1.0f + exp2_fast(-inner * LOG2_E)) * y;
+    return ::gate(p.gelu != 0, x, y);
 }
 
 template <class T>

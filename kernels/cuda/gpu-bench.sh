@@ -74,13 +74,15 @@ serve() {
     return $outcome
 }
 
-# Whole steps, and a few of them without early launches, which is what these are worth.
+# Whole steps, and a few of them with products that only multiply and without early launches, which is what these are worth.
 engine() {
     outcome=0
     limited "$infer" bench engine --device cuda $quick || outcome=1
-    echo "== INFER_CUDA_EARLY=off"
-    time_left || return 1
-    (export INFER_CUDA_EARLY=off && limited "$infer" bench engine --device cuda --quick) || outcome=1
+    for off in INFER_CUDA_FUSED INFER_CUDA_EARLY; do
+        echo "== $off=off"
+        time_left || return 1
+        limited env "$off=off" "$infer" bench engine --device cuda --quick || outcome=1
+    done
     return $outcome
 }
 

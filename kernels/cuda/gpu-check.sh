@@ -120,6 +120,11 @@ plainly() {
     (export INFER_CUDA_EARLY=off && limited "$@")
 }
 
+# With products that do nothing but multiply.
+apart() {
+    (export INFER_CUDA_FUSED=off && limited "$@")
+}
+
 bench() {
     limited "$infer" bench serve --device cuda --baseline off --kv-memory 4GiB "$@"
 }
@@ -223,6 +228,7 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>
 # The most important checks first; then every kernel with more seeds, whose references take minutes of CPU time.
 step golden 120 limited "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step golden-plainly 60 plainly "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
+step golden-apart 60 apart "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step kernels 150 limited "$infer" gpu-check
 # Requests one after the other; sixteen at a time; sixteen that share a prefix. Greedy, so all must come through.
 step serve 60 bench --workload w1,w2,w3

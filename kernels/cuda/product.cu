@@ -1,23 +1,7 @@
-// Matrix products y = x * w^T: one kernel for few rows (decode), which only has to read the weights at full bandwidth, and
-// tiled ones for when cuBLASLt is missing or its shape-dependent choice of algorithm is unwanted (--deterministic).
+// Matrix products y = x * w^T of any number of rows, in tiles: for when cuBLASLt is missing or its shape-dependent choice of
+// algorithm is unwanted (--deterministic). Products of few rows: product_few.cu.
 //
 // Versions.
-//   few    1: a warp multiplied 16 outputs (rows of w) with up to 32 rows of x; weights went from memory straight into
-//          registers. nvcc sank each load to its use, which left two of eight in flight (1 KB a warp).
-//          2: weights pass through shared memory (cp.async), 8 KB a warp in flight. A lane reads only what it copied, so
-//          there is no barrier. A block requests its first 64 KB before `take_turn`, while the small kernels ahead of it
-//          run. Inputs may be summed in any order, so a lane takes 8 consecutive ones. The block's eight warps add up in
-//          a fixed order. A row's bits don't depend on the number of rows. Inputs were read a turn ahead and then
-//          copied from one set of registers to the other, and the copy waited for the read it had just issued.
-//          3: two sets of input registers take turns, so a read has a whole turn before its use; with 17 to 32 rows
-//          registers allow one set, read as soon as its last product is issued. Reads were skipped past the end; nvcc
-//          made each a conditional one and a copy of its words at the end of the loop, which waited for it.
-//          4 (this one): reads past the end are of other inputs. Without a condition they go to where they are used,
-//          the loop of up to 8 rows has 160 instructions on sm_90 instead of 194, that of up to 16 has 212, not 290.
-//          Estimated, not measured: a multiprocessor of an H100 needs about 32 KB in flight for 90 % of its share of
-//          memory bandwidth (23 GB/s times about 1.4 us with queueing), one of an H200 40 to 48. A block keeps 48 to
-//          64 KB in flight, three fit a multiprocessor (66 KB of shared memory, at most 80 registers), and the smallest
-//          shapes still give each multiprocessor one block (2,048 outputs on 132 multiprocessors).
 //   tiled  1: tiles of 128 x 128, 32 inputs a stage, three stages of cp.async; a stage's rows are 64 bytes, which the
 //          fragment loads read without bank conflicts or padding. A wave of blocks ran along the outputs, so it read
 //          all of w once per 128 rows.
@@ -28,12 +12,12 @@
 //          outputs) could consume all the bandwidth of an H100; the large products occupy every multiprocessor.
 //   plain  1: tiles of 64 x 64 in f32, any type, any width.
 // Measurements: not yet measured on a device.
-// Limits: memory bandwidth (few), mma.sync rate (tiled; wgmma would reach about twice that on sm_90).
+// Limit: mma.sync rate (wgmma would reach about twice that on sm_90).
 #include "device.cuh"
 
 struct ProductParams {
     const void* x;      // [row][inputs]
-    const void* w;      // [output][inputs]; read before `take_turn`.
+    const void* w;      // [output][inputs]
     void* y;            // [row][outputs]
     u32 rows;
     u32 inputs;         // Not 0.
@@ -52,102 +36,6 @@ DEVICE void store(const ProductParams& p, u32 row, u32 output, float value) {
         static_cast<float*>(p.y)[at] = value;
     else
         static_cast<T*>(p.y)[at] = Number<T>::round(value);
-}
-
-// Inputs of a warp's turn, in two chunks of 32: one 128-byte line of each of its 16 rows of w.
-constexpr u32 TURN = 64;
-// Turns of weights in flight: 8 KB a warp.
-constexpr u32 TURNS = 4;
-
-template <class T, u32 N>
-DEVICE void few(const ProductParams& p, unsigned char* shared) {
-    constexpr u32 WARPS = THREADS / WARP;
-    const u32 lane = lane_of(threadIdx.x), warp = warp_of(threadIdx.x);
-    // A lane reads only the words that it copied itself, so no barrier is needed.
-    Words4* own = reinterpret_cast<Words4*>(shared) + warp * TURNS * 4 * WARP + lane;
-    const auto place = [&](u32 stage, u32 chunk, u32 half) { return own + ((stage * 2 + chunk) * 2 + half) * WARP; };
-    const auto input_of = [&](u32 turn, u32 chunk) { return turn * TURN + chunk * 32 + lane % 4 * 8; };
-    // Past the end it copies zeros, which keeps the number of groups in flight constant.
-    const auto start_weights = [&](u32 turn, u32 stage) {
-#pragma unroll
-        for (u32 half = 0; half < 2; half++)
-#pragma unroll
-            for (u32 chunk = 0; chunk < 2; chunk++) {
-                const u32 input = input_of(turn, chunk), output = blockIdx.x * 16 + half * 8 + lane / 4;
-                const bool there = input < p.inputs && output < p.outputs;
-                const u64 at = there ? static_cast<u64>(output) * p.inputs + input : 0;
-                copy_async<16>(place(stage, chunk, half), static_cast<const T*>(p.w) + at, there);
-            }
-        commit_copies();
-    };
-    // Past the end it reads the last inputs or the last row again: their weights are zeros, or their sums aren't stored. A
-    // condition would keep the words from going straight to the registers that are multiplied.
-    const auto read_inputs = [&](u32 turn, Words4 (&x)[2][N]) {
-        const auto at_most = [](u32 at, u32 last) { return at < last ? at : last; };
-#pragma unroll
-        for (u32 chunk = 0; chunk < 2; chunk++)
-#pragma unroll
-            for (u32 n = 0; n < N; n++) {
-                const u32 input = at_most(input_of(turn, chunk), p.inputs - 8);
-                const u32 row = at_most(n * 8 + lane / 4, p.rows - 1);
-                const T* from = static_cast<const T*>(p.x) + static_cast<u64>(row) * p.inputs + input;
-                x[chunk][n] = *reinterpret_cast<const Words4*>(from);
-            }
-    };
-#pragma unroll
-    for (u32 stage = 0; stage < TURNS; stage++) start_weights(warp + stage * WARPS, stage);
-    take_turn();
-    // Sets of inputs. Each is read again as soon as its products are issued, AHEAD turns before its next use. They take
-    // turns by name, and reads have no condition, so no copy of registers waits for a read that was just issued.
-    constexpr u32 AHEAD = N < 4 ? 2 : 1;
-    Words4 x[AHEAD][2][N];
-#pragma unroll
-    for (u32 i = 0; i < AHEAD; i++) read_inputs(warp + i * WARPS, x[i]);
-    float sums[N][4];
-    for (u32 n = 0; n < N; n++)
-        for (u32 j = 0; j < 4; j++) sums[n][j] = 0.0f;
-    const auto multiply = [&](u32 turn, u32 stage, Words4 (&inputs)[2][N]) {
-        wait_copies<TURNS - 1>();
-#pragma unroll
-        for (u32 chunk = 0; chunk < 2; chunk++) {
-            const Words4 low = *place(stage, chunk, 0), high = *place(stage, chunk, 1);
-            const Fragment even = {{low.w[0], high.w[0], low.w[1], high.w[1]}};
-            const Fragment odd = {{low.w[2], high.w[2], low.w[3], high.w[3]}};
-#pragma unroll
-            for (u32 n = 0; n < N; n++) {
-                Number<T>::multiply(sums[n], even, inputs[chunk][n].w[0], inputs[chunk][n].w[1]);
-                Number<T>::multiply(sums[n], odd, inputs[chunk][n].w[2], inputs[chunk][n].w[3]);
-            }
-        }
-        read_inputs(turn + AHEAD * WARPS, inputs);
-        fence_loads();
-        start_weights(turn + TURNS * WARPS, stage);
-    };
-    const u32 turns = (p.inputs + TURN - 1) / TURN;
-    u32 stage = 0;
-    // With two sets an odd number of turns ends with one of zeros.
-    for (u32 turn = warp; turn < turns; turn += AHEAD * WARPS) {
-#pragma unroll
-        for (u32 i = 0; i < AHEAD; i++) multiply(turn + i * WARPS, stage + i, x[i]);
-        stage = (stage + AHEAD) % TURNS;
-    }
-    wait_copies<0>();
-    // The warps' sums reuse the weights' shared memory.
-    sync_block();
-    float* all = reinterpret_cast<float*>(shared);
-    for (u32 n = 0; n < N; n++)
-        for (u32 j = 0; j < 4; j++) {
-            const u32 output = lane / 4 + j / 2 * 8, row = n * 8 + lane % 4 * 2 + j % 2;
-            all[(warp * N * 8 + row) * 16 + output] = sums[n][j];
-        }
-    sync_block();
-    for (u32 i = threadIdx.x; i < N * 8 * 16; i += THREADS) {
-        const u32 row = i / 16, output = blockIdx.x * 16 + i % 16;
-        if (row >= p.rows || output >= p.outputs) continue;
-        float sum = 0.0f;
-        for (u32 w = 0; w < WARPS; w++) sum += all[w * N * 8 * 16 + i];
-        store<T>(p, row, output, sum);
-    }
 }
 
 // Rows and outputs of a block and of each of its warps, and the number of stages of inputs in flight.
@@ -277,11 +165,6 @@ DEVICE void plain(const ProductParams& p, unsigned char* shared) {
         SHARED_MEMORY(shared);                                                               \
         product::plain<T>(p, shared);                                                        \
     }
-#define PRODUCT_FEW(T, N)                                                                    \
-    EARLY_KERNEL(product_few_##T##_##N, ProductParams, product::THREADS) {                   \
-        SHARED_MEMORY(shared);                                                               \
-        product::few<T, N>(p, shared);                                                       \
-    }
 #define PRODUCT_TILED(T, NAME, TILE)                                                         \
     KERNEL(NAME, ProductParams, product::THREADS) {                                          \
         SHARED_MEMORY(shared);                                                               \
@@ -289,9 +172,6 @@ DEVICE void plain(const ProductParams& p, unsigned char* shared) {
     }
 #define PRODUCT(T)                                                                           \
     PRODUCT_PLAIN(T)                                                                         \
-    PRODUCT_FEW(T, 1)                                                                        \
-    PRODUCT_FEW(T, 2)                                                                        \
-    PRODUCT_FEW(T, 4)                                                                        \
     PRODUCT_TILED(T, product_tiled_##T, Large)                                               \
     PRODUCT_TILED(T, product_narrow_##T, Narrow)
 PRODUCT_PLAIN(float)

@@ -45,6 +45,8 @@ checks! {
     kv_writes: "rope, head norms and KV writes",
     products: "products",
     products_row_by_row: "products row by row",
+    products_with_gates: "products with gates",
+    products_with_residual_sums_and_norms: "products with residual sums and norms",
     decode_attention: "decode attention",
     decode_attention_in_fixed_parts: "decode attention in fixed parts",
     prefill_attention: "prefill attention",

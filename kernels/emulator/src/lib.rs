@@ -9,7 +9,7 @@
 
 mod memory;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 #[cfg(compiled)]
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::PathBuf;
@@ -62,6 +62,7 @@ struct State {
     early: bool,
     allocations: u64,
     recordings: u64,
+    launches: BTreeMap<&'static str, u64>,
 }
 
 /// Recordings that a device refuses.
@@ -192,6 +193,7 @@ impl Emulator {
             early: true,
             allocations: 0,
             recordings: 0,
+            launches: BTreeMap::new(),
         };
         cfg!(compiled).then(|| Self { state: Arc::new(Mutex::new(state)), properties })
     }
@@ -225,6 +227,16 @@ impl Emulator {
     pub fn refuse_products(&mut self) {
         let library = VendorLibrary { version: 0, file: PathBuf::new(), passed_over: None };
         self.properties.vendor_products = Some(library);
+    }
+
+    /// Has these settings for experiments.
+    pub fn switch(&mut self, switches: Switches) {
+        self.properties.switches = switches;
+    }
+
+    /// Launches of each kernel so far, those within recordings included, but not those that graphs repeat.
+    pub fn launches(&self) -> BTreeMap<&'static str, u64> {
+        self.lock().launches.clone()
     }
 
     /// Number of recordings that were begun.
@@ -397,8 +409,11 @@ impl Device for Emulator {
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<(), CudaError> {
-        self.lock().fails(Operation::Launch)?;
         let Launch { kernel, grid, threads, shared_bytes, params } = launch;
+        let mut state = self.lock();
+        state.fails(Operation::Launch)?;
+        *state.launches.entry(kernel).or_default() += 1;
+        drop(state);
         self.take(Step::Launch { kernel, grid, threads, shared_bytes, params: params.to_vec() })
     }
 

@@ -13,6 +13,7 @@ pub mod checks;
 mod device;
 mod driver;
 mod error;
+mod few;
 mod library;
 mod ops;
 mod params;
@@ -26,9 +27,11 @@ pub use buffer::{Buffer, HostBuffer};
 pub use device::{Device, Graph, Launch, Mark, Memory, Properties, Type, VendorLibrary};
 pub use driver::{Driver, kernels_embedded};
 pub use error::{CudaError, CudaErrorKind};
+pub use few::{FEW, fuses, fuses_norms, product_add, product_gated, product_scaled, shares};
 pub use ops::{add_norm, copy_blocks, embed, fill_random, follow_draws, gated, kv_write, sample};
 pub use params::{
-    AttentionParams, CopyParams, KvWriteParams, NONE, NormParams, ProductParams, SampleParams, SampleRow,
+    AttentionParams, CopyParams, FewParams, KvWriteParams, NONE, NormParams, ProductParams, SampleParams,
+    SampleRow,
 };
 pub use product::{ProductKind, product};
 pub use switches::Switches;

@@ -137,6 +137,28 @@ pub struct ProductParams {
     pub out_f32: u32,
 }
 
+/// `FewParams` of `product_few.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FewParams {
+    pub x: u64,
+    pub w: u64,
+    pub y: u64,
+    pub squares: u64,
+    pub bias: u64,
+    pub residual: u64,
+    pub norm: u64,
+    pub shares_out: u64,
+    pub rows: u32,
+    pub inputs: u32,
+    pub outputs: u32,
+    pub out_f32: u32,
+    pub shares: u32,
+    pub epsilon: f32,
+    pub gelu: u32,
+    pub unused: u32,
+}
+
 /// `SampleRow` of `sample.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -201,6 +223,7 @@ params!(
     CopyParams = 5 * 8 + 2 * 4,
     FillParams = 3 * 8 + 2 * 4,
     ProductParams = 3 * 8 + 4 * 4,
+    FewParams = 8 * 8 + 8 * 4,
     SampleParams = 5 * 8 + 2 * 4,
     SampleRow = 15 * 4,
 );

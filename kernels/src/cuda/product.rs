@@ -2,10 +2,9 @@
 
 use super::device::{Device, Launch, Type};
 use super::error::CudaError;
-use super::params::{Params, ProductParams};
+use super::few::{FEW, has_fragments, product_scaled};
+use super::params::{FewParams, Params, ProductParams};
 
-/// Maximum rows of `product_few`, which reads weights once for all rows.
-pub(super) const FEW: u32 = 32;
 /// Maximum rows of the narrow tiles, which give the same bits as the large ones.
 const NARROW: u32 = 64;
 /// Maximum rows of `product_few` if the vendor's library is available and [`super::Switches`] say nothing else.
@@ -38,7 +37,7 @@ pub unsafe fn product(
     kind: ProductKind,
     params: &ProductParams,
 ) -> Result<(), CudaError> {
-    let ProductParams { rows, inputs, outputs, .. } = *params;
+    let ProductParams { x, w, y, rows, inputs, outputs, out_f32 } = *params;
     if rows == 0 {
         return Ok(());
     }
@@ -47,13 +46,12 @@ pub unsafe fn product(
     if vendor && unsafe { device.vendor_product(ty, params) }? {
         return Ok(());
     }
-    let fragments = ty != Type::F32 && inputs.is_multiple_of(8);
     let launch = |kernel, grid, shared_bytes| {
         let launch = Launch { kernel, grid, threads: 256, shared_bytes, params: params.bytes() };
         // SAFETY: the caller's promise.
         unsafe { device.launch(launch) }
     };
-    if !fragments {
+    if !has_fragments(ty, inputs) {
         let kernel = ty.pick("product_plain_float", "product_plain_bf16", "product_plain_f16");
         let grid = [outputs.div_ceil(64), rows.div_ceil(64), 1];
         return launch(kernel, grid, 2 * 16 * 68 * 4);
@@ -68,13 +66,9 @@ pub unsafe fn product(
         let grid = [rows.div_ceil(128), outputs.div_ceil(128), 1];
         return launch(kernel, grid, 3 * (128 + 128) * 32 * 2);
     }
-    let kernel = match rows.div_ceil(8) {
-        1 => ty.pick("", "product_few_bf16_1", "product_few_f16_1"),
-        2 => ty.pick("", "product_few_bf16_2", "product_few_f16_2"),
-        _ => ty.pick("", "product_few_bf16_4", "product_few_f16_4"),
-    };
-    // Eight warps, each with four turns of 64 inputs for 16 outputs.
-    launch(kernel, [outputs.div_ceil(16), 1, 1], 8 * 4 * 64 * 16 * 2)
+    let params = FewParams { x, w, y, rows, inputs, outputs, out_f32, ..FewParams::default() };
+    // SAFETY: the caller's promise.
+    unsafe { product_scaled(device, ty, &params) }
 }
 
 /// Whether the vendor's library is asked first.

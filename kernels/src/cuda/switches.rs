@@ -5,9 +5,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::error::CudaError;
+use super::few::FEW;
 use super::product;
 
 const EARLY_VARIABLE: &str = "INFER_CUDA_EARLY";
+const FUSED_VARIABLE: &str = "INFER_CUDA_FUSED";
 const CARVEOUT_VARIABLE: &str = "INFER_CUDA_CARVEOUT";
 const FEW_ROWS_VARIABLE: &str = "INFER_CUDA_FEW_ROWS";
 pub(super) const IMAGE_VARIABLE: &str = "INFER_CUDA_IMAGE";
@@ -17,6 +19,8 @@ pub(super) const IMAGE_VARIABLE: &str = "INFER_CUDA_IMAGE";
 pub struct Switches {
     /// Whether kernels may start early if the device can (`INFER_CUDA_EARLY`; `off`, `no`, `false` and `0` turn it off).
     pub early: bool,
+    /// Whether norms, residual sums and gates may be part of products of few rows (`INFER_CUDA_FUSED`; turned off likewise).
+    pub fused: bool,
     /// Shared memory that each kernel prefers a multiprocessor to have, in percent of the maximum (`INFER_CUDA_CARVEOUT`): a
     /// hint to the driver. `None`: the driver decides by what a kernel needs.
     pub carveout: Option<u32>,
@@ -28,7 +32,7 @@ pub struct Switches {
 
 impl Default for Switches {
     fn default() -> Self {
-        Self { early: true, carveout: None, few_rows: product::FEW_BESIDE_VENDOR, image: None }
+        Self { early: true, fused: true, carveout: None, few_rows: product::FEW_BESIDE_VENDOR, image: None }
     }
 }
 
@@ -59,8 +63,9 @@ impl Switches {
         let off = |word: String| ["off", "no", "false", "0"].contains(&word.as_str());
         Ok(Self {
             early: !word(EARLY_VARIABLE).is_some_and(off),
+            fused: !word(FUSED_VARIABLE).is_some_and(off),
             carveout: number(CARVEOUT_VARIABLE, 100)?,
-            few_rows: number(FEW_ROWS_VARIABLE, product::FEW)?.unwrap_or(usual.few_rows),
+            few_rows: number(FEW_ROWS_VARIABLE, FEW)?.unwrap_or(usual.few_rows),
             image: variable(IMAGE_VARIABLE).map(PathBuf::from),
         })
     }
@@ -68,12 +73,13 @@ impl Switches {
     /// The variables that would give the settings that differ from the usual ones.
     pub fn in_use(&self) -> Vec<String> {
         let usual = Self::default();
-        let early = (self.early != usual.early).then(|| format!("{EARLY_VARIABLE}=off"));
+        let off = |name, on: bool| (!on).then(|| format!("{name}=off"));
         let carveout = self.carveout.map(|percent| format!("{CARVEOUT_VARIABLE}={percent}"));
         let few_rows =
             (self.few_rows != usual.few_rows).then(|| format!("{FEW_ROWS_VARIABLE}={}", self.few_rows));
         let image = self.image.as_ref().map(|path| format!("{IMAGE_VARIABLE}={}", path.display()));
-        [early, carveout, few_rows, image].into_iter().flatten().collect()
+        let turned_off = [off(EARLY_VARIABLE, self.early), off(FUSED_VARIABLE, self.fused)];
+        turned_off.into_iter().chain([carveout, few_rows, image]).flatten().collect()
     }
 }
 
@@ -88,8 +94,8 @@ mod tests {
     }
 
     #[test]
-    fn early_launches_are_turned_off_by_any_usual_spelling() {
-        for (value, early) in [
+    fn switches_are_turned_off_by_any_usual_spelling() {
+        for (value, on) in [
             ("off", false),
             ("OFF", false),
             ("0", false),
@@ -100,7 +106,8 @@ mod tests {
             ("1", true),
             ("true", true),
         ] {
-            assert_eq!(read(&[(EARLY_VARIABLE, value)]).expect("any text").early, early, "{value:?}");
+            assert_eq!(read(&[(EARLY_VARIABLE, value)]).expect("any text").early, on, "{value:?}");
+            assert_eq!(read(&[(FUSED_VARIABLE, value)]).expect("any text").fused, on, "{value:?}");
         }
     }
 
@@ -110,13 +117,15 @@ mod tests {
         assert!(Switches::default().in_use().is_empty());
         let all = [
             (EARLY_VARIABLE, "off"),
+            (FUSED_VARIABLE, "off"),
             (CARVEOUT_VARIABLE, "100"),
             (FEW_ROWS_VARIABLE, "32"),
             (IMAGE_VARIABLE, "variants/Other.fatbin"),
         ];
         let switches = read(&all).expect("in range");
         let image = Some(PathBuf::from("variants/Other.fatbin"));
-        assert_eq!(switches, Switches { early: false, carveout: Some(100), few_rows: 32, image });
+        let expected = Switches { early: false, fused: false, carveout: Some(100), few_rows: 32, image };
+        assert_eq!(switches, expected);
         assert_eq!(switches.in_use(), all.map(|(name, value)| format!("{name}={value}")));
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Buffers {
     pub gated: Buffer,
     pub logits: Buffer,
     pub partial: Buffer,
+    /// Shares of the sums of squares of the residual stream's rows.
+    pub squares: Buffer,
     /// Marks of seen tokens; all zero between steps.
     pub seen: Buffer,
     /// Logits of whole prompts, by slot.
@@ -68,7 +70,7 @@ impl Buffers {
         let DeviceModel { config, ty, device, .. } = model;
         let layout = StepLayout::new(&shape(config, *ty), options);
         let multiprocessors = device.properties().multiprocessors;
-        let [residual, normed, qkv, attended, projected, gate_up, gated, logits, partial] =
+        let [residual, normed, qkv, attended, projected, gate_up, gated, logits, partial, squares] =
             activation_bytes(config, *ty, multiprocessors, options);
         let rows = options.max_rows as usize;
         let seen = Buffer::new(device, rows * config.vocab.div_ceil(32) * 4)?;
@@ -90,6 +92,7 @@ impl Buffers {
             gated: buffer(gated)?,
             logits: buffer(logits)?,
             partial: buffer(partial)?,
+            squares: buffer(squares)?,
             seen,
             kept: buffer(options.prompt_cache_entries as usize * config.vocab * 4)?,
             ropes: ropes(device, config, options.max_seq_len)?,

@@ -1,13 +1,16 @@
-//! One forward pass as launches: the same operations as the CPU's decoder, ordered so that neighbouring ones can be fused. The
-//! next layer's norm adds a layer's last projection to the residual stream.
+//! One forward pass as launches: the same operations as the CPU's decoder, ordered so that neighbouring ones can be fused.
+//!
+//! With many rows, a norm adds the projection before it to the residual stream. With few, where the time of a step is that
+//! of reading weights plus starting kernels, products do what surrounds them if they can (`Fusion`).
 #![allow(unsafe_code, reason = "kernel launches; see the SAFETY lines")]
 
 use std::sync::Arc;
 
 use infer_kernels::cuda::{
-    AttentionParams, AttentionShape, CopyParams, CudaError, Device, KvWriteParams, NormParams, ProductKind,
-    ProductParams, Type, add_norm, copy_blocks, decode, embed, fill_random, follow_draws, gated, kv_write,
-    prefill, product,
+    AttentionParams, AttentionShape, Buffer, CopyParams, CudaError, Device, FewParams, KvWriteParams,
+    NormParams, ProductKind, ProductParams, Type, add_norm, copy_blocks, decode, embed, fill_random,
+    follow_draws, fuses, fuses_norms, gated, kv_write, prefill, product, product_add, product_gated,
+    product_scaled, shares,
 };
 
 use super::buffers::Buffers;
@@ -26,6 +29,15 @@ pub(super) struct DeviceDecoder {
     weights: Arc<DeviceWeights>,
     shape: AttentionShape,
     options: DeviceOptions,
+}
+
+/// What the products of a step do beside multiplying.
+#[derive(Clone, Copy)]
+struct Fusion {
+    /// Activations.
+    gates: bool,
+    /// Sums into the residual stream, and norms.
+    norms: bool,
 }
 
 impl DeviceDecoder {
@@ -77,29 +89,52 @@ impl DeviceDecoder {
         unsafe { follow_draws(self.device.as_ref(), places, count) }
     }
 
-    /// Computes all tokens up to the last layer's projection, which [`DeviceDecoder::logits`] or [`DeviceDecoder::settle`]
-    /// adds.
-    pub(super) fn forward(&self, plan: &Plan) -> Result<(), CudaError> {
+    /// Computes all tokens up to the last layer's projection. Returns whether that was added to the residual stream, too;
+    /// otherwise [`DeviceDecoder::logits`] or [`DeviceDecoder::settle`] does.
+    pub(super) fn forward(&self, plan: &Plan) -> Result<bool, CudaError> {
         let (config, buffers) = (&self.config, &self.buffers);
         let tokens = self.word(buffers.layout.tokens);
         let places = [self.weights.embedding.data.at(), tokens, buffers.residual.at()];
         let (width, scale) = (config.hidden as u32, config.embedding_scale);
         // SAFETY: tokens were checked against the vocabulary; the residual has room for `max_tokens`.
         unsafe { embed(self.device.as_ref(), self.ty, places, width, scale, plan.tokens) }?;
-        let mut before: Option<&DeviceLayer> = None;
-        for (index, layer) in self.weights.layers.iter().enumerate() {
-            let norm = self.after(before, layer.input_norm.at());
-            self.norm(&norm, plan.tokens)?;
+        let rows = plan.tokens;
+        let fusion = self.fusion(rows);
+        let layers = &self.weights.layers;
+        for (index, layer) in layers.iter().enumerate() {
+            let first = index == 0;
+            if first || !fusion.norms {
+                let before = (!first).then(|| &layers[index - 1]);
+                self.norm(&self.after(before, layer.input_norm.at()), rows)?;
+            }
+            let qkv = [buffers.normed.at(), buffers.qkv.at()];
+            match fusion.norms && !first {
+                true => self.scaled(&layer.qkv, qkv, rows)?,
+                false => self.product(&layer.qkv.matrix, qkv, rows, false)?,
+            }
             self.attention(index, layer, plan)?;
-            let delta_norm = address(&layer.attention_output_norm);
-            let delta_bias = address(&layer.output.bias);
-            let delta = buffers.projected.at();
-            let norm = NormParams { delta, delta_bias, delta_norm, ..self.plain_norm(layer.mlp_norm.at()) };
-            self.norm(&norm, plan.tokens)?;
-            self.mlp(layer, plan.tokens)?;
-            before = Some(layer);
+            if fusion.norms {
+                self.add(&layer.output, &buffers.attended, Some(&layer.mlp_norm), rows)?;
+            } else {
+                let back = [buffers.attended.at(), buffers.projected.at()];
+                self.product(&layer.output.matrix, back, rows, false)?;
+                let delta_norm = address(&layer.attention_output_norm);
+                let delta_bias = address(&layer.output.bias);
+                let delta = buffers.projected.at();
+                let norm =
+                    NormParams { delta, delta_bias, delta_norm, ..self.plain_norm(layer.mlp_norm.at()) };
+                self.norm(&norm, rows)?;
+            }
+            self.gates(layer, rows, fusion)?;
+            if fusion.norms {
+                let next = layers.get(index + 1).map(|layer| &layer.input_norm);
+                self.add(&layer.down, &buffers.gated, next, rows)?;
+            } else {
+                let back = [buffers.gated.at(), buffers.projected.at()];
+                self.product(&layer.down.matrix, back, rows, false)?;
+            }
         }
-        Ok(())
+        Ok(fusion.norms)
     }
 
     /// Adds the last layer's projection for all tokens, so that logits can be computed in parts.
@@ -128,7 +163,6 @@ impl DeviceDecoder {
     fn attention(&self, index: usize, layer: &DeviceLayer, plan: &Plan) -> Result<(), CudaError> {
         let (config, buffers) = (&self.config, &self.buffers);
         let device = self.device.as_ref();
-        self.linear(&layer.qkv, [buffers.normed.at(), buffers.qkv.at()], plan.tokens)?;
         let (keys, values) = buffers.pool.layer(index);
         let positions = self.word(buffers.layout.positions);
         let write = KvWriteParams {
@@ -179,18 +213,77 @@ impl DeviceDecoder {
             // SAFETY: as above; `partial` was sized for every number of items; no kernel writes these words.
             unsafe { decode(device, &self.shape, partition, params, plan.items) }?;
         }
-        let back = [buffers.attended.at(), buffers.projected.at()];
-        self.product(&layer.output.matrix, back, plan.tokens, false)
+        Ok(())
     }
 
-    fn mlp(&self, layer: &DeviceLayer, tokens: u32) -> Result<(), CudaError> {
+    /// The feed-forward layer up to its activations.
+    fn gates(&self, layer: &DeviceLayer, rows: u32, fusion: Fusion) -> Result<(), CudaError> {
         let (config, buffers) = (&self.config, &self.buffers);
-        self.linear(&layer.gate_up, [buffers.normed.at(), buffers.gate_up.at()], tokens)?;
-        let places = [buffers.gate_up.at(), address(&layer.gate_up.bias), buffers.gated.at()];
-        let width = config.intermediate as u32;
+        let device = self.device.as_ref();
+        let bias = address(&layer.gate_up.bias);
+        if fusion.gates {
+            let places = [buffers.normed.at(), buffers.gated.at()];
+            let params = FewParams { bias, ..self.few(&layer.gate_up.matrix, places, rows, fusion.norms) };
+            // SAFETY: as for `product`; the output is half as wide.
+            return unsafe { product_gated(device, self.ty, config.activation, &params) };
+        }
+        self.product(&layer.gate_up.matrix, [buffers.normed.at(), buffers.gate_up.at()], rows, false)?;
+        let places = [buffers.gate_up.at(), bias, buffers.gated.at()];
         // SAFETY: both buffers have room for `max_tokens`.
-        unsafe { gated(self.device.as_ref(), self.ty, config.activation, places, width, tokens) }?;
-        self.product(&layer.down.matrix, [buffers.gated.at(), buffers.projected.at()], tokens, false)
+        unsafe { gated(device, self.ty, config.activation, places, config.intermediate as u32, rows) }
+    }
+
+    /// What products of this many rows include.
+    fn fusion(&self, rows: u32) -> Fusion {
+        let ModelConfig { hidden, intermediate, output_norms, .. } = self.config;
+        let fuses = |inputs: usize| fuses(self.device.as_ref(), self.ty, self.kind(), [rows, inputs as u32]);
+        let gates = fuses(hidden);
+        let back = fuses(self.config.q_width()) && fuses(intermediate);
+        Fusion { gates, norms: gates && back && !output_norms && fuses_norms(self.ty) }
+    }
+
+    /// A product whose inputs lack the scale of their norm.
+    fn scaled(&self, linear: &DeviceLinear, places: [u64; 2], rows: u32) -> Result<(), CudaError> {
+        // SAFETY: as for `product`.
+        unsafe {
+            product_scaled(self.device.as_ref(), self.ty, &self.few(&linear.matrix, places, rows, true))
+        }
+    }
+
+    /// A product into the residual stream, whose norm the next product completes.
+    fn add(
+        &self,
+        linear: &DeviceLinear,
+        x: &Buffer,
+        norm: Option<&Buffer>,
+        rows: u32,
+    ) -> Result<(), CudaError> {
+        let buffers = &self.buffers;
+        let params = FewParams {
+            bias: address(&linear.bias),
+            residual: buffers.residual.at(),
+            norm: norm.map_or(0, Buffer::at),
+            shares_out: buffers.squares.at(),
+            ..self.few(&linear.matrix, [x.at(), buffers.normed.at()], rows, false)
+        };
+        // SAFETY: as for `product`; there is room for the shares of as many rows as are fused.
+        unsafe { product_add(self.device.as_ref(), self.ty, &params) }
+    }
+
+    /// `scaled`: the inputs are of the residual stream and lack the scale of their norm.
+    fn few(&self, matrix: &DeviceMatrix, [x, y]: [u64; 2], rows: u32, scaled: bool) -> FewParams {
+        FewParams {
+            x,
+            w: matrix.data.at(),
+            y,
+            squares: if scaled { self.buffers.squares.at() } else { 0 },
+            shares: shares(self.config.hidden as u32),
+            epsilon: self.config.norm_epsilon,
+            rows,
+            inputs: matrix.inputs as u32,
+            outputs: matrix.outputs as u32,
+            ..FewParams::default()
+        }
     }
 
     /// A norm of the residual stream alone.
@@ -222,11 +315,11 @@ impl DeviceDecoder {
         unsafe { add_norm(self.device.as_ref(), self.ty, norm, rows) }
     }
 
-    /// The product without the bias, which the next kernel adds.
-    fn linear(&self, linear: &DeviceLinear, places: [u64; 2], rows: u32) -> Result<(), CudaError> {
-        self.product(&linear.matrix, places, rows, false)
+    fn kind(&self) -> ProductKind {
+        if self.options.deterministic { ProductKind::RowByRow } else { ProductKind::Fastest }
     }
 
+    /// The product without the bias, which the next kernel adds.
     fn product(
         &self,
         matrix: &DeviceMatrix,
@@ -234,7 +327,6 @@ impl DeviceDecoder {
         rows: u32,
         out_f32: bool,
     ) -> Result<(), CudaError> {
-        let kind = if self.options.deterministic { ProductKind::RowByRow } else { ProductKind::Fastest };
         let params = ProductParams {
             x,
             w: matrix.data.at(),
@@ -245,6 +337,6 @@ impl DeviceDecoder {
             out_f32: u32::from(out_f32),
         };
         // SAFETY: `x` and `y` are activation buffers of these widths with room for the rows.
-        unsafe { product(self.device.as_ref(), self.ty, kind, &params) }
+        unsafe { product(self.device.as_ref(), self.ty, self.kind(), &params) }
     }
 }

@@ -2,7 +2,7 @@
 //! on the options, so addresses never change.
 
 use infer_kernels::cuda::{
-    AttentionShape, Partition, SampleRow, Type, decode_parts, partial_numbers, prefill_rows,
+    AttentionShape, FEW, Partition, SampleRow, Type, decode_parts, partial_numbers, prefill_rows, shares,
 };
 
 use super::{DeviceOptions, shape};
@@ -104,13 +104,14 @@ pub(super) fn most_partial_numbers(
     sizes.max().unwrap_or(0)
 }
 
-/// Bytes of each activation buffer: residual, normed, qkv, attended, projected, gate and up, gated, logits, partial sums.
+/// Bytes of each activation buffer: residual, normed, qkv, attended, projected, gate and up, gated, logits, partial sums,
+/// shares of squares.
 pub(super) fn activation_bytes(
     config: &ModelConfig,
     ty: Type,
     multiprocessors: u32,
     options: &DeviceOptions,
-) -> [usize; 9] {
+) -> [usize; 10] {
     let (tokens, rows) = (options.max_tokens as usize, options.max_rows as usize);
     let (number, q, kv) = (ty.bytes(), config.q_width(), config.kv_width());
     [
@@ -123,6 +124,7 @@ pub(super) fn activation_bytes(
         tokens * config.intermediate * number,
         rows * config.vocab * 4,
         most_partial_numbers(&shape(config, ty), multiprocessors, options) * 4,
+        tokens.min(FEW as usize) * shares(config.hidden as u32) as usize * 4,
     ]
 }
 

@@ -103,8 +103,8 @@ impl DeviceExecutor {
     /// Runs a decode of a recordable size: the first time kernel by kernel, then recorded, then repeated.
     fn decode(&mut self, size: u32, plan: &Plan) -> Result<(), CudaError> {
         let run = |this: &Self| {
-            this.decoder.forward(plan)?;
-            this.decoder.logits(plan.logits, false)?;
+            let settled = this.decoder.forward(plan)?;
+            this.decoder.logits(plan.logits, settled)?;
             this.draw(size)
         };
         if !self.options.graphs {
@@ -141,14 +141,15 @@ impl DeviceExecutor {
     fn launch(&mut self, batch: &Batch, pending: &Pending, draws: u32) -> Result<(), CudaError> {
         let plan = &pending.plan;
         if !batch.tokens.is_empty() {
-            self.decoder.forward(plan)?;
+            let mut settled = self.decoder.forward(plan)?;
             let asked =
                 batch.rows.iter().any(|row| row.generated == 0 && row.sampling.prompt_logprobs().is_some());
-            if asked {
+            if asked && !settled {
                 self.decoder.settle(plan)?;
+                settled = true;
             }
             if plan.logits > 0 {
-                self.decoder.logits(plan.logits, asked)?;
+                self.decoder.logits(plan.logits, settled)?;
             }
         }
         let wanting = batch.rows.iter().filter(|row| plan::wants_logits(row)).enumerate();

@@ -70,8 +70,10 @@ const OTHER_VARIABLES: &[&str] = &[
     "cuda-carveout",
     "cuda-early",
     "cuda-few-rows",
+    "cuda-fused",
     "cuda-image",
     "cuda-lib",
+    "cuda-prefill-rows",
     "log",
     "log-format",
 ];
@@ -113,7 +115,9 @@ mod tests {
             ("INFER_CUDA_CARVOUT", "INFER_CUDA_CARVEOUT"),
             ("INFER_CUDA_EARLI", "INFER_CUDA_EARLY"),
             ("INFER_CUDA_FEWROWS", "INFER_CUDA_FEW_ROWS"),
+            ("INFER_CUDA_FUSD", "INFER_CUDA_FUSED"),
             ("INFER_CUDA_IMGAE", "INFER_CUDA_IMAGE"),
+            ("INFER_CUDA_PREFIL_ROWS", "INFER_CUDA_PREFILL_ROWS"),
             ("INFER_max_batch_size", "INFER_MAX_BATCH_SIZE"),
         ] {
             let error = gather(&environment(&[(name, "3")])).unwrap_err().to_string();
@@ -125,8 +129,10 @@ mod tests {
             "INFER_CUDA_CARVEOUT",
             "INFER_CUDA_EARLY",
             "INFER_CUDA_FEW_ROWS",
+            "INFER_CUDA_FUSED",
             "INFER_CUDA_IMAGE",
             "INFER_CUDA_LIB",
+            "INFER_CUDA_PREFILL_ROWS",
             "INFER_LOG",
             "INFER_SERVICE_HOST",
             "INFER_PORT_8000_TCP_ADDR",

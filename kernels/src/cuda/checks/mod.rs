@@ -2,6 +2,7 @@
 //! filled with NaN first. The same checks run on the emulator in the test suite and on a GPU in `infer gpu-check`.
 
 mod attention;
+mod few;
 mod product;
 mod sample;
 mod small;
@@ -44,6 +45,8 @@ pub fn all() -> &'static [Check] {
         Check { name: "rope, head norms and KV writes", run: small::kv_write },
         Check { name: "products", run: product::products },
         Check { name: "products row by row", run: product::rows_alone },
+        Check { name: "products with gates", run: few::gated },
+        Check { name: "products with residual sums and norms", run: few::add_norm },
         Check { name: "decode attention", run: attention::decode },
         Check { name: "decode attention in fixed parts", run: attention::fixed_parts },
         Check { name: "prefill attention", run: attention::prefill },

@@ -1,0 +1,261 @@
+// Products y = x * w^T of up to 32 rows (decode), which only have to read the weights at full bandwidth, and what surrounds
+// them in a layer: a step of one sequence is a chain of some ten kernels per layer, and each of the small ones takes longer to
+// start, wait and end than to compute.
+//
+// Three kernels differ in what becomes of the sums. `product_few` stores them. `product_gated` multiplies a gate with the
+// other half of its layer, which an item of this kernel computes beside it. `product_add` adds them to the residual stream and
+// hands the next product its inputs: a norm is x * weight * scale, where only the scale needs the whole row, so a block
+// writes its outputs times their weights and its share of the row's squares, and the next product adds the shares up and
+// scales its own sums. In bf16 only, because a row without its scale may be too large for f16.
+//
+// Versions. 1: a warp multiplied 16 outputs (rows of w) with up to 32 rows of x; weights went from memory straight into
+// registers. nvcc sank each load to its use, which left two of eight in flight (1 KB a warp).
+// 2: weights pass through shared memory (cp.async), 8 KB a warp in flight. A lane reads only what it copied, so there is no
+// barrier. A block requests its first 64 KB before `take_turn`, while the small kernels ahead of it run. Inputs may be
+// summed in any order, so a lane takes 8 consecutive ones. The block's eight warps add up in a fixed order. A row's bits
+// don't depend on the number of rows. Inputs were read a turn ahead and then copied from one set of registers to the other,
+// and the copy waited for the read it had just issued.
+// 3: two sets of input registers take turns, so a read has a whole turn before its use; with 17 to 32 rows registers allow
+// one set, read as soon as its last product is issued. Reads were skipped past the end; nvcc made each a conditional one and
+// a copy of its words at the end of the loop, which waited for it.
+// 4: reads past the end are of other inputs. Without a condition they go to where they are used, the loop of up to 8 rows
+// has 160 instructions on sm_90 instead of 194, that of up to 16 has 212, not 290.
+// 5 (this one): norms, residual sums and gates within the products, seven kernels a layer instead of ten (Llama, Qwen3).
+// What the end of a block needs is read before its loop, so that it doesn't wait for it there.
+// Estimated, not measured: a multiprocessor of an H100 needs about 32 KB in flight for 90 % of its share of memory bandwidth
+// (23 GB/s times about 1.4 us with queueing), one of an H200 40 to 48. A block keeps 48 to 64 KB in flight, three fit a
+// multiprocessor (66 KB of shared memory, at most 80 registers), and the smallest shapes still give each multiprocessor
+// one block (2,048 outputs on 132 multiprocessors). A kernel less saves 1.5 to 3 us a layer: 70 to 140 us of the 1.2 ms of
+// a decode of the 1B shape.
+// Measurements: not yet measured on a device. Limit: memory bandwidth.
+#include "device.cuh"
+
+struct FewParams {
+    const void* x;         // [row][inputs]
+    const void* w;         // [output][inputs]; read before `take_turn`.
+    void* y;               // few: [row][outputs]. gated: [row][outputs / 2]. add: [row][outputs], the next product's x.
+    const float* squares;  // few, gated: [row][shares] if x lacks the scale of its norm, or null.
+    const float* bias;     // add, gated: [outputs], or null; read before `take_turn`.
+    float* residual;       // add: [row][outputs], updated.
+    const float* norm;     // add: the next norm's weights, read before `take_turn`; or null: `y` and `shares_out` aren't written.
+    float* shares_out;     // add: [row][gridDim.x], of the residual's squares.
+    u32 rows;
+    u32 inputs;            // A multiple of 8, not 0.
+    u32 outputs;           // gated: of both halves.
+    u32 out_f32;           // few: y is f32 whatever the type.
+    u32 shares;
+    float epsilon;         // Of the norm of x.
+    u32 gelu;              // gated: see `gate`.
+    u32 unused;
+};
+
+namespace few {
+
+constexpr u32 THREADS = 256;
+constexpr u32 WARPS = THREADS / WARP;
+// Outputs of a block.
+constexpr u32 OUTPUTS = 16;
+// Inputs of a warp's turn, in two chunks of 32: one 128-byte line of each of its 16 rows of w.
+constexpr u32 TURN = 64;
+// Turns of weights in flight: 8 KB a warp.
+constexpr u32 TURNS = 4;
+
+enum class After { STORE, ADD, GATE };
+
+// The output that a block's row i of w belongs to, or NONE. A block of a gated product has 8 outputs of either half.
+template <After AFTER>
+DEVICE u32 output_of(const FewParams& p, u32 i) {
+    if constexpr (AFTER == After::GATE) {
+        const u32 half = p.outputs / 2, output = blockIdx.x * (OUTPUTS / 2) + i % (OUTPUTS / 2);
+        return output < half ? i / (OUTPUTS / 2) * half + output : NONE;
+    }
+    const u32 output = blockIdx.x * OUTPUTS + i;
+    return output < p.outputs ? output : NONE;
+}
+
+// The scales of the norms of x, one per row, with a fixed order of sums.
+DEVICE void add_shares(const FewParams& p, float* scales) {
+    for (u32 row = warp_of(threadIdx.x); row < p.rows; row += WARPS) {
+        const u32 lane = lane_of(threadIdx.x);
+        float sum = 0.0f;
+        for (u32 i = lane; i < p.shares; i += WARP) sum += p.squares[static_cast<u64>(row) * p.shares + i];
+        sum = warp_sum(sum);
+        if (lane == 0) scales[row] = 1.0f / sqrtf(sum / p.inputs + p.epsilon);
+    }
+}
+
+// What `product_add` needs at the end for a thread's sums, read ahead.
+template <u32 COUNT>
+struct Ahead {
+    float residual[COUNT];
+    float bias, norm;  // A thread's sums are all of one output.
+
+    DEVICE void read_weights(const FewParams& p, u32 output) {
+        bias = p.bias != nullptr && output != NONE ? p.bias[output] : 0.0f;
+        norm = p.norm != nullptr && output != NONE ? p.norm[output] : 0.0f;
+    }
+    DEVICE void read_residual(const FewParams& p, u32 row, u32 output) {
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++, row += THREADS / OUTPUTS) {
+            const bool there = row < p.rows && output != NONE;
+            residual[i] = there ? load_now(p.residual + static_cast<u64>(row) * p.outputs + output) : 0.0f;
+        }
+    }
+};
+
+template <class T, u32 N, After AFTER>
+DEVICE void product(const FewParams& p, unsigned char* shared) {
+    constexpr u32 ROWS = N * 8;
+    const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
+    // A lane reads only the words that it copied itself, so no barrier is needed.
+    Words4* own = reinterpret_cast<Words4*>(shared) + warp * TURNS * 4 * WARP + lane;
+    float* scales = reinterpret_cast<float*>(shared) + WARPS * TURNS * 4 * WARP * 4;
+    const auto place = [&](u32 stage, u32 chunk, u32 half) { return own + ((stage * 2 + chunk) * 2 + half) * WARP; };
+    const auto input_of = [&](u32 turn, u32 chunk) { return turn * TURN + chunk * 32 + lane % 4 * 8; };
+    // Past the end it copies zeros, which keeps the number of groups in flight constant.
+    const u32 outputs[2] = {output_of<AFTER>(p, lane / 4), output_of<AFTER>(p, 8 + lane / 4)};
+    const auto start_weights = [&](u32 turn, u32 stage) {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++)
+#pragma unroll
+            for (u32 chunk = 0; chunk < 2; chunk++) {
+                const u32 input = input_of(turn, chunk), output = outputs[half];
+                const bool there = input < p.inputs && output != NONE;
+                const u64 at = there ? static_cast<u64>(output) * p.inputs + input : 0;
+                copy_async<16>(place(stage, chunk, half), static_cast<const T*>(p.w) + at, there);
+            }
+        commit_copies();
+    };
+    // Past the end it reads the last inputs or the last row again: their weights are zeros, or their sums aren't stored. A
+    // condition would keep the words from going straight to the registers that are multiplied.
+    const auto read_inputs = [&](u32 turn, Words4 (&x)[2][N]) {
+        const auto at_most = [](u32 at, u32 last) { return at < last ? at : last; };
+#pragma unroll
+        for (u32 chunk = 0; chunk < 2; chunk++)
+#pragma unroll
+            for (u32 n = 0; n < N; n++) {
+                const u32 input = at_most(input_of(turn, chunk), p.inputs - 8);
+                const u32 row = at_most(n * 8 + lane / 4, p.rows - 1);
+                const T* from = static_cast<const T*>(p.x) + static_cast<u64>(row) * p.inputs + input;
+                x[chunk][n] = *reinterpret_cast<const Words4*>(from);
+            }
+    };
+#pragma unroll
+    for (u32 stage = 0; stage < TURNS; stage++) start_weights(warp + stage * WARPS, stage);
+    // At the end a thread has the sums of one output of every sixteenth row.
+    const u32 output = output_of<AFTER>(p, thread % OUTPUTS);
+    Ahead<(ROWS * OUTPUTS + THREADS - 1) / THREADS> ahead;
+    if constexpr (AFTER == After::ADD) ahead.read_weights(p, output);
+    take_turn();
+    // Sets of inputs. Each is read again as soon as its products are issued, AHEAD turns before its next use. They take
+    // turns by name, and reads have no condition, so no copy of registers waits for a read that was just issued.
+    constexpr u32 AHEAD = N < 4 ? 2 : 1;
+    Words4 x[AHEAD][2][N];
+#pragma unroll
+    for (u32 i = 0; i < AHEAD; i++) read_inputs(warp + i * WARPS, x[i]);
+    if constexpr (AFTER == After::ADD) ahead.read_residual(p, thread / OUTPUTS, output);
+    fence_loads();
+    const bool scaled = AFTER != After::ADD && p.squares != nullptr;
+    if (scaled) add_shares(p, scales);
+    float sums[N][4];
+    for (u32 n = 0; n < N; n++)
+        for (u32 j = 0; j < 4; j++) sums[n][j] = 0.0f;
+    const auto multiply = [&](u32 turn, u32 stage, Words4 (&inputs)[2][N]) {
+        wait_copies<TURNS - 1>();
+#pragma unroll
+        for (u32 chunk = 0; chunk < 2; chunk++) {
+            const Words4 low = *place(stage, chunk, 0), high = *place(stage, chunk, 1);
+            const Fragment even = {{low.w[0], high.w[0], low.w[1], high.w[1]}};
+            const Fragment odd = {{low.w[2], high.w[2], low.w[3], high.w[3]}};
+#pragma unroll
+            for (u32 n = 0; n < N; n++) {
+                Number<T>::multiply(sums[n], even, inputs[chunk][n].w[0], inputs[chunk][n].w[1]);
+                Number<T>::multiply(sums[n], odd, inputs[chunk][n].w[2], inputs[chunk][n].w[3]);
+            }
+        }
+        read_inputs(turn + AHEAD * WARPS, inputs);
+        fence_loads();
+        start_weights(turn + TURNS * WARPS, stage);
+    };
+    const u32 turns = (p.inputs + TURN - 1) / TURN;
+    u32 stage = 0;
+    // With two sets an odd number of turns ends with one of zeros.
+    for (u32 turn = warp; turn < turns; turn += AHEAD * WARPS) {
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; i++) multiply(turn + i * WARPS, stage + i, x[i]);
+        stage = (stage + AHEAD) % TURNS;
+    }
+    wait_copies<0>();
+    // The warps' sums reuse the weights' shared memory, but not the scales'.
+    sync_block();
+    float* all = reinterpret_cast<float*>(shared);
+    for (u32 n = 0; n < N; n++)
+        for (u32 j = 0; j < 4; j++) {
+            const u32 row = n * 8 + lane % 4 * 2 + j % 2;
+            all[(warp * ROWS + row) * OUTPUTS + lane / 4 + j / 2 * 8] = sums[n][j];
+        }
+    sync_block();
+    const auto sum = [&](u32 row, u32 i) {
+        float sum = 0.0f;
+        for (u32 w = 0; w < WARPS; w++) sum += all[(w * ROWS + row) * OUTPUTS + i];
+        return scaled ? sum * scales[row] : sum;
+    };
+    if constexpr (AFTER == After::GATE) {
+        constexpr u32 GATES = OUTPUTS / 2;
+        const u32 width = p.outputs / 2, gate_at = output_of<AFTER>(p, thread % GATES);
+        for (u32 row = thread / GATES; row < ROWS && row < p.rows && gate_at != NONE; row += THREADS / GATES) {
+            float gated = sum(row, thread % GATES), other = sum(row, GATES + thread % GATES);
+            if (p.bias != nullptr) {
+                gated += p.bias[gate_at];
+                other += p.bias[width + gate_at];
+            }
+            const u64 at = static_cast<u64>(row) * width + gate_at;
+            static_cast<T*>(p.y)[at] = Number<T>::round(gate(p.gelu != 0, gated, other));
+        }
+        return;
+    }
+    u32 row = thread / OUTPUTS;
+#pragma unroll
+    for (u32 i = 0; i * THREADS < ROWS * OUTPUTS; i++, row += THREADS / OUTPUTS) {
+        if (row >= ROWS) break;  // Whole warps: a warp has two rows.
+        const bool there = row < p.rows && output != NONE;
+        const u64 at = static_cast<u64>(row) * p.outputs + output;
+        if constexpr (AFTER == After::STORE) {
+            if (!there) continue;
+            if (p.out_f32 != 0)
+                static_cast<float*>(p.y)[at] = sum(row, thread % OUTPUTS);
+            else
+                static_cast<T*>(p.y)[at] = Number<T>::round(sum(row, thread % OUTPUTS));
+        } else {
+            float added = 0.0f;
+            if (there) {
+                added = ahead.residual[i] + (sum(row, thread % OUTPUTS) + ahead.bias);
+                p.residual[at] = added;
+            }
+            if (p.norm == nullptr) continue;
+            if (there) static_cast<T*>(p.y)[at] = Number<T>::round(added * ahead.norm);
+            float squares = added * added;
+            for (u32 lanes = OUTPUTS / 2; lanes > 0; lanes /= 2) squares += shuffle_xor(squares, lanes);
+            if (row < p.rows && thread % OUTPUTS == 0)
+                p.shares_out[static_cast<u64>(row) * gridDim.x + blockIdx.x] = squares;
+        }
+    }
+}
+
+}  // namespace few
+
+// As many blocks as its shared memory allows fit a multiprocessor of sm_90.
+#define FEW(NAME, T, N, AFTER)                                                               \
+    EARLY_KERNEL(NAME##_##T##_##N, FewParams, few::THREADS, 3) {                             \
+        SHARED_MEMORY(shared);                                                               \
+        few::product<T, N, few::After::AFTER>(p, shared);                                    \
+    }
+#define FEW_ROWS(NAME, T, AFTER)                                                             \
+    FEW(NAME, T, 1, AFTER)                                                                   \
+    FEW(NAME, T, 2, AFTER)                                                                   \
+    FEW(NAME, T, 4, AFTER)
+FEW_ROWS(product_few, bf16, STORE)
+FEW_ROWS(product_few, f16, STORE)
+FEW_ROWS(product_gated, bf16, GATE)
+FEW_ROWS(product_gated, f16, GATE)
+FEW_ROWS(product_add, bf16, ADD)

@@ -1,0 +1,128 @@
+//! Products of few rows, alone and with the operations around them: `cuda/product_few.cu`.
+
+use super::device::{Device, Launch, Type};
+use super::error::CudaError;
+use super::params::{FewParams, Params};
+use super::product::ProductKind;
+use crate::Activation;
+
+/// Maximum rows, for which weights are read once.
+pub const FEW: u32 = 32;
+/// Outputs of a block.
+const OUTPUTS: u32 = 16;
+/// Eight warps, each with four turns of 64 inputs for 16 outputs, and the scale of each row.
+const SHARED_BYTES: u32 = 8 * 4 * 64 * OUTPUTS * 2 + FEW * 4;
+
+/// Names of a kernel for up to 8, 16 and 32 rows, in bf16 and in f16.
+type Names = [[&'static str; 2]; 3];
+
+macro_rules! names {
+    ($($name:ident = $start:literal),* $(,)?) => {$(
+        const $name: Names = [
+            [concat!($start, "_bf16_1"), concat!($start, "_f16_1")],
+            [concat!($start, "_bf16_2"), concat!($start, "_f16_2")],
+            [concat!($start, "_bf16_4"), concat!($start, "_f16_4")],
+        ];
+    )*};
+}
+names!(STORE = "product_few", GATE = "product_gated", ADD = "product_add");
+
+/// Whether `rows` rows of this width can be multiplied by [`product_scaled`] and [`product_gated`], instead of by
+/// [`super::product`] and the kernels around it.
+pub fn fuses(device: &dyn Device, ty: Type, kind: ProductKind, [rows, inputs]: [u32; 2]) -> bool {
+    let switches = &device.properties().switches;
+    switches.fused && kind == ProductKind::Fastest && rows <= switches.few_rows && has_fragments(ty, inputs)
+}
+
+/// Whether residual sums and norms can be part of products, too ([`product_add`]). A row that still lacks the scale of
+/// its norm may be too large for f16.
+pub fn fuses_norms(ty: Type) -> bool {
+    ty == Type::Bf16
+}
+
+/// Shares per row that [`product_add`] writes.
+pub fn shares(outputs: u32) -> u32 {
+    outputs.div_ceil(OUTPUTS)
+}
+
+/// Whether tensor cores multiply rows of this width.
+pub(super) fn has_fragments(ty: Type, inputs: u32) -> bool {
+    ty != Type::F32 && inputs.is_multiple_of(8)
+}
+
+/// `y = x * w^T`, times the scale of each row's norm if there are `squares`. See `FewParams`.
+///
+/// # Errors
+/// If the device refuses.
+///
+/// # Safety
+/// The parameters describe memory on the device, whose rows start at multiples of 16 bytes. No kernel in flight writes `w`,
+/// `bias` or `norm`, which may be read before they end.
+pub unsafe fn product_scaled(device: &dyn Device, ty: Type, params: &FewParams) -> Result<(), CudaError> {
+    // SAFETY: the caller's promise.
+    unsafe { launch(device, ty, &STORE, params, params.outputs.div_ceil(OUTPUTS)) }
+}
+
+/// `y = activation(x * gate^T) * (x * up^T)`, where `w` is the gate's rows and then as many of the other matrix.
+///
+/// # Errors
+/// If the device refuses.
+///
+/// # Safety
+/// As for [`product_scaled`].
+pub unsafe fn product_gated(
+    device: &dyn Device,
+    ty: Type,
+    activation: Activation,
+    params: &FewParams,
+) -> Result<(), CudaError> {
+    assert!(params.outputs.is_multiple_of(2), "two halves of {} outputs", params.outputs);
+    let params = FewParams { gelu: u32::from(activation == Activation::GeluTanh), ..*params };
+    // SAFETY: the caller's promise.
+    unsafe { launch(device, ty, &GATE, &params, (params.outputs / 2).div_ceil(OUTPUTS / 2)) }
+}
+
+/// `residual += x * w^T`; then, if there is a `norm`, `y = residual * norm` and `shares_out`, with which the next product
+/// scales it. For types that [`fuses_norms`] allows.
+///
+/// # Errors
+/// If the device refuses.
+///
+/// # Safety
+/// As for [`product_scaled`].
+pub unsafe fn product_add(device: &dyn Device, ty: Type, params: &FewParams) -> Result<(), CudaError> {
+    assert!(fuses_norms(ty) && params.squares == 0, "a product of {ty:?}, squares at {:#x}", params.squares);
+    // SAFETY: the caller's promise.
+    unsafe { launch(device, ty, &ADD, params, shares(params.outputs)) }
+}
+
+/// # Safety
+/// As for [`product_scaled`].
+unsafe fn launch(
+    device: &dyn Device,
+    ty: Type,
+    names: &Names,
+    params: &FewParams,
+    blocks: u32,
+) -> Result<(), CudaError> {
+    let FewParams { rows, inputs, .. } = *params;
+    assert!(has_fragments(ty, inputs) && inputs > 0 && rows <= FEW, "{rows} rows of {inputs}, {ty:?}");
+    if rows == 0 {
+        return Ok(());
+    }
+    let [bf16, f16] = names[match rows.div_ceil(8) {
+        1 => 0,
+        2 => 1,
+        _ => 2,
+    }];
+    let kernel = ty.pick("", bf16, f16);
+    let launch = Launch {
+        kernel,
+        grid: [blocks, 1, 1],
+        threads: 256,
+        shared_bytes: SHARED_BYTES,
+        params: params.bytes(),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { device.launch(launch) }
+}
