@@ -1,7 +1,8 @@
-// Shared by both tensor-core attention kernels: products of 16 rows of queries with 16 (or more) keys and values.
+// Shared by both tensor-core attention kernels: products of rows of queries with 16 (or more) keys and values.
 //
-// A warp has 16 rows: query heads of one key head, in prefill for several tokens. Products use mma.m16n8k16 with two
-// permutations that make every load 16 bytes wide and need neither ldmatrix nor transposes:
+// A warp has one or two sets of 16 rows: query heads of one key head, in prefill for several tokens. Whatever a lane reads
+// of keys and values it uses for all sets. Products use mma.m16n8k16 with two permutations that make every load 16 bytes
+// wide and need neither ldmatrix nor transposes:
 //   scores   the sum over dimensions may run in any order, so lane t of a quad takes 8 consecutive dimensions (t * 8 of 32)
 //            of both queries and keys, and its four words serve two products;
 //   values   a product's eight columns may be any dimensions, so lane group g takes 8 consecutive ones (g * 8 of 64) of two
@@ -59,6 +60,31 @@ DEVICE u64 pool_index(const AttentionParams& p, const u32* table, u32 kv_head, u
     return pool_index(p, entry, table[entry], kv_head, position, head_dim);
 }
 
+// Reads WORDS words at once.
+template <u32 WORDS, class T>
+DEVICE void read_words(const T* from, u32 (&words)[WORDS]) {
+    if constexpr (WORDS == 4) {
+        const Words4 wide = *reinterpret_cast<const Words4*>(from);
+        for (u32 i = 0; i < 4; i++) words[i] = wide.w[i];
+    } else if constexpr (WORDS == 2) {
+        const Words2 wide = *reinterpret_cast<const Words2*>(from);
+        for (u32 i = 0; i < 2; i++) words[i] = wide.w[i];
+    } else {
+        words[0] = *reinterpret_cast<const u32*>(from);
+    }
+}
+
+// Writes WORDS words at once.
+template <u32 WORDS, class T>
+DEVICE void write_words(T* to, const u32 (&words)[WORDS]) {
+    if constexpr (WORDS == 4)
+        *reinterpret_cast<Words4*>(to) = Words4{{words[0], words[1], words[2], words[3]}};
+    else if constexpr (WORDS == 2)
+        *reinterpret_cast<Words2*>(to) = Words2{{words[0], words[1]}};
+    else
+        *reinterpret_cast<u32*>(to) = words[0];
+}
+
 // Sixteen rows' running softmax and sums. Lane (g, t) holds rows g and g + 8; of a chunk of 8 * W dimensions starting
 // at `base`, sums[...][0] is dimension base + 2 * t * W + i and sums[...][1] is base + (2 * t + 1) * W + i.
 template <class T, u32 D>
@@ -110,42 +136,6 @@ struct Rows16 {
         }
     }
 
-    // Adds the weighted values of 16 positions. load(token, dimension, words) reads two, four or eight dimensions of a
-    // position into half as many words.
-    template <class Load>
-    DEVICE void add_values(const float (&first)[4], const float (&second)[4], u32 lane, Load load) {
-        Fragment weights;
-        weights.a[0] = pack<T>(first[0], first[1]);
-        weights.a[1] = pack<T>(first[2], first[3]);
-        weights.a[2] = pack<T>(second[0], second[1]);
-        weights.a[3] = pack<T>(second[2], second[3]);
-#pragma unroll
-        for (u32 base = 0; base + 64 <= D; base += 64) columns<8>(weights, base, lane, load);
-        if constexpr (D % 64 >= 32) columns<4>(weights, D / 64 * 64, lane, load);
-        if constexpr (D % 32 >= 16) columns<2>(weights, D / 32 * 32, lane, load);
-    }
-
-    // Rows of 8 * W dimensions from `base` on.
-    template <u32 W, class Load>
-    DEVICE void columns(const Fragment& weights, u32 base, u32 lane, Load load) {
-        const u32 token = lane % 4 * 2;
-        const u32 dimension = base + lane / 4 * W;
-        u32 low[2][W / 2], high[2][W / 2];
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            load(token + i, dimension, low[i]);
-            load(token + 8 + i, dimension, high[i]);
-        }
-#pragma unroll
-        for (u32 word = 0; word < W / 2; word++) {
-            const u32 at = base / 8 + 2 * word;
-            Number<T>::multiply(sums[at], weights, low_halves(low[0][word], low[1][word]),
-                                low_halves(high[0][word], high[1][word]));
-            Number<T>::multiply(sums[at + 1], weights, high_halves(low[0][word], low[1][word]),
-                                high_halves(high[0][word], high[1][word]));
-        }
-    }
-
     // Calls give(half, dimension, sum) for each sum of this lane; half 0 is row g, half 1 is row g + 8.
     template <class Give>
     DEVICE void each(u32 lane, Give give) const {
@@ -192,43 +182,90 @@ struct Rows16 {
     }
 };
 
-// Products of 16 rows of queries (in shared memory, rows of key_stride) with 8 * N keys. load(key, dimension, words)
-// reads 8 (or 4) dimensions of a key.
-template <class T, u32 D, u32 N, class Load>
-DEVICE void products(const T* q, u32 lane, float (&scores)[N][4], Load load) {
-    constexpr u32 STRIDE = key_stride(D);
-    const T* low = q + lane / 4 * STRIDE;
-    const T* high = low + 8 * STRIDE;
+// Fragments of 16 rows of queries at W dimensions: W / 4 products' worth.
+template <class T, u32 D, u32 W>
+DEVICE void query_fragments(const T* low, Fragment (&fragments)[W / 4]) {
+    u32 a[W / 2], b[W / 2];
+    read_words(low, a);
+    read_words(low + 8 * key_stride(D), b);
 #pragma unroll
-    for (u32 n = 0; n < N; n++)
-        for (u32 j = 0; j < 4; j++) scores[n][j] = 0.0f;
+    for (u32 i = 0; i < W / 4; i++) fragments[i] = {{a[2 * i], b[2 * i], a[2 * i + 1], b[2 * i + 1]}};
+}
+
+// Adds products of M sets of 16 rows of queries with 8 * N keys, of 4 * W dimensions from `base` on.
+template <class T, u32 D, u32 W, u32 M, u32 N, class Load>
+DEVICE void add_products(const T* q, u32 base, u32 lane, float (&scores)[M][N][4], Load load) {
+    const u32 dimension = base + lane % 4 * W;
+    Fragment queries[M][W / 4];
 #pragma unroll
-    for (u32 chunk = 0; chunk < D / 32; chunk++) {
-        const u32 dimension = chunk * 32 + lane % 4 * 8;
-        const Words4 a = *reinterpret_cast<const Words4*>(low + dimension);
-        const Words4 b = *reinterpret_cast<const Words4*>(high + dimension);
-        const Fragment first = {{a.w[0], b.w[0], a.w[1], b.w[1]}};
-        const Fragment second = {{a.w[2], b.w[2], a.w[3], b.w[3]}};
+    for (u32 m = 0; m < M; m++)
+        query_fragments<T, D, W>(q + (m * 16 + lane / 4) * key_stride(D) + dimension, queries[m]);
 #pragma unroll
-        for (u32 n = 0; n < N; n++) {
-            u32 key[4];
-            load(n * 8 + lane / 4, dimension, key);
-            Number<T>::multiply(scores[n], first, key[0], key[1]);
-            Number<T>::multiply(scores[n], second, key[2], key[3]);
+    for (u32 n = 0; n < N; n++) {
+        u32 key[W / 2];
+        load(n * 8 + lane / 4, dimension, key);
+#pragma unroll
+        for (u32 m = 0; m < M; m++)
+#pragma unroll
+            for (u32 i = 0; i < W / 4; i++)
+                Number<T>::multiply(scores[m][n], queries[m][i], key[2 * i], key[2 * i + 1]);
+    }
+}
+
+// Products of M sets of 16 rows of queries (in shared memory, rows of key_stride) with 8 * N keys. load(key, dimension,
+// words) reads 8 (or 4) dimensions of a key, once for all sets.
+template <class T, u32 D, u32 M, u32 N, class Load>
+DEVICE void products(const T* q, u32 lane, float (&scores)[M][N][4], Load load) {
+#pragma unroll
+    for (u32 m = 0; m < M; m++)
+#pragma unroll
+        for (u32 n = 0; n < N; n++)
+            for (u32 j = 0; j < 4; j++) scores[m][n][j] = 0.0f;
+#pragma unroll
+    for (u32 base = 0; base + 32 <= D; base += 32) add_products<T, D, 8>(q, base, lane, scores, load);
+    if constexpr (D % 32 == 16) add_products<T, D, 4>(q, D / 32 * 32, lane, scores, load);
+}
+
+// Adds weighted values to 8 * W dimensions of M sets of rows, from `base` on.
+template <u32 W, class T, u32 D, u32 M, class Load>
+DEVICE void add_columns(Rows16<T, D> (&rows)[M], const Fragment (&weights)[M], u32 base, u32 lane, Load load) {
+    const u32 token = lane % 4 * 2;
+    const u32 dimension = base + lane / 4 * W;
+    u32 low[2][W / 2], high[2][W / 2];
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+        load(token + i, dimension, low[i]);
+        load(token + 8 + i, dimension, high[i]);
+    }
+#pragma unroll
+    for (u32 word = 0; word < W / 2; word++) {
+        const u32 at = base / 8 + 2 * word;
+        const u32 even[2] = {low_halves(low[0][word], low[1][word]), low_halves(high[0][word], high[1][word])};
+        const u32 odd[2] = {high_halves(low[0][word], low[1][word]), high_halves(high[0][word], high[1][word])};
+#pragma unroll
+        for (u32 m = 0; m < M; m++) {
+            Number<T>::multiply(rows[m].sums[at], weights[m], even[0], even[1]);
+            Number<T>::multiply(rows[m].sums[at + 1], weights[m], odd[0], odd[1]);
         }
     }
-    if constexpr (D % 32 == 16) {
-        const u32 dimension = D / 32 * 32 + lane % 4 * 4;
-        const Words2 a = *reinterpret_cast<const Words2*>(low + dimension);
-        const Words2 b = *reinterpret_cast<const Words2*>(high + dimension);
-        const Fragment only = {{a.w[0], b.w[0], a.w[1], b.w[1]}};
+}
+
+// Adds the values of 16 positions to M sets of rows, with the weights [m][n] and [m][n + 1]. load(position, dimension,
+// words) reads two, four or eight dimensions of a position into half as many words, once for all sets.
+template <class T, u32 D, u32 M, u32 N, class Load>
+DEVICE void add_values(Rows16<T, D> (&rows)[M], const float (&weights)[M][N][4], u32 n, u32 lane, Load load) {
+    Fragment packed[M];
 #pragma unroll
-        for (u32 n = 0; n < N; n++) {
-            u32 key[2];
-            load(n * 8 + lane / 4, dimension, key);
-            Number<T>::multiply(scores[n], only, key[0], key[1]);
+    for (u32 m = 0; m < M; m++)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const float(&pair)[4] = weights[m][n + i / 2];
+            packed[m].a[i] = pack<T>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
         }
-    }
+#pragma unroll
+    for (u32 base = 0; base + 64 <= D; base += 64) add_columns<8>(rows, packed, base, lane, load);
+    if constexpr (D % 64 >= 32) add_columns<4>(rows, packed, D / 64 * 64, lane, load);
+    if constexpr (D % 32 >= 16) add_columns<2>(rows, packed, D / 32 * 32, lane, load);
 }
 
 // Enumerates the keys and values that a lane reads above, for kernels in which lanes fetch their own: the same words in
@@ -262,29 +299,4 @@ DEVICE void each_value(u32 lane, Visit visit) {
     if constexpr (D % 32 >= 16)
 #pragma unroll
         for (u32 i = 0; i < 4; i++) visit(i, D / 32 * 32 + lane / 4 * 2, one);
-}
-
-// Reads WORDS words at once.
-template <u32 WORDS, class T>
-DEVICE void read_words(const T* from, u32 (&words)[WORDS]) {
-    if constexpr (WORDS == 4) {
-        const Words4 wide = *reinterpret_cast<const Words4*>(from);
-        for (u32 i = 0; i < 4; i++) words[i] = wide.w[i];
-    } else if constexpr (WORDS == 2) {
-        const Words2 wide = *reinterpret_cast<const Words2*>(from);
-        for (u32 i = 0; i < 2; i++) words[i] = wide.w[i];
-    } else {
-        words[0] = *reinterpret_cast<const u32*>(from);
-    }
-}
-
-// Writes WORDS words at once.
-template <u32 WORDS, class T>
-DEVICE void write_words(T* to, const u32 (&words)[WORDS]) {
-    if constexpr (WORDS == 4)
-        *reinterpret_cast<Words4*>(to) = Words4{{words[0], words[1], words[2], words[3]}};
-    else if constexpr (WORDS == 2)
-        *reinterpret_cast<Words2*>(to) = Words2{{words[0], words[1]}};
-    else
-        *reinterpret_cast<u32*>(to) = words[0];
 }

@@ -169,16 +169,17 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     wait_copies<2 * STAGES>();
     sync_block();
 
-    Rows16<T, D> sums;
+    Rows16<T, D> rows_here[1];
+    Rows16<T, D>& sums = rows_here[0];
     sums.clear();
     for (u32 stage = 0; tile * TILE < end; tile += WARPS, stage = (stage + 1) % STAGES) {
         // Requested before it is needed.
         const u32 next = tile + STAGES * WARPS;
         const u32 block = has_block(next) ? load_now(table + entry(next)) : 0;
-        float scores[2][4];
+        float scores[1][2][4];
         wait_copies<2 * STAGES - 1>();
         Share<T, D> keys = share(stage, 0);
-        products<T, D, 2>(q, lane, scores, [&](u32, u32, auto& words) { keys.read(words); });
+        products<T, D>(q, lane, scores, [&](u32, u32, auto& words) { keys.read(words); });
         start_keys(next, block, stage);
 #pragma unroll
         for (u32 n = 0; n < 2; n++)
@@ -186,12 +187,12 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
             for (u32 j = 0; j < 4; j++) {
                 const u32 position = tile * TILE + n * 8 + lane % 4 * 2 + j % 2;
                 const bool seen = position >= begin && position < end;
-                scores[n][j] = seen ? score(p, scores[n][j]) : negative_infinity();
+                scores[0][n][j] = seen ? score(p, scores[0][n][j]) : negative_infinity();
             }
-        sums.template soften<2>(scores);
+        sums.template soften<2>(scores[0]);
         wait_copies<2 * STAGES - 1>();
         Share<T, D> values = share(stage, 1);
-        sums.add_values(scores[0], scores[1], lane, [&](u32, u32, auto& words) { values.read(words); });
+        add_values(rows_here, scores, 0, lane, [&](u32, u32, auto& words) { values.read(words); });
         start_values(next, block, stage);
     }
     // Reuses the tiles' memory once all warps are done with it. In a warp's store two lanes meet in a bank, mostly t and t + 2

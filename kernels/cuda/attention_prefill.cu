@@ -1,12 +1,18 @@
 // Paged attention for consecutive tokens (prefill): chunks of any length at any position, causal, through block tables.
 //
+// A block has 64 or 128 rows; the host chooses (`PrefillForm` in attention.rs). A row's bits depend on which, but within
+// one form neither on its batch nor on how its prompt was cut.
+//
 // Versions. 1: a block of four warps has 64 rows: some consecutive tokens of one sequence times the query heads of one key
 // head. Keys and values pass through two stages of shared memory (cp.async), so each is read once for 64 rows; a warp has
 // 16 rows and their sums in registers. Tiles of positions are absolute, so bits don't depend on how a prompt was cut.
 // Queries came in and outputs went out a number at a time, and each 16 bytes of keys cost a division by the block size.
-// 2 (this one): queries by cp.async, outputs up to 16 bytes at once, shifts where blocks are a power of two. Same bits.
-// Estimated, not measured: a warp's 16 rows use 16 bytes a lane of keys or values for two products, so reading shared
-// memory takes at least as long as multiplying. 32 rows a warp would halve those reads, for twice the registers of sums.
+// 2: queries by cp.async, outputs up to 16 bytes at once, shifts where blocks are a power of two. Same bits. 3 (this one):
+// also 128 rows a block, 32 a warp, up to 128 dimensions, the shape of FlashAttention-2 (Dao 2023): each fragment of keys
+// or values serves two products. Warps whose rows are all beyond the last one don't compute. Same bits of 64 rows.
+// Estimated, not measured: with 16 rows a warp reads 288 bytes of shared memory a product at 64 positions a stage, 256 of
+// keys or values and for scores 64 of queries, which takes 2.25 clocks of a multiprocessor against 1.6 of multiplying
+// (H100). With 32 rows it is 160 bytes, and 192 at 32 positions, where each read of queries serves fewer keys.
 // Measurements: not yet measured on a device.
 // Registers and spills: README.md. Limit: tensor core rate of mma.sync (about 60 % of what wgmma reaches on sm_90).
 #include "attention.cuh"
@@ -14,13 +20,13 @@
 namespace prefill {
 
 constexpr u32 WARPS = 4;
-constexpr u32 ROWS = 64;
 
-// Positions of a stage: as many as fit 99 KB of shared memory (sm_89) with the queries.
-DEVICE constexpr u32 tile(u32 head_dim) { return head_dim > 128 ? 16 : 64; }
+// Rows of a block whose warps have `sets` times 16.
+DEVICE constexpr u32 rows_of(u32 sets) { return WARPS * sets * 16; }
 
-template <u32 D>
-DEVICE constexpr u32 stage_numbers() { return tile(D) * (key_stride(D) + value_stride(D)); }
+// Positions of a stage: as many as fit 99 KB of shared memory (sm_89) with the queries, and with 32 rows a warp as many as
+// let two blocks fit a multiprocessor of sm_80 and sm_90. As in attention.rs.
+DEVICE constexpr u32 tile(u32 head_dim, u32 sets) { return head_dim > 128 ? 16 : sets > 1 && head_dim > 80 ? 32 : 64; }
 
 // Where a sequence's numbers of a key head lie in the pool.
 struct Places {
@@ -39,11 +45,11 @@ struct Places {
     }
 };
 
-template <class T, u32 D>
+template <class T, u32 D, u32 TILE>
 DEVICE void load_stage(const Places& places, T* keys, T* values, u32 start, u32 first, u32 end) {
     const AttentionParams& p = places.p;
     constexpr u32 CHUNKS = D / 8;
-    for (u32 i = threadIdx.x; i < tile(D) * CHUNKS; i += WARPS * WARP) {
+    for (u32 i = threadIdx.x; i < TILE * CHUNKS; i += WARPS * WARP) {
         const u32 row = i / CHUNKS, chunk = i % CHUNKS * 8;
         const u32 position = start + row;
         const bool seen = position >= first && position < end;
@@ -54,9 +60,11 @@ DEVICE void load_stage(const Places& places, T* keys, T* values, u32 start, u32 
     commit_copies();
 }
 
-template <class T, u32 D>
+// M: sets of 16 rows of a warp.
+template <class T, u32 D, u32 M>
 DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
-    constexpr u32 TILE = tile(D);
+    constexpr u32 ROWS = rows_of(M), TILE = tile(D, M);
+    constexpr u32 STAGE = TILE * (key_stride(D) + value_stride(D));
     const u32 token = p.items[2 * blockIdx.y], count = p.items[2 * blockIdx.y + 1];
     if (token == NONE) return;
     const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
@@ -67,7 +75,7 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
 
     T* q = reinterpret_cast<T*>(shared);
     T* stages = q + ROWS * key_stride(D);
-    const auto keys = [&](u32 stage) { return stages + stage * stage_numbers<D>(); };
+    const auto keys = [&](u32 stage) { return stages + stage * STAGE; };
     const auto values = [&](u32 stage) { return keys(stage) + TILE * key_stride(D); };
     u32 start = first / TILE * TILE;
     // Queries belong to the first stage's group of copies.
@@ -78,69 +86,87 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         const u64 at = there ? start_of_token + (kv_head * group + row % group) * D + chunk : 0;
         copy_async<16>(q + row * key_stride(D) + chunk, static_cast<const T*>(p.q) + at, there);
     }
-    load_stage<T, D>(places, keys(0), values(0), start, first, end);
+    load_stage<T, D, TILE>(places, keys(0), values(0), start, first, end);
 
-    // Rows beyond the last one repeat it; their sums are ignored.
-    u32 positions[2];
-    for (u32 half = 0; half < 2; half++) {
-        const u32 row = warp * 16 + half * 8 + lane / 4;
-        const u32 last = count * group - 1;
-        positions[half] = first_position + (row < last ? row : last) / group;
-    }
-    Rows16<T, D> sums;
-    sums.clear();
+    // Warps whose rows are all beyond the last one only copy. In others, rows beyond it repeat it; their sums are ignored.
+    const u32 rows = count * group, first_row = warp * M * 16;
+    const bool has_rows = first_row < rows;
+    u32 positions[M][2];
+    for (u32 m = 0; m < M; m++)
+        for (u32 half = 0; half < 2; half++) {
+            const u32 row = first_row + m * 16 + half * 8 + lane / 4;
+            positions[m][half] = first_position + (row < rows ? row : rows - 1) / group;
+        }
+    Rows16<T, D> sums[M];
+    for (u32 m = 0; m < M; m++) sums[m].clear();
     for (u32 stage = 0; start < end; start += TILE, stage ^= 1) {
         if (start + TILE < end) {
-            load_stage<T, D>(places, keys(stage ^ 1), values(stage ^ 1), start + TILE, first, end);
+            load_stage<T, D, TILE>(places, keys(stage ^ 1), values(stage ^ 1), start + TILE, first, end);
             wait_copies<1>();
         } else {
             wait_copies<0>();
         }
         sync_block();
-        float scores[TILE / 8][4];
-        products<T, D, TILE / 8>(q + warp * 16 * key_stride(D), lane, scores, [&](u32 i, u32 d, auto& words) {
-            read_words(keys(stage) + i * key_stride(D) + d, words);
-        });
-#pragma unroll
-        for (u32 n = 0; n < TILE / 8; n++)
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                const u32 position = start + n * 8 + lane % 4 * 2 + j % 2, own = positions[j / 2];
-                const bool seen = position <= own && (p.window == 0 || position + p.window > own);
-                scores[n][j] = seen ? score(p, scores[n][j]) : negative_infinity();
-            }
-        sums.template soften<TILE / 8>(scores);
-#pragma unroll
-        for (u32 n = 0; n < TILE / 8; n += 2)
-            sums.add_values(scores[n], scores[n + 1], lane, [&](u32 i, u32 d, auto& words) {
-                read_words(values(stage) + (n * 8 + i) * value_stride(D) + d, words);
+        if (has_rows) {
+            float scores[M][TILE / 8][4];
+            products<T, D>(q + first_row * key_stride(D), lane, scores, [&](u32 i, u32 d, auto& words) {
+                read_words(keys(stage) + i * key_stride(D) + d, words);
             });
+#pragma unroll
+            for (u32 m = 0; m < M; m++) {
+#pragma unroll
+                for (u32 n = 0; n < TILE / 8; n++)
+#pragma unroll
+                    for (u32 j = 0; j < 4; j++) {
+                        const u32 position = start + n * 8 + lane % 4 * 2 + j % 2, own = positions[m][j / 2];
+                        const bool seen = position <= own && (p.window == 0 || position + p.window > own);
+                        scores[m][n][j] = seen ? score(p, scores[m][n][j]) : negative_infinity();
+                    }
+                sums[m].template soften<TILE / 8>(scores[m]);
+            }
+#pragma unroll
+            for (u32 n = 0; n < TILE / 8; n += 2)
+                add_values(sums, scores, n, lane, [&](u32 i, u32 d, auto& words) {
+                    read_words(values(stage) + (n * 8 + i) * value_stride(D) + d, words);
+                });
+        }
         sync_block();
     }
+    if (!has_rows) return;
     T* out = static_cast<T*>(p.out);
-    float inverse[2];
-    for (u32 half = 0; half < 2; half++) inverse[half] = 1.0f / sums.total[half];
-    sums.each_run(lane, inverse, [&](u32 half, u32 dimension, const auto& words) {
-        const u32 row = warp * 16 + half * 8 + lane / 4;
-        if (row >= count * group) return;
-        const u64 head = static_cast<u64>(token + row / group) * p.heads + kv_head * group + row % group;
-        write_words(out + head * D + dimension, words);
-    });
+#pragma unroll
+    for (u32 m = 0; m < M; m++) {
+        float inverse[2];
+        for (u32 half = 0; half < 2; half++) inverse[half] = 1.0f / sums[m].total[half];
+        sums[m].each_run(lane, inverse, [&](u32 half, u32 dimension, const auto& words) {
+            const u32 row = first_row + m * 16 + half * 8 + lane / 4;
+            if (row >= rows) return;
+            const u64 head = static_cast<u64>(token + row / group) * p.heads + kv_head * group + row % group;
+            write_words(out + head * D + dimension, words);
+        });
+    }
 }
 
 }  // namespace prefill
 
-#define PREFILL(T, D)                                                                        \
-    KERNEL(attention_prefill_##T##_##D, AttentionParams, prefill::WARPS * WARP) {            \
-        SHARED_MEMORY(shared);                                                               \
-        prefill::attend<T, D>(p, shared);                                                    \
+// BLOCKS: what must fit a multiprocessor of sm_90, as in the test of attention.rs.
+#define PREFILL(ROWS, T, D, BLOCKS)                                                                  \
+    KERNEL(attention_prefill_rows##ROWS##_##T##_##D, AttentionParams, prefill::WARPS * WARP, BLOCKS) {\
+        SHARED_MEMORY(shared);                                                                       \
+        prefill::attend<T, D, ROWS / prefill::rows_of(1)>(p, shared);                                \
     }
-#define PREFILL_TYPE(T)                                                                      \
-    PREFILL(T, 32)                                                                           \
-    PREFILL(T, 64)                                                                           \
-    PREFILL(T, 80)                                                                           \
-    PREFILL(T, 96)                                                                           \
-    PREFILL(T, 128)                                                                          \
-    PREFILL(T, 256)
+// With 128 rows, two sets of 256 sums would not fit a lane's registers.
+#define PREFILL_TYPE(T)                                                                              \
+    PREFILL(64, T, 32, 5)                                                                            \
+    PREFILL(64, T, 64, 4)                                                                            \
+    PREFILL(64, T, 80, 3)                                                                            \
+    PREFILL(64, T, 96, 3)                                                                            \
+    PREFILL(64, T, 128, 2)                                                                           \
+    PREFILL(64, T, 256, 3)                                                                           \
+    PREFILL(128, T, 32, 3)                                                                           \
+    PREFILL(128, T, 64, 2)                                                                           \
+    PREFILL(128, T, 80, 2)                                                                           \
+    PREFILL(128, T, 96, 2)                                                                           \
+    PREFILL(128, T, 128, 2)
 PREFILL_TYPE(bf16)
 PREFILL_TYPE(f16)

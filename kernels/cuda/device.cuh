@@ -37,10 +37,10 @@ DEVICE void take_turn() {
         NAME##_body(p);                                                                     \
     }                                                                                       \
     DEVICE void NAME##_body(const PARAMS& p)
-#define KERNEL(NAME, PARAMS, THREADS) ENTRY(NAME, PARAMS, take_turn(), THREADS)
+// The last arguments are its BOUNDS.
+#define KERNEL(NAME, PARAMS, ...) ENTRY(NAME, PARAMS, take_turn(), __VA_ARGS__)
 // A kernel that calls `take_turn` itself, after it started to read what no kernel writes: weights, or the host's words of
-// the step. Every block must call it before it ends, or later kernels could start before earlier ones are done. The last
-// arguments are its BOUNDS.
+// the step. Every block must call it before it ends, or later kernels could start before earlier ones are done.
 #define EARLY_KERNEL(NAME, PARAMS, ...) ENTRY(NAME, PARAMS, , __VA_ARGS__)
 #define SHARED_MEMORY(NAME) extern __shared__ __align__(16) unsigned char NAME[]
 #endif

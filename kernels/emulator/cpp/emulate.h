@@ -11,14 +11,15 @@
 #define __global__
 #define DEVICE inline __attribute__((unused))
 #define SHARED_MEMORY(NAME) unsigned char* NAME = emulate::shared_memory()
-#define KERNEL(NAME, PARAMS, THREADS)                                                         \
+// Registers have no limit, so only the first of a kernel's BOUNDS counts.
+#define KERNEL(NAME, PARAMS, ...)                                                             \
     static void NAME(const PARAMS& p);                                                        \
-    static emulate::Entry NAME##_entry(#NAME, sizeof(PARAMS), THREADS,                        \
+    static emulate::Entry NAME##_entry(#NAME, sizeof(PARAMS), emulate::first(__VA_ARGS__),    \
                                        [](const void* params) { NAME(*static_cast<const PARAMS*>(params)); }); \
     static void NAME(const PARAMS& p)
 
-// No early launches: each kernel runs after those before it are done. Registers have no limit.
-#define EARLY_KERNEL(NAME, PARAMS, ...) KERNEL(NAME, PARAMS, emulate::first(__VA_ARGS__))
+// No early launches: each kernel runs after those before it are done.
+#define EARLY_KERNEL(NAME, PARAMS, ...) KERNEL(NAME, PARAMS, __VA_ARGS__)
 
 struct Index3 {
     unsigned int x, y, z;

@@ -6,8 +6,8 @@ use super::params::{AttentionParams, Params};
 
 /// Head widths that have tensor core kernels.
 const WIDTHS: [u32; 6] = [32, 64, 80, 96, 128, 256];
-/// Rows of a prefill block: tokens times query heads of a key head.
-const PREFILL_ROWS: u32 = 64;
+/// The widest heads of [`PrefillForm::Rows128`].
+const MOST_WIDTH_128: u32 = 128;
 /// Query heads of a decode block.
 const DECODE_ROWS: u32 = 16;
 /// Positions that a decode block processes at a time.
@@ -40,6 +40,61 @@ pub enum Partition {
         /// Longest context.
         longest: u32,
     },
+}
+
+/// How much a block of prefill computes. A row's bits depend on the form, but within one on neither batch nor chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PrefillForm {
+    /// 64 rows: less is wasted on single tokens.
+    Rows64,
+    /// 128 rows: keys and values are read from shared memory half as often.
+    Rows128,
+}
+
+impl PrefillForm {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Rows64, Self::Rows128];
+
+    /// The form of most rows, but not more than `most` has, that computes a shape. `None` if none does: then all tokens go
+    /// through [`decode`].
+    pub fn of(shape: &AttentionShape, most: Self) -> Option<Self> {
+        Self::ALL.into_iter().rev().find(|form| *form <= most && form.computes(shape))
+    }
+
+    /// Whether it has a kernel for a shape.
+    pub fn computes(self, shape: &AttentionShape) -> bool {
+        shape.on_tensor_cores()
+            && shape.group() <= self.rows()
+            && (self == Self::Rows64 || shape.head_dim <= MOST_WIDTH_128)
+    }
+
+    /// Rows of a block: tokens times query heads of a key head.
+    pub fn rows(self) -> u32 {
+        match self {
+            Self::Rows64 => 64,
+            Self::Rows128 => 128,
+        }
+    }
+
+    /// Maximum tokens of a block.
+    pub fn tokens(self, shape: &AttentionShape) -> u32 {
+        self.rows() / shape.group()
+    }
+
+    /// Positions of a stage, as in `attention_prefill.cu`.
+    fn tile(self, head_dim: u32) -> u32 {
+        match self {
+            _ if head_dim > 128 => 16,
+            Self::Rows128 if head_dim > 80 => 32,
+            _ => 64,
+        }
+    }
+
+    /// Shared memory of a block: its queries, and two stages of keys and values.
+    fn shared_bytes(self, head_dim: u32) -> u32 {
+        let stage = self.tile(head_dim) * (key_stride(head_dim) + value_stride(head_dim));
+        2 * (self.rows() * key_stride(head_dim) + 2 * stage)
+    }
 }
 
 impl AttentionShape {
@@ -98,12 +153,6 @@ pub fn partial_numbers(shape: &AttentionShape, items: u32, partition: Partition)
         1 => 0,
         parts => [items, shape.heads, parts, shape.head_dim + 2].map(|size| size as usize).iter().product(),
     }
-}
-
-/// Tokens of one sequence that a prefill block processes. `None` if the shape has no prefill kernel: then all tokens go
-/// through [`decode`].
-pub fn prefill_rows(shape: &AttentionShape) -> Option<u32> {
-    (shape.on_tensor_cores() && shape.group() <= PREFILL_ROWS).then(|| PREFILL_ROWS / shape.group())
 }
 
 /// Computes attention of `items` single tokens. `params.items` lists the tokens.
@@ -166,7 +215,7 @@ pub unsafe fn decode(
 }
 
 /// Computes attention of tiles of consecutive tokens of a sequence: pairs of first token and count, the latter at most
-/// [`prefill_rows`].
+/// [`PrefillForm::tokens`].
 ///
 /// # Errors
 /// If the device refuses.
@@ -176,20 +225,22 @@ pub unsafe fn decode(
 pub unsafe fn prefill(
     device: &dyn Device,
     shape: &AttentionShape,
+    form: PrefillForm,
     params: AttentionParams,
     tiles: u32,
 ) -> Result<(), CudaError> {
     let AttentionShape { ty, heads, kv_heads, head_dim } = *shape;
-    assert!(prefill_rows(shape).is_some(), "{shape:?} has no prefill kernel");
+    assert!(form.computes(shape), "{shape:?} has no prefill kernel of this form: {form:?}");
     let params = AttentionParams { heads, kv_heads, head_dim, parts: 1, part_tokens: 0, ..params };
-    let tile = if head_dim > 128 { 16 } else { 64 };
+    let (bf16, f16) = match form {
+        PrefillForm::Rows64 => (&PREFILL_64_BF16, &PREFILL_64_F16),
+        PrefillForm::Rows128 => (&PREFILL_128_BF16, &PREFILL_128_F16),
+    };
     let launch = Launch {
-        kernel: name(ty, head_dim, &PREFILL_BF16, &PREFILL_F16),
+        kernel: name(ty, head_dim, bf16, f16),
         grid: [kv_heads, tiles, 1],
         threads: 128,
-        shared_bytes: 2
-            * (PREFILL_ROWS * key_stride(head_dim)
-                + 2 * tile * (key_stride(head_dim) + value_stride(head_dim))),
+        shared_bytes: form.shared_bytes(head_dim),
         params: params.bytes(),
     };
     // SAFETY: the caller's promise.
@@ -225,8 +276,11 @@ macro_rules! names {
 }
 names!(DECODE_BF16, "attention_decode_bf16");
 names!(DECODE_F16, "attention_decode_f16");
-names!(PREFILL_BF16, "attention_prefill_bf16");
-names!(PREFILL_F16, "attention_prefill_f16");
+names!(PREFILL_64_BF16, "attention_prefill_rows64_bf16");
+names!(PREFILL_64_F16, "attention_prefill_rows64_f16");
+// The last one does not exist: see `PrefillForm::computes`.
+names!(PREFILL_128_BF16, "attention_prefill_rows128_bf16");
+names!(PREFILL_128_F16, "attention_prefill_rows128_f16");
 
 #[cfg(test)]
 mod tests {
@@ -240,6 +294,51 @@ mod tests {
             assert!(bytes <= 228 * 1_024, "width {width}: {bytes} bytes");
             assert!(decode_shared_bytes(width) <= 99 * 1_024, "width {width} on compute capability 8.9");
         }
+    }
+
+    #[test]
+    fn concurrent_prefill_blocks_fit_shared_memory() {
+        const A100_BYTES: u32 = 164 * 1_024;
+        const H100_BYTES: u32 = 228 * 1_024;
+        // Blocks that the compiler leaves registers for on an H100, as in `attention_prefill.cu`, by head width.
+        for (form, blocks) in
+            [(PrefillForm::Rows64, [5, 4, 3, 3, 2, 3]), (PrefillForm::Rows128, [3, 2, 2, 2, 2, 0])]
+        {
+            for (width, blocks) in WIDTHS.into_iter().zip(blocks) {
+                let shape = AttentionShape { ty: Type::Bf16, heads: 1, kv_heads: 1, head_dim: width };
+                assert_eq!(form.computes(&shape), blocks > 0, "{form:?}, width {width}");
+                let bytes = form.shared_bytes(width);
+                assert!(blocks * (bytes + 1_024) <= H100_BYTES, "{form:?}, width {width}: {bytes} bytes");
+                if blocks > 0 {
+                    assert!(bytes <= 99 * 1_024, "{form:?}, width {width} on compute capability 8.9");
+                }
+                if blocks > 0 && form == PrefillForm::Rows128 {
+                    assert!(2 * (bytes + 1_024) <= A100_BYTES, "width {width}: {bytes} bytes");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn prefill_takes_the_form_of_most_rows_that_has_a_kernel() {
+        use PrefillForm::{Rows64, Rows128};
+        let shape =
+            |group: u32, head_dim| AttentionShape { ty: Type::Bf16, heads: 2 * group, kv_heads: 2, head_dim };
+        let of = |shape, most| PrefillForm::of(&shape, most).map(|form| (form, form.tokens(&shape)));
+        for (group, width, within_64, within_128) in [
+            (4, 128, Some((Rows64, 16)), Some((Rows128, 32))),
+            (7, 64, Some((Rows64, 9)), Some((Rows128, 18))),
+            (4, 256, Some((Rows64, 16)), Some((Rows64, 16))),
+            (65, 128, None, Some((Rows128, 1))),
+            (65, 256, None, None),
+            (129, 32, None, None),
+            (1, 192, None, None),
+        ] {
+            let shape = shape(group, width);
+            assert_eq!(of(shape, Rows64), within_64, "{shape:?}");
+            assert_eq!(of(shape, Rows128), within_128, "{shape:?}");
+        }
+        assert_eq!(of(AttentionShape { ty: Type::F32, ..shape(4, 128) }, Rows128), None);
     }
 
     /// On 132 multiprocessors.

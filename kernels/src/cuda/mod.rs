@@ -20,9 +20,7 @@ mod params;
 mod product;
 mod switches;
 
-pub use attention::{
-    AttentionShape, Partition, decode, decode_parts, partial_numbers, prefill, prefill_rows,
-};
+pub use attention::{AttentionShape, Partition, PrefillForm, decode, decode_parts, partial_numbers, prefill};
 pub use buffer::{Buffer, HostBuffer};
 pub use device::{Device, Graph, Launch, Mark, Memory, Properties, Type, VendorLibrary};
 pub use driver::{Driver, kernels_embedded};

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use super::attention::PrefillForm;
 use super::error::CudaError;
 use super::few::FEW;
 use super::product;
@@ -12,6 +13,7 @@ const EARLY_VARIABLE: &str = "INFER_CUDA_EARLY";
 const FUSED_VARIABLE: &str = "INFER_CUDA_FUSED";
 const CARVEOUT_VARIABLE: &str = "INFER_CUDA_CARVEOUT";
 const FEW_ROWS_VARIABLE: &str = "INFER_CUDA_FEW_ROWS";
+const PREFILL_ROWS_VARIABLE: &str = "INFER_CUDA_PREFILL_ROWS";
 pub(super) const IMAGE_VARIABLE: &str = "INFER_CUDA_IMAGE";
 
 /// Settings for experiments.
@@ -26,13 +28,22 @@ pub struct Switches {
     pub carveout: Option<u32>,
     /// Maximum rows of `product_few` if the vendor's library is available (`INFER_CUDA_FEW_ROWS`).
     pub few_rows: u32,
+    /// The form of prefill attention with the most rows that is used (`INFER_CUDA_PREFILL_ROWS`).
+    pub prefill: PrefillForm,
     /// An image of kernels to use instead of the program's own (`INFER_CUDA_IMAGE`).
     pub image: Option<PathBuf>,
 }
 
 impl Default for Switches {
     fn default() -> Self {
-        Self { early: true, fused: true, carveout: None, few_rows: product::FEW_BESIDE_VENDOR, image: None }
+        Self {
+            early: true,
+            fused: true,
+            carveout: None,
+            few_rows: product::FEW_BESIDE_VENDOR,
+            prefill: PrefillForm::Rows128,
+            image: None,
+        }
     }
 }
 
@@ -59,6 +70,11 @@ impl Switches {
                 CudaError::switch(format!("{name}={word}: this must be a number from 0 to {most}"))
             })
         };
+        let prefill = |name| {
+            let Some(word) = word(name) else { return Ok(None) };
+            let form = PrefillForm::ALL.into_iter().find(|form| form.rows().to_string() == word);
+            form.map(Some).ok_or_else(|| CudaError::switch(format!("{name}={word}: this must be 64 or 128")))
+        };
         let usual = Self::default();
         let off = |word: String| ["off", "no", "false", "0"].contains(&word.as_str());
         Ok(Self {
@@ -66,6 +82,7 @@ impl Switches {
             fused: !word(FUSED_VARIABLE).is_some_and(off),
             carveout: number(CARVEOUT_VARIABLE, 100)?,
             few_rows: number(FEW_ROWS_VARIABLE, FEW)?.unwrap_or(usual.few_rows),
+            prefill: prefill(PREFILL_ROWS_VARIABLE)?.unwrap_or(usual.prefill),
             image: variable(IMAGE_VARIABLE).map(PathBuf::from),
         })
     }
@@ -77,9 +94,11 @@ impl Switches {
         let carveout = self.carveout.map(|percent| format!("{CARVEOUT_VARIABLE}={percent}"));
         let few_rows =
             (self.few_rows != usual.few_rows).then(|| format!("{FEW_ROWS_VARIABLE}={}", self.few_rows));
+        let prefill = (self.prefill != usual.prefill)
+            .then(|| format!("{PREFILL_ROWS_VARIABLE}={}", self.prefill.rows()));
         let image = self.image.as_ref().map(|path| format!("{IMAGE_VARIABLE}={}", path.display()));
         let turned_off = [off(EARLY_VARIABLE, self.early), off(FUSED_VARIABLE, self.fused)];
-        turned_off.into_iter().chain([carveout, few_rows, image]).flatten().collect()
+        turned_off.into_iter().chain([carveout, few_rows, prefill, image]).flatten().collect()
     }
 }
 
@@ -120,22 +139,27 @@ mod tests {
             (FUSED_VARIABLE, "off"),
             (CARVEOUT_VARIABLE, "100"),
             (FEW_ROWS_VARIABLE, "32"),
+            (PREFILL_ROWS_VARIABLE, "64"),
             (IMAGE_VARIABLE, "variants/Other.fatbin"),
         ];
         let switches = read(&all).expect("in range");
         let image = Some(PathBuf::from("variants/Other.fatbin"));
-        let expected = Switches { early: false, fused: false, carveout: Some(100), few_rows: 32, image };
+        let prefill = PrefillForm::Rows64;
+        let carveout = Some(100);
+        let expected = Switches { early: false, fused: false, carveout, few_rows: 32, prefill, image };
         assert_eq!(switches, expected);
         assert_eq!(switches.in_use(), all.map(|(name, value)| format!("{name}={value}")));
     }
 
     #[test]
-    fn numbers_out_of_range_are_refused_with_the_range() {
+    fn values_out_of_range_are_refused_with_the_range() {
         for (name, value, range) in [
             (CARVEOUT_VARIABLE, "101", "from 0 to 100"),
             (CARVEOUT_VARIABLE, "max", "from 0 to 100"),
             (FEW_ROWS_VARIABLE, "33", "from 0 to 32"),
             (FEW_ROWS_VARIABLE, "-1", "from 0 to 32"),
+            (PREFILL_ROWS_VARIABLE, "96", "64 or 128"),
+            (PREFILL_ROWS_VARIABLE, "off", "64 or 128"),
         ] {
             let CudaError { kind, message } = read(&[(name, value)]).expect_err(value);
             assert_eq!(kind, CudaErrorKind::Switch);

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Mark, Type};
+use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Mark, PrefillForm, Type};
 
-use super::layout::{StepLayout, activation_bytes};
+use super::layout::{StepLayout, activation_bytes, prefill_form};
 use super::{DeviceModel, DeviceOptions, shape};
 use crate::config::ModelConfig;
 
 /// Device memory, and the host's staging memory.
 pub(super) struct Buffers {
     pub layout: StepLayout,
+    /// How prompts attend, which the layout has room for.
+    pub prefill: Option<PrefillForm>,
     /// The words that the host wrote for the step.
     pub step: Buffer,
     /// Sampled tokens.
@@ -68,16 +70,18 @@ impl Pool {
 impl Buffers {
     pub(super) fn new(model: &DeviceModel, options: &DeviceOptions) -> Result<Self, CudaError> {
         let DeviceModel { config, ty, device, .. } = model;
-        let layout = StepLayout::new(&shape(config, *ty), options);
-        let multiprocessors = device.properties().multiprocessors;
+        let (shape, properties) = (shape(config, *ty), device.properties());
+        let prefill = prefill_form(&shape, properties, options);
+        let layout = StepLayout::new(prefill.map(|form| form.tokens(&shape)), options);
         let [residual, normed, qkv, attended, projected, gate_up, gated, logits, partial, squares] =
-            activation_bytes(config, *ty, multiprocessors, options);
+            activation_bytes(config, *ty, properties, options);
         let rows = options.max_rows as usize;
         let seen = Buffer::new(device, rows * config.vocab.div_ceil(32) * 4)?;
         seen.fill(0)?;
         let buffer = |bytes| Buffer::new(device, bytes);
         Ok(Self {
             layout,
+            prefill,
             step: buffer(layout.end * 4)?,
             drawn: buffer(rows * 4)?,
             staging: [staging(device, &layout, rows)?, staging(device, &layout, rows)?],

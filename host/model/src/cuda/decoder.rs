@@ -202,9 +202,10 @@ impl DeviceDecoder {
             ..AttentionParams::default()
         };
         if plan.tiles > 0 {
+            let form = buffers.prefill.expect("only prefill has tiles");
             let params = AttentionParams { items: self.word(buffers.layout.tiles), ..params };
             // SAFETY: block tables cover the positions of their tokens, as the engine guarantees.
-            unsafe { prefill(device, &self.shape, params, plan.tiles) }?;
+            unsafe { prefill(device, &self.shape, form, params, plan.tiles) }?;
         }
         if plan.items > 0 {
             let multiprocessors = device.properties().multiprocessors;

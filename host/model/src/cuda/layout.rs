@@ -2,7 +2,8 @@
 //! on the options, so addresses never change.
 
 use infer_kernels::cuda::{
-    AttentionShape, FEW, Partition, SampleRow, Type, decode_parts, partial_numbers, prefill_rows, shares,
+    AttentionShape, FEW, Partition, PrefillForm, Properties, SampleRow, Type, decode_parts, partial_numbers,
+    shares,
 };
 
 use super::{DeviceOptions, shape};
@@ -38,9 +39,10 @@ pub(super) struct StepLayout {
 }
 
 impl StepLayout {
-    pub(super) fn new(shape: &AttentionShape, options: &DeviceOptions) -> Self {
+    /// `tile`: the tokens of a tile of prefill, if prompts attend in tiles.
+    pub(super) fn new(tile: Option<u32>, options: &DeviceOptions) -> Self {
         let (tokens, rows) = (options.max_tokens as usize, options.max_rows as usize);
-        let max_tiles = prefill_rows(shape).map_or(0, |tile| tokens / tile as usize + rows);
+        let max_tiles = tile.map_or(0, |tile| tokens / tile as usize + rows);
         let table = options.max_seq_len.div_ceil(options.block_size) as usize;
         let lists = (rows * 2 * options.max_seq_len as usize).min(MAX_LIST_WORDS);
         let mut end = 0;
@@ -74,6 +76,17 @@ impl StepLayout {
     }
 }
 
+/// How prompts attend; `None`: a token at a time.
+pub(super) fn prefill_form(
+    shape: &AttentionShape,
+    properties: &Properties,
+    options: &DeviceOptions,
+) -> Option<PrefillForm> {
+    // Where single tokens go through prefill too, so that they get the same bits, a block of fewer rows wastes less.
+    let most = if options.deterministic { PrefillForm::Rows64 } else { properties.switches.prefill };
+    PrefillForm::of(shape, most)
+}
+
 /// How a decode of `items` tokens cuts contexts.
 pub(super) fn partition(
     shape: &AttentionShape,
@@ -91,14 +104,15 @@ pub(super) fn partition(
 /// Maximum number of attention's partial sums of any step.
 pub(super) fn most_partial_numbers(
     shape: &AttentionShape,
-    multiprocessors: u32,
+    properties: &Properties,
     options: &DeviceOptions,
 ) -> usize {
-    let most = match prefill_rows(shape) {
+    let most = match prefill_form(shape, properties, options) {
         Some(_) if options.deterministic => 0,
         Some(_) => options.max_rows.max(1),
         None => options.max_tokens,
     };
+    let multiprocessors = properties.multiprocessors;
     let sizes = (1..=most)
         .map(|items| partial_numbers(shape, items, partition(shape, multiprocessors, options, items)));
     sizes.max().unwrap_or(0)
@@ -109,7 +123,7 @@ pub(super) fn most_partial_numbers(
 pub(super) fn activation_bytes(
     config: &ModelConfig,
     ty: Type,
-    multiprocessors: u32,
+    properties: &Properties,
     options: &DeviceOptions,
 ) -> [usize; 10] {
     let (tokens, rows) = (options.max_tokens as usize, options.max_rows as usize);
@@ -123,7 +137,7 @@ pub(super) fn activation_bytes(
         tokens * 2 * config.intermediate * number,
         tokens * config.intermediate * number,
         rows * config.vocab * 4,
-        most_partial_numbers(&shape(config, ty), multiprocessors, options) * 4,
+        most_partial_numbers(&shape(config, ty), properties, options) * 4,
         tokens.min(FEW as usize) * shares(config.hidden as u32) as usize * 4,
     ]
 }
@@ -132,13 +146,53 @@ pub(super) fn activation_bytes(
 pub(super) fn working_bytes(
     config: &ModelConfig,
     ty: Type,
-    multiprocessors: u32,
+    properties: &Properties,
     options: &DeviceOptions,
 ) -> u64 {
-    let step = StepLayout::new(&shape(config, ty), options).end * 4;
-    let activations: usize = activation_bytes(config, ty, multiprocessors, options).iter().sum();
+    let shape = shape(config, ty);
+    let tile = prefill_form(&shape, properties, options).map(|form| form.tokens(&shape));
+    let step = StepLayout::new(tile, options).end * 4;
+    let activations: usize = activation_bytes(config, ty, properties, options).iter().sum();
     let rope = config.ropes.len() * options.max_seq_len as usize * config.head_dim * 4;
     let kept = options.prompt_cache_entries as usize * config.vocab * 4;
     let seen = options.max_rows as usize * config.vocab.div_ceil(32) * 4;
     (step + activations + rope + kept + seen) as u64
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use infer_kernels::cuda::Switches;
+
+    use super::*;
+
+    pub(in crate::cuda) const OPTIONS: DeviceOptions = DeviceOptions {
+        block_size: 16,
+        total_blocks: 64,
+        max_rows: 8,
+        max_tokens: 200,
+        max_seq_len: 512,
+        prompt_cache_entries: 0,
+        deterministic: false,
+        graphs: true,
+    };
+
+    #[test]
+    fn prompts_attend_in_the_form_that_switches_allow_and_in_64_rows_if_deterministic() {
+        use PrefillForm::{Rows64, Rows128};
+        let shape = AttentionShape { ty: Type::Bf16, heads: 32, kv_heads: 8, head_dim: 128 };
+        for (prefill, deterministic, form) in
+            [(Rows128, false, Rows128), (Rows64, false, Rows64), (Rows128, true, Rows64)]
+        {
+            let properties = Properties {
+                name: String::new(),
+                capability: (9, 0),
+                multiprocessors: 132,
+                early: true,
+                vendor_products: None,
+                switches: Switches { prefill, ..Switches::default() },
+            };
+            let options = DeviceOptions { deterministic, ..OPTIONS };
+            assert_eq!(prefill_form(&shape, &properties, &options), Some(form), "{prefill:?}");
+        }
+    }
 }

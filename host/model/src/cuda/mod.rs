@@ -102,7 +102,7 @@ impl DeviceModel {
 
     /// Bytes that an executor needs besides its pool.
     pub fn working_bytes(&self, options: &DeviceOptions) -> u64 {
-        layout::working_bytes(&self.config, self.ty, self.device.properties().multiprocessors, options)
+        layout::working_bytes(&self.config, self.ty, self.device.properties(), options)
     }
 
     /// Bytes of all weights.

@@ -161,23 +161,8 @@ mod tests {
 
     #[test]
     fn step_with_prompts_is_padded_and_starts_with_the_longest_contexts() {
-        let shape = infer_kernels::cuda::AttentionShape {
-            ty: infer_kernels::cuda::Type::Bf16,
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 64,
-        };
-        let options = crate::cuda::DeviceOptions {
-            block_size: 16,
-            total_blocks: 64,
-            max_rows: 8,
-            max_tokens: 200,
-            max_seq_len: 512,
-            prompt_cache_entries: 0,
-            deterministic: false,
-            graphs: true,
-        };
-        let layout = StepLayout::new(&shape, &options);
+        let options = crate::cuda::layout::tests::OPTIONS;
+        let layout = StepLayout::new(Some(64), &options);
         let planned = |prompt: u32| {
             let count = prompt as usize + 1;
             let row = |token_start, token_len| Row { token_start, token_len, ..Row::default() };

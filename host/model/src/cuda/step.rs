@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "launches and copies; see the SAFETY lines")]
 
 use infer_core::{Batch, LogitsSlot, Row};
-use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Graph, SampleParams, prefill_rows, sample};
+use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Graph, SampleParams, sample};
 
 use super::drawing::{self, Lists};
 use super::executor::{DeviceExecutor, Pending, Recorded, words_mut};
@@ -30,7 +30,8 @@ impl DeviceExecutor {
         let padded = recordable.then(|| plan::bucket(batch.rows.len() as u32, self.options.max_rows));
         // Cutting a context to fill the device changes the order of its sums.
         let alone = self.options.deterministic;
-        let tiles = prefill_rows(self.decoder.shape()).map(|tokens| Tiles { tokens, alone });
+        let form = self.decoder.buffers.prefill;
+        let tiles = form.map(|form| Tiles { tokens: form.tokens(self.decoder.shape()), alone });
         let mut follows = 0;
         let draws = &self.draws;
         let drawn_at = |row: &Row| Some(draws[row.input_from? as usize]);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::{BLOCK_SIZE, MOST_POOL_BYTES, random, time_us};
 use crate::Random;
 use crate::cuda::{
-    AttentionParams, AttentionShape, Buffer, CudaError, Device, Partition, decode, decode_parts,
-    partial_numbers, prefill, prefill_rows,
+    AttentionParams, AttentionShape, Buffer, CudaError, Device, Partition, PrefillForm, decode, decode_parts,
+    partial_numbers, prefill,
 };
 
 /// Sequences, and what attends.
@@ -127,17 +127,18 @@ fn copies(cycle_bytes: usize, bytes: usize, free_bytes: u64) -> u32 {
 pub(super) fn prefill_us(
     device: &Arc<dyn Device>,
     shape: AttentionShape,
+    form: PrefillForm,
     tokens: u32,
 ) -> Result<f64, CudaError> {
-    let rows = prefill_rows(&shape).expect("a shape with a kernel");
+    let most = form.tokens(&shape);
     // Longest tiles first, so that no long one runs alone at the end.
-    let starts = (0..tokens).step_by(rows as usize).rev();
-    let items: Vec<u32> = starts.flat_map(|start| [start, rows.min(tokens - start)]).collect();
+    let starts = (0..tokens).step_by(most as usize).rev();
+    let items: Vec<u32> = starts.flat_map(|start| [start, most.min(tokens - start)]).collect();
     let all = Sequences { rows: 1, context: tokens, tail: tokens, items: &items, copies: 1 };
     let scene = Scene::new(device, shape, &all)?;
     let (params, tiles) = (scene.params(shape, 0, 0), items.len() as u32 / 2);
     // SAFETY: shapes as allocated.
-    time_us(device.as_ref(), &mut || unsafe { prefill(device.as_ref(), &shape, params, tiles) })
+    time_us(device.as_ref(), &mut || unsafe { prefill(device.as_ref(), &shape, form, params, tiles) })
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ mod small;
 use std::sync::Arc;
 
 use super::{
-    Buffer, CudaError, Device, ProductKind, ProductParams, SampleParams, SampleRow, Type, fill_random,
-    product, sample,
+    Buffer, CudaError, Device, PrefillForm, ProductKind, ProductParams, SampleParams, SampleRow, Type,
+    fill_random, product, sample,
 };
 use attention::{decode_us, prefill_us};
 pub use line::{Cell, Line, Table};
@@ -112,6 +112,7 @@ static PREFILL: Table = Table {
     columns: &[
         ("model", "model"),
         ("tokens", "tokens"),
+        ("block_rows", "rows of a block"),
         ("us", "us"),
         ("tflop_per_s", "TFLOP/s"),
         ("share_of_products", "of the product rate"),
@@ -205,17 +206,21 @@ impl Bench<'_> {
     }
 
     fn prefills(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
+        let attention = shape.attention(Type::Bf16);
         for &tokens in self.extent.prompts {
-            let us = prefill_us(self.device, shape.attention(Type::Bf16), tokens)?;
-            let t = f64::from(tokens);
-            let rate = 4.0 * f64::from(shape.q_width()) * t * (t + 1.0) / 2.0 / us * 1e6;
-            (self.say)(PREFILL.row([
-                shape.name.into(),
-                tokens.into(),
-                Cell::Number(us, 1),
-                Cell::Number(rate / 1e12, 0),
-                Cell::Share(rate / self.operations_per_s),
-            ]));
+            for form in PrefillForm::ALL.into_iter().filter(|form| form.computes(&attention)) {
+                let us = prefill_us(self.device, attention, form, tokens)?;
+                let t = f64::from(tokens);
+                let rate = 4.0 * f64::from(shape.q_width()) * t * (t + 1.0) / 2.0 / us * 1e6;
+                (self.say)(PREFILL.row([
+                    shape.name.into(),
+                    tokens.into(),
+                    form.rows().into(),
+                    Cell::Number(us, 1),
+                    Cell::Number(rate / 1e12, 0),
+                    Cell::Share(rate / self.operations_per_s),
+                ]));
+            }
         }
         Ok(())
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::support::{Effort, close, indexes, numbers, poisoned, said, tolerance};
 use crate::AttentionParams as Rules;
 use crate::Random;
-use crate::cuda::{self, AttentionParams, AttentionShape, Buffer, Device, NONE, Partition, Type};
+use crate::cuda::{
+    self, AttentionParams, AttentionShape, Buffer, Device, NONE, Partition, PrefillForm, Type,
+};
 use crate::reference;
 
 const TYPES: [Type; 3] = [Type::F32, Type::Bf16, Type::F16];
@@ -148,19 +150,18 @@ impl Scene {
         out.read_numbers(ty, self.out_numbers()).map_err(said)
     }
 
-    /// Prefills in tiles of at most `most` tokens.
+    /// Prefills in tiles of as many tokens as `cut` says, given how many a tile can have.
     fn prefill(
         &self,
         device: &Arc<dyn Device>,
-        most: usize,
-        random: &mut Random,
+        form: PrefillForm,
+        mut cut: impl FnMut(usize) -> usize,
     ) -> Result<Vec<f32>, String> {
-        let rows = cuda::prefill_rows(&self.shape).expect("a shape with a kernel") as usize;
         let (mut tiles, mut token) = (vec![NONE, 0], 0);
         while token < self.tokens.len() {
             let sequence = self.tokens[token].0;
             let left = self.tokens[token..].iter().take_while(|(s, _)| *s == sequence).count();
-            let count = left.min(rows).min(random.size(1, most));
+            let count = cut(left.min(form.tokens(&self.shape) as usize));
             tiles.extend([token as u32, count as u32]);
             token += count;
         }
@@ -168,7 +169,7 @@ impl Scene {
         let list = indexes(device, &tiles)?;
         let params = self.params(&list, &out, &list);
         // SAFETY: shapes as allocated.
-        unsafe { cuda::prefill(device.as_ref(), &self.shape, params, tiles.len() as u32 / 2) }
+        unsafe { cuda::prefill(device.as_ref(), &self.shape, form, params, tiles.len() as u32 / 2) }
             .map_err(said)?;
         out.read_numbers(ty, self.out_numbers()).map_err(said)
     }
@@ -248,7 +249,7 @@ pub(super) fn prefill(
 ) -> Result<String, String> {
     for ty in [Type::Bf16, Type::F16] {
         for width in [32, 64, 80, 96, 128, 256] {
-            let most_group = random.one_of(&[8, 8, 8, 40]);
+            let most_group = random.one_of(&[8, 8, 8, 64, 128]);
             let shape = shape(random, ty, width, most_group);
             let most = effort.pick(100, 1_500);
             let lens = vec![1, random.size(1, 20), random.size(1, most)];
@@ -256,13 +257,19 @@ pub(super) fn prefill(
                 lens.iter().map(|len| random.size(1, (*len).min(effort.pick(40, 600)))).collect();
             let scene = Scene::new(device, random, shape, lens, &tails)?;
             let want = scene.want();
-            let whole = scene.prefill(device, 64, random)?;
-            scene.check(&whole, &want, "prefill")?;
-            if scene.prefill(device, 3, random)? != whole {
-                return Err(format!("{shape:?}: bits depend on how the prompt was cut"));
+            for form in PrefillForm::ALL.into_iter().filter(|form| form.computes(&shape)) {
+                // All warps of full tiles have rows; of those of few tokens most only copy.
+                let whole = scene.prefill(device, form, |most| most)?;
+                scene.check(&whole, &want, &format!("{form:?}"))?;
+                let ragged = scene.prefill(device, form, |most| random.size(1, most))?;
+                let short = scene.prefill(device, form, |most| random.size(1, most.min(3)))?;
+                if ragged != whole || short != whole {
+                    return Err(format!("{shape:?}, {form:?}: bits depend on how the prompt was cut"));
+                }
             }
         }
     }
-    Ok("two types, six widths, up to 40 queries a key, windows, soft caps; two ways of cutting bit by bit"
+    Ok("two types, six widths, 64 and 128 rows, up to 128 queries a key, windows, soft caps; three ways of cutting \
+        bit by bit"
         .to_owned())
 }
