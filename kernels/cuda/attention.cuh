@@ -35,14 +35,24 @@ struct AttentionParams {
     float soft_cap;        // 0: none.
 };
 
-// Numbers of a row in shared memory, padded so that the loads below have no bank conflicts.
+// Numbers of a row in shared memory, padded so that the loads below have no bank conflicts. Rows of queries are pairs.
+DEVICE constexpr u32 pair_stride(u32 head_dim) { return 2 * head_dim + 8; }
 DEVICE constexpr u32 key_stride(u32 head_dim) { return head_dim + ((192 - 2 * head_dim % 128) % 128) / 2; }
 DEVICE constexpr u32 value_stride(u32 head_dim) { return head_dim + ((80 - 2 * head_dim % 64) % 64) / 2; }
 
-// Scores in units of log2, capped if the model does so.
-DEVICE float score(const AttentionParams& p, float product) {
-    const float scaled = product * p.scale;
-    return (p.soft_cap > 0.0f ? p.soft_cap * tanhf(scaled / p.soft_cap) : scaled) * LOG2_E;
+// A score is a product of a query and a key, `capped` if the model caps, times this factor, in units of log2. Tiles apply it
+// within the softmax, and ask once whether there is a cap: a branch for each score would take longer than multiplying.
+DEVICE float score_factor(const AttentionParams& p) { return (p.soft_cap > 0.0f ? 1.0f : p.scale) * LOG2_E; }
+DEVICE float capped(const AttentionParams& p, float product) {
+    return p.soft_cap * tanh_fast(product * (p.scale / p.soft_cap));
+}
+
+template <u32 N>
+DEVICE void cap(const AttentionParams& p, float (&products)[N][4]) {
+#pragma unroll
+    for (u32 n = 0; n < N; n++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) products[n][j] = capped(p, products[n][j]);
 }
 
 DEVICE u32 first_seen(const AttentionParams& p, u32 position) {
@@ -103,16 +113,17 @@ struct Rows16 {
         }
     }
 
-    // Turns scores of N * 8 positions into weights in place, and rescales the sums so far.
+    // Turns scores of N * 8 positions, still without their factor, into weights in place, and rescales the sums so far.
     template <u32 N>
-    DEVICE void soften(float (&scores)[N][4]) {
+    DEVICE void soften(float (&scores)[N][4], float factor) {
 #pragma unroll
         for (u32 row = 0; row < 2; row++) {
-            float most = largest[row];
+            float here = negative_infinity();
 #pragma unroll
-            for (u32 n = 0; n < N; n++) most = larger(most, larger(scores[n][2 * row], scores[n][2 * row + 1]));
-            most = larger(most, shuffle_xor(most, 1));
-            most = larger(most, shuffle_xor(most, 2));
+            for (u32 n = 0; n < N; n++) here = larger(here, larger(scores[n][2 * row], scores[n][2 * row + 1]));
+            here = larger(here, shuffle_xor(here, 1));
+            here = larger(here, shuffle_xor(here, 2));
+            const float most = larger(largest[row], here * factor);
             // For rows that have seen nothing yet any finite number works.
             const float from = most == negative_infinity() ? 0.0f : most;
             const float decay = exp2_fast(largest[row] - from);
@@ -121,7 +132,7 @@ struct Rows16 {
             for (u32 n = 0; n < N; n++)
 #pragma unroll
                 for (u32 j = 2 * row; j < 2 * row + 2; j++) {
-                    scores[n][j] = exp2_fast(scores[n][j] - from);
+                    scores[n][j] = exp2_fast(scores[n][j] * factor - from);
                     sum += scores[n][j];
                 }
             sum += shuffle_xor(sum, 1);
@@ -182,15 +193,42 @@ struct Rows16 {
     }
 };
 
-// Fragments of 16 rows of queries at W dimensions: W / 4 products' worth.
-template <class T, u32 D, u32 W>
-DEVICE void query_fragments(const T* low, Fragment (&fragments)[W / 4]) {
-    u32 a[W / 2], b[W / 2];
-    read_words(low, a);
-    read_words(low + 8 * key_stride(D), b);
+// A block's rows of queries on their way to shared memory. There rows g and g + 8 of sixteen lie together, one word of each
+// in turn, which is the order of a fragment's words. Row by row, each fragment would have to be put together by four moves,
+// and nvcc does so for every product.
+template <class T, u32 D, u32 ROWS, u32 THREADS>
+struct Queries {
+    static constexpr u32 CHUNKS = ROWS * D / 8;
+    static constexpr u32 NUMBERS = ROWS / 2 * pair_stride(D);
+    Words4 chunks[(CHUNKS + THREADS - 1) / THREADS];
+
+    // from(row, dimension): where 8 dimensions of a row are, or null.
+    template <class From>
+    DEVICE void read(From from) {
+        each([&](u32 i, u32 row, u32 dimension) {
+            const T* at = from(row, dimension);
+            chunks[i] = at != nullptr ? *reinterpret_cast<const Words4*>(at) : Words4{};
+        });
+    }
+
+    DEVICE void store(T* q) const {
+        each([&](u32 i, u32 row, u32 dimension) {
+            T* pair = q + (row / 16 * 8 + row % 8) * pair_stride(D) + row / 8 % 2 * 2;
 #pragma unroll
-    for (u32 i = 0; i < W / 4; i++) fragments[i] = {{a[2 * i], b[2 * i], a[2 * i + 1], b[2 * i + 1]}};
-}
+            for (u32 word = 0; word < 4; word++)
+                *reinterpret_cast<u32*>(pair + 2 * dimension + 4 * word) = chunks[i].w[word];
+        });
+    }
+
+    template <class Visit>
+    static DEVICE void each(Visit visit) {
+#pragma unroll
+        for (u32 i = 0; i * THREADS < CHUNKS; i++) {
+            const u32 chunk = i * THREADS + threadIdx.x;
+            if (CHUNKS % THREADS == 0 || chunk < CHUNKS) visit(i, chunk / (D / 8), chunk % (D / 8) * 8);
+        }
+    }
+};
 
 // Adds products of M sets of 16 rows of queries with 8 * N keys, of 4 * W dimensions from `base` on.
 template <class T, u32 D, u32 W, u32 M, u32 N, class Load>
@@ -199,7 +237,9 @@ DEVICE void add_products(const T* q, u32 base, u32 lane, float (&scores)[M][N][4
     Fragment queries[M][W / 4];
 #pragma unroll
     for (u32 m = 0; m < M; m++)
-        query_fragments<T, D, W>(q + (m * 16 + lane / 4) * key_stride(D) + dimension, queries[m]);
+#pragma unroll
+        for (u32 i = 0; i < W / 4; i++)
+            read_words(q + (m * 8 + lane / 4) * pair_stride(D) + 2 * dimension + 8 * i, queries[m][i].a);
 #pragma unroll
     for (u32 n = 0; n < N; n++) {
         u32 key[W / 2];
@@ -212,7 +252,7 @@ DEVICE void add_products(const T* q, u32 base, u32 lane, float (&scores)[M][N][4
     }
 }
 
-// Products of M sets of 16 rows of queries (in shared memory, rows of key_stride) with 8 * N keys. load(key, dimension,
+// Products of M sets of 16 rows of queries (as `Queries` stores them) with 8 * N keys. load(key, dimension,
 // words) reads 8 (or 4) dimensions of a key, once for all sets.
 template <class T, u32 D, u32 M, u32 N, class Load>
 DEVICE void products(const T* q, u32 lane, float (&scores)[M][N][4], Load load) {

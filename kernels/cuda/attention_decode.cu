@@ -8,9 +8,10 @@
 // Versions. 1: keys and values went from memory straight into registers. nvcc sank each load to its use: 512 bytes a
 // warp in flight for most of the time, 8 KB a multiprocessor. 2: two tiles a warp (one at 256 dimensions) pass through
 // shared memory by cp.async; the next keys are requested before the softmax of the current ones. 3: the second pass has
-// 16 parts' numbers in flight, kept together by `fence_loads`; it read one after another. 4 (this one): the chain of words
-// that leads to the first keys (token, position, table, block) is read before `take_turn`, later blocks a tile ahead, and
-// when warps merge, rows are padded: 16 lanes met in a bank. Same bits.
+// 16 parts' numbers in flight, kept together by `fence_loads`; it read one after another. 4: the chain of words that
+// leads to the first keys (token, position, table, block) is read before `take_turn`, later blocks a tile ahead, and when
+// warps merge, rows are padded: 16 lanes met in a bank. Same bits. 5 (this one): the softmax asks once per tile for a soft
+// cap and for positions beyond the part, and queries lie in the order of fragments (attention.cuh).
 // Considered and not built: products with the heads as the 8 columns (half the registers for groups up to 8, but the
 // weights then need a transpose); the next tiles in registers (126 + 64, two blocks); three stages (two blocks).
 // Estimated, not measured: at 128 dimensions three blocks fit a multiprocessor (71 KB each), 12 warps with 12 to 16 KB
@@ -110,15 +111,12 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     if (begin >= end) return;
 
     T* q = reinterpret_cast<T*>(shared);
-    float* largest = reinterpret_cast<float*>(shared + ROWS * key_stride(D) * sizeof(T));
+    Queries<T, D, ROWS, WARPS * WARP> queries;
+    float* largest = reinterpret_cast<float*>(shared + queries.NUMBERS * sizeof(T));
     float* total = largest + WARPS * ROWS;
     unsigned char* tiles_here = reinterpret_cast<unsigned char*>(total + WARPS * ROWS);
     const T* source = static_cast<const T*>(p.q) + static_cast<u64>(token) * p.q_stride + first_head * D;
-    for (u32 i = thread; i < ROWS * D / 8; i += WARPS * WARP) {
-        const u32 row = i / (D / 8), chunk = i % (D / 8) * 8;
-        copy_async<16>(q + row * key_stride(D) + chunk, source + (row < rows ? row * D + chunk : 0), row < rows);
-    }
-    commit_copies();
+    queries.read([&](u32 row, u32 dimension) { return row < rows ? source + row * D + dimension : nullptr; });
 
     const auto share = [&](u32 stage, u32 values) {
         return Share<T, D>{tiles_here + ((warp * STAGES + stage) * 2 + values) * Share<T, D>::BYTES, lane};
@@ -166,7 +164,7 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         start_keys(tile + stage * WARPS, blocks[stage], stage);
         start_values(tile + stage * WARPS, blocks[stage], stage);
     }
-    wait_copies<2 * STAGES>();
+    queries.store(q);
     sync_block();
 
     Rows16<T, D> rows_here[1];
@@ -181,15 +179,17 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         Share<T, D> keys = share(stage, 0);
         products<T, D>(q, lane, scores, [&](u32, u32, auto& words) { keys.read(words); });
         start_keys(next, block, stage);
+        if (p.soft_cap > 0.0f) cap(p, scores[0]);
+        if (tile * TILE < begin || tile * TILE + TILE > end) {
 #pragma unroll
-        for (u32 n = 0; n < 2; n++)
+            for (u32 n = 0; n < 2; n++)
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                const u32 position = tile * TILE + n * 8 + lane % 4 * 2 + j % 2;
-                const bool seen = position >= begin && position < end;
-                scores[0][n][j] = seen ? score(p, scores[0][n][j]) : negative_infinity();
-            }
-        sums.template soften<2>(scores[0]);
+                for (u32 j = 0; j < 4; j++) {
+                    const u32 position = tile * TILE + n * 8 + lane % 4 * 2 + j % 2;
+                    if (position < begin || position >= end) scores[0][n][j] = negative_infinity();
+                }
+        }
+        sums.template soften<2>(scores[0], score_factor(p));
         wait_copies<2 * STAGES - 1>();
         Share<T, D> values = share(stage, 1);
         add_values(rows_here, scores, 0, lane, [&](u32, u32, auto& words) { values.read(words); });

@@ -39,7 +39,8 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
 #pragma unroll
         for (u32 i = 0; i < LANE_NUMBERS; i++)
             if (lane + i * WARP < width) product += q[i] * Number<T>::widen(key[lane + i * WARP]);
-        const float scaled = score(p, warp_sum(product));
+        const float sum = warp_sum(product);
+        const float scaled = (p.soft_cap > 0.0f ? capped(p, sum) : sum) * score_factor(p);
         const float most = larger(largest, scaled);
         const float decay = exp2_fast(largest - most), weight = exp2_fast(scaled - most);
         largest = most;

@@ -7,9 +7,13 @@
 // head. Keys and values pass through two stages of shared memory (cp.async), so each is read once for 64 rows; a warp has
 // 16 rows and their sums in registers. Tiles of positions are absolute, so bits don't depend on how a prompt was cut.
 // Queries came in and outputs went out a number at a time, and each 16 bytes of keys cost a division by the block size.
-// 2: queries by cp.async, outputs up to 16 bytes at once, shifts where blocks are a power of two. Same bits. 3 (this one):
-// also 128 rows a block, 32 a warp, up to 128 dimensions, the shape of FlashAttention-2 (Dao 2023): each fragment of keys
-// or values serves two products. Warps whose rows are all beyond the last one don't compute. Same bits of 64 rows.
+// 2: queries by cp.async, outputs up to 16 bytes at once, shifts where blocks are a power of two. Same bits. 3: also 128
+// rows a block, 32 a warp, up to 128 dimensions, the shape of FlashAttention-2 (Dao 2023): each fragment of keys or values
+// serves two products. Warps whose rows are all beyond the last one don't compute.
+// 4 (this one): whether there is a soft cap, and whether a tile has positions that some row doesn't see, is asked once per
+// tile. It was asked for each score, one branch after another: more clocks than the products took. Queries lie in the order
+// of fragments, and a stage reads its words of the block table at once. Of a tile of 32 positions with 128 rows of 128
+// dimensions, a warp executes some 750 instructions for 128 products, 1,350 before, without counting addresses.
 // Estimated, not measured: with 16 rows a warp reads 288 bytes of shared memory a product at 64 positions a stage, 256 of
 // keys or values and for scores 64 of queries, which takes 2.25 clocks of a multiprocessor against 1.6 of multiplying
 // (H100). With 32 rows it is 160 bytes, and 192 at 32 positions, where each read of queries serves fewer keys.
@@ -39,25 +43,47 @@ struct Places {
         : p(p), table(table), kv_head(kv_head),
           shift((p.block_size & (p.block_size - 1)) == 0 ? trailing_zeros(p.block_size) : NONE) {}
 
-    DEVICE u64 index(u32 position, u32 head_dim) const {
-        const u32 entry = shift != NONE ? position >> shift : position / p.block_size;
-        return pool_index(p, entry, table[entry], kv_head, position, head_dim);
+    template <bool SHIFTS>
+    DEVICE u32 entry(u32 position) const { return SHIFTS ? position >> shift : position / p.block_size; }
+
+    template <bool SHIFTS>
+    DEVICE u64 index(u32 position, u32 block, u32 head_dim) const {
+        return pool_index(p, entry<SHIFTS>(position), block, kv_head, position, head_dim);
     }
 };
 
-template <class T, u32 D, u32 TILE>
+template <class T, u32 D, u32 TILE, bool SHIFTS>
 DEVICE void load_stage(const Places& places, T* keys, T* values, u32 start, u32 first, u32 end) {
     const AttentionParams& p = places.p;
-    constexpr u32 CHUNKS = D / 8;
-    for (u32 i = threadIdx.x; i < TILE * CHUNKS; i += WARPS * WARP) {
-        const u32 row = i / CHUNKS, chunk = i % CHUNKS * 8;
-        const u32 position = start + row;
-        const bool seen = position >= first && position < end;
-        const u64 index = seen ? places.index(position, D) + chunk : 0;
+    constexpr u32 CHUNKS = D / 8, THREADS = WARPS * WARP;
+    static_assert(TILE * CHUNKS % THREADS == 0, "as many copies for each thread");
+    // All words of the table at once: each copy would wait for its own.
+    u32 blocks[TILE * CHUNKS / THREADS];
+    const auto row_of = [](u32 turn) { return (turn * THREADS + threadIdx.x) / CHUNKS; };
+    const auto is_seen = [&](u32 position) { return position >= first && position < end; };
+#pragma unroll
+    for (u32 turn = 0; turn < TILE * CHUNKS / THREADS; turn++) {
+        const u32 position = start + row_of(turn);
+        blocks[turn] = is_seen(position) ? load_now(places.table + places.entry<SHIFTS>(position)) : 0;
+    }
+#pragma unroll
+    for (u32 turn = 0; turn < TILE * CHUNKS / THREADS; turn++) {
+        const u32 row = row_of(turn), chunk = (turn * THREADS + threadIdx.x) % CHUNKS * 8;
+        const bool seen = is_seen(start + row);
+        const u64 index = seen ? places.index<SHIFTS>(start + row, blocks[turn], D) + chunk : 0;
         copy_async<16>(keys + row * key_stride(D) + chunk, static_cast<const T*>(p.keys) + index, seen);
         copy_async<16>(values + row * value_stride(D) + chunk, static_cast<const T*>(p.values) + index, seen);
     }
     commit_copies();
+}
+
+// One branch for all copies of a stage.
+template <class T, u32 D, u32 TILE>
+DEVICE void load_stage(const Places& places, T* keys, T* values, u32 start, u32 first, u32 end) {
+    if (places.shift != NONE)
+        load_stage<T, D, TILE, true>(places, keys, values, start, first, end);
+    else
+        load_stage<T, D, TILE, false>(places, keys, values, start, first, end);
 }
 
 // M: sets of 16 rows of a warp.
@@ -74,29 +100,25 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     const Places places(p, p.blocks + p.tables[token], kv_head);
 
     T* q = reinterpret_cast<T*>(shared);
-    T* stages = q + ROWS * key_stride(D);
+    T* stages = q + Queries<T, D, ROWS, WARPS * WARP>::NUMBERS;
     const auto keys = [&](u32 stage) { return stages + stage * STAGE; };
     const auto values = [&](u32 stage) { return keys(stage) + TILE * key_stride(D); };
     u32 start = first / TILE * TILE;
-    // Queries belong to the first stage's group of copies.
-    for (u32 i = thread; i < ROWS * D / 8; i += WARPS * WARP) {
-        const u32 row = i / (D / 8), chunk = i % (D / 8) * 8;
-        const bool there = row < count * group;
+    const u32 rows = count * group, first_row = warp * M * 16;
+    Queries<T, D, ROWS, WARPS * WARP> queries;
+    queries.read([&](u32 row, u32 dimension) {
         const u64 start_of_token = static_cast<u64>(token + row / group) * p.q_stride;
-        const u64 at = there ? start_of_token + (kv_head * group + row % group) * D + chunk : 0;
-        copy_async<16>(q + row * key_stride(D) + chunk, static_cast<const T*>(p.q) + at, there);
-    }
+        const T* at = static_cast<const T*>(p.q) + start_of_token + (kv_head * group + row % group) * D + dimension;
+        return row < rows ? at : nullptr;
+    });
     load_stage<T, D, TILE>(places, keys(0), values(0), start, first, end);
+    queries.store(q);
 
     // Warps whose rows are all beyond the last one only copy. In others, rows beyond it repeat it; their sums are ignored.
-    const u32 rows = count * group, first_row = warp * M * 16;
     const bool has_rows = first_row < rows;
-    u32 positions[M][2];
-    for (u32 m = 0; m < M; m++)
-        for (u32 half = 0; half < 2; half++) {
-            const u32 row = first_row + m * 16 + half * 8 + lane / 4;
-            positions[m][half] = first_position + (row < rows ? row : rows - 1) / group;
-        }
+    const auto position_of = [&](u32 row) { return first_position + (row < rows ? row : rows - 1) / group; };
+    const u32 lowest = position_of(first_row), highest = position_of(first_row + M * 16 - 1);
+    const float factor = score_factor(p);
     Rows16<T, D> sums[M];
     for (u32 m = 0; m < M; m++) sums[m].clear();
     for (u32 stage = 0; start < end; start += TILE, stage ^= 1) {
@@ -109,21 +131,30 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         sync_block();
         if (has_rows) {
             float scores[M][TILE / 8][4];
-            products<T, D>(q + first_row * key_stride(D), lane, scores, [&](u32 i, u32 d, auto& words) {
+            products<T, D>(q + first_row / 2 * pair_stride(D), lane, scores, [&](u32 i, u32 d, auto& words) {
                 read_words(keys(stage) + i * key_stride(D) + d, words);
             });
+            if (p.soft_cap > 0.0f)
+                for (u32 m = 0; m < M; m++) cap(p, scores[m]);
+            // Most tiles are seen by all rows of a warp.
+            const bool whole = start + TILE - 1 <= lowest && (p.window == 0 || start + p.window > highest);
+            if (!whole)
 #pragma unroll
-            for (u32 m = 0; m < M; m++) {
+                for (u32 m = 0; m < M; m++)
 #pragma unroll
-                for (u32 n = 0; n < TILE / 8; n++)
+                    for (u32 half = 0; half < 2; half++) {
+                        const u32 own = position_of(first_row + m * 16 + half * 8 + lane / 4);
 #pragma unroll
-                    for (u32 j = 0; j < 4; j++) {
-                        const u32 position = start + n * 8 + lane % 4 * 2 + j % 2, own = positions[m][j / 2];
-                        const bool seen = position <= own && (p.window == 0 || position + p.window > own);
-                        scores[m][n][j] = seen ? score(p, scores[m][n][j]) : negative_infinity();
+                        for (u32 n = 0; n < TILE / 8; n++)
+#pragma unroll
+                            for (u32 j = 0; j < 2; j++) {
+                                const u32 position = start + n * 8 + lane % 4 * 2 + j;
+                                const bool seen = position <= own && (p.window == 0 || position + p.window > own);
+                                if (!seen) scores[m][n][2 * half + j] = negative_infinity();
+                            }
                     }
-                sums[m].template soften<TILE / 8>(scores[m]);
-            }
+#pragma unroll
+            for (u32 m = 0; m < M; m++) sums[m].template soften<TILE / 8>(scores[m], factor);
 #pragma unroll
             for (u32 n = 0; n < TILE / 8; n += 2)
                 add_values(sums, scores, n, lane, [&](u32 i, u32 d, auto& words) {

@@ -47,7 +47,7 @@ pub enum Partition {
 pub enum PrefillForm {
     /// 64 rows: less is wasted on single tokens.
     Rows64,
-    /// 128 rows: keys and values are read from shared memory half as often.
+    /// 128 rows: keys and values are read from shared memory half as often, by half as many blocks.
     Rows128,
 }
 
@@ -59,6 +59,11 @@ impl PrefillForm {
     /// through [`decode`].
     pub fn of(shape: &AttentionShape, most: Self) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|form| *form <= most && form.computes(shape))
+    }
+
+    /// The form of fewest rows that computes a shape.
+    pub fn least(shape: &AttentionShape) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| form.computes(shape))
     }
 
     /// Whether it has a kernel for a shape.
@@ -93,7 +98,7 @@ impl PrefillForm {
     /// Shared memory of a block: its queries, and two stages of keys and values.
     fn shared_bytes(self, head_dim: u32) -> u32 {
         let stage = self.tile(head_dim) * (key_stride(head_dim) + value_stride(head_dim));
-        2 * (self.rows() * key_stride(head_dim) + 2 * stage)
+        2 * (self.rows() / 2 * pair_stride(head_dim) + 2 * stage)
     }
 }
 
@@ -143,7 +148,7 @@ fn blocks_at_once(head_dim: u32) -> u32 {
 fn decode_shared_bytes(head_dim: u32) -> u32 {
     let stages = if head_dim > 128 { 1 } else { 2 };
     let tile = 2 * 16 * head_dim * 2;
-    16 * key_stride(head_dim) * 2 + 2 * 4 * 16 * 4 + 4 * stages * tile
+    8 * pair_stride(head_dim) * 2 + 2 * 4 * 16 * 4 + 4 * stages * tile
 }
 
 /// Number of partial sums (f32) that a decode of `items` tokens keeps between its two passes.
@@ -245,6 +250,11 @@ pub unsafe fn prefill(
     };
     // SAFETY: the caller's promise.
     unsafe { device.launch(launch) }
+}
+
+/// As in `attention.cuh`.
+fn pair_stride(head_dim: u32) -> u32 {
+    2 * head_dim + 8
 }
 
 /// As in `attention.cuh`.
