@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Mark, PrefillForm, Type};
 
-use super::layout::{StepLayout, activation_bytes, prefill_form};
+use super::layout::{StepLayout, activation_bytes, prefill_form, tile_tokens};
 use super::{DeviceModel, DeviceOptions, shape};
 use crate::config::ModelConfig;
 
 /// Device memory, and the host's staging memory.
 pub(super) struct Buffers {
     pub layout: StepLayout,
-    /// How prompts attend, which the layout has room for.
+    /// The form of most rows in which prompts attend.
     pub prefill: Option<PrefillForm>,
     /// The words that the host wrote for the step.
     pub step: Buffer,
@@ -72,7 +72,7 @@ impl Buffers {
         let DeviceModel { config, ty, device, .. } = model;
         let (shape, properties) = (shape(config, *ty), device.properties());
         let prefill = prefill_form(&shape, properties, options);
-        let layout = StepLayout::new(prefill.map(|form| form.tokens(&shape)), options);
+        let layout = StepLayout::new(tile_tokens(&shape, properties, options), options);
         let [residual, normed, qkv, attended, projected, gate_up, gated, logits, partial, squares] =
             activation_bytes(config, *ty, properties, options);
         let rows = options.max_rows as usize;

@@ -202,7 +202,7 @@ impl DeviceDecoder {
             ..AttentionParams::default()
         };
         if plan.tiles > 0 {
-            let form = buffers.prefill.expect("only prefill has tiles");
+            let form = plan.form.expect("tiles have a form");
             let params = AttentionParams { items: self.word(buffers.layout.tiles), ..params };
             // SAFETY: block tables cover the positions of their tokens, as the engine guarantees.
             unsafe { prefill(device, &self.shape, form, params, plan.tiles) }?;

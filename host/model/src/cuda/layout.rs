@@ -39,7 +39,7 @@ pub(super) struct StepLayout {
 }
 
 impl StepLayout {
-    /// `tile`: the tokens of a tile of prefill, if prompts attend in tiles.
+    /// `tile`: the fewest tokens of a tile of prefill, if prompts attend in tiles.
     pub(super) fn new(tile: Option<u32>, options: &DeviceOptions) -> Self {
         let (tokens, rows) = (options.max_tokens as usize, options.max_rows as usize);
         let max_tiles = tile.map_or(0, |tile| tokens / tile as usize + rows);
@@ -76,7 +76,7 @@ impl StepLayout {
     }
 }
 
-/// How prompts attend; `None`: a token at a time.
+/// The form of most rows in which prompts attend; `None`: a token at a time.
 pub(super) fn prefill_form(
     shape: &AttentionShape,
     properties: &Properties,
@@ -85,6 +85,16 @@ pub(super) fn prefill_form(
     // Where single tokens go through prefill too, so that they get the same bits, a block of fewer rows wastes less.
     let most = if options.deterministic { PrefillForm::Rows64 } else { properties.switches.prefill };
     PrefillForm::of(shape, most)
+}
+
+/// The fewest tokens of a tile of prefill.
+pub(super) fn tile_tokens(
+    shape: &AttentionShape,
+    properties: &Properties,
+    options: &DeviceOptions,
+) -> Option<u32> {
+    let most = prefill_form(shape, properties, options)?;
+    Some(PrefillForm::least(shape).unwrap_or(most).tokens(shape))
 }
 
 /// How a decode of `items` tokens cuts contexts.
@@ -150,8 +160,7 @@ pub(super) fn working_bytes(
     options: &DeviceOptions,
 ) -> u64 {
     let shape = shape(config, ty);
-    let tile = prefill_form(&shape, properties, options).map(|form| form.tokens(&shape));
-    let step = StepLayout::new(tile, options).end * 4;
+    let step = StepLayout::new(tile_tokens(&shape, properties, options), options).end * 4;
     let activations: usize = activation_bytes(config, ty, properties, options).iter().sum();
     let rope = config.ropes.len() * options.max_seq_len as usize * config.head_dim * 4;
     let kept = options.prompt_cache_entries as usize * config.vocab * 4;

@@ -1,7 +1,7 @@
 //! From a batch to the words that kernels read: where tokens go, how they attend, and which ones are sampled.
 
 use infer_core::{Batch, Row};
-use infer_kernels::cuda::NONE;
+use infer_kernels::cuda::{AttentionShape, NONE, PrefillForm};
 
 use super::layout::StepLayout;
 
@@ -14,6 +14,8 @@ pub(super) struct Plan {
     pub items: u32,
     /// Tiles of neighbouring tokens that attend together.
     pub tiles: u32,
+    /// Of tiles.
+    pub form: Option<PrefillForm>,
     /// Tokens whose logits are computed, padding included.
     pub logits: u32,
     /// Block tables' words.
@@ -47,10 +49,25 @@ pub(super) fn wants_logits(row: &Row) -> bool {
 /// How consecutive tokens of a sequence attend together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tiles {
+    pub form: PrefillForm,
     /// Maximum tokens of a tile.
     pub tokens: u32,
     /// Whether single tokens are tiles too: then they go through the same kernel and get the same sums.
     pub alone: bool,
+}
+
+/// The form of a step's tiles: the one of most rows if at least two of its blocks are there for each multiprocessor, which
+/// can run two at once. With fewer, a warp would have too few others beside it to wait for memory.
+pub(super) fn form(
+    shape: &AttentionShape,
+    most: PrefillForm,
+    multiprocessors: u32,
+    batch: &Batch,
+) -> PrefillForm {
+    let tokens = most.tokens(shape);
+    let tiles: u32 = batch.rows.iter().map(|row| row.token_len.div_ceil(tokens)).sum();
+    let enough = tiles * shape.kv_heads >= 2 * multiprocessors;
+    PrefillForm::least(shape).filter(|_| !enough).unwrap_or(most)
 }
 
 /// Writes everything but samples. Without `tiles` all tokens attend one by one; `padded` is the number of tokens to pad to,
@@ -75,7 +92,7 @@ pub(super) fn write(
         let (first, len) = (row.token_start as usize, row.token_len as usize);
         words[layout.tables + first..][..len].fill(row.table_start);
         match tiling {
-            Some(Tiles { tokens: most, alone }) if len > 1 || alone => {
+            Some(Tiles { tokens: most, alone, .. }) if len > 1 || alone => {
                 // Longest contexts first, so that no long tile runs alone at the end.
                 for start in (0..len).step_by(most as usize).rev() {
                     let at = layout.tiles + 2 * tiles;
@@ -101,6 +118,7 @@ pub(super) fn write(
         tokens,
         items: items as u32,
         tiles: tiles as u32,
+        form: tiling.map(|tiles| tiles.form),
         logits: logits as u32,
         blocks: batch.block_tables.len(),
     };
@@ -148,6 +166,7 @@ pub(super) fn copy_runs<E>(
 #[cfg(test)]
 mod tests {
     use infer_core::{BlockCopy, BlockId};
+    use infer_kernels::cuda::Type;
 
     use super::*;
 
@@ -174,7 +193,13 @@ mod tests {
                 ..Batch::default()
             };
             let mut words = vec![7; layout.end];
-            let plan = write(&mut words, &layout, &batch, Some(Tiles { tokens: 64, alone: false }), None);
+            let plan = write(
+                &mut words,
+                &layout,
+                &batch,
+                Some(Tiles { form: PrefillForm::Rows64, tokens: 64, alone: false }),
+                None,
+            );
             (plan, words)
         };
         let (plan, words) = planned(140);
@@ -184,6 +209,22 @@ mod tests {
         assert_eq!(words[layout.tokens..][140..145], [3, NONE, NONE, NONE, 7]);
         assert_eq!(words[layout.items..][..2], [140, 7]);
         assert_eq!([planned(40), planned(198)].map(|(plan, _)| plan.tokens), [41, 200]);
+    }
+
+    #[test]
+    fn long_prompts_attend_in_larger_blocks() {
+        use PrefillForm::{Rows64, Rows128};
+        let shape = AttentionShape { ty: Type::Bf16, heads: 32, kv_heads: 8, head_dim: 128 };
+        let of_lengths = |most, lengths: &[u32]| {
+            let rows = lengths.iter().map(|len| Row { token_len: *len, ..Row::default() }).collect();
+            form(&shape, most, 132, &Batch { rows, ..Batch::default() })
+        };
+        // 33 tiles of 32 tokens and eight key heads are 264 blocks.
+        assert_eq!(of_lengths(Rows128, &[512]), Rows64);
+        assert_eq!(of_lengths(Rows128, &[32 * 32]), Rows64);
+        assert_eq!(of_lengths(Rows128, &[32 * 32 + 1]), Rows128);
+        assert_eq!(of_lengths(Rows128, &[512, 512, 1]), Rows128);
+        assert_eq!(of_lengths(Rows64, &[4_096]), Rows64);
     }
 
     #[test]

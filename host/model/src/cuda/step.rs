@@ -30,8 +30,12 @@ impl DeviceExecutor {
         let padded = recordable.then(|| plan::bucket(batch.rows.len() as u32, self.options.max_rows));
         // Cutting a context to fill the device changes the order of its sums.
         let alone = self.options.deterministic;
-        let form = self.decoder.buffers.prefill;
-        let tiles = form.map(|form| Tiles { tokens: form.tokens(self.decoder.shape()), alone });
+        let (shape, multiprocessors) =
+            (self.decoder.shape(), self.decoder.device.properties().multiprocessors);
+        let tiles = self.decoder.buffers.prefill.map(|most| {
+            let form = plan::form(shape, most, multiprocessors, batch);
+            Tiles { form, tokens: form.tokens(shape), alone }
+        });
         let mut follows = 0;
         let draws = &self.draws;
         let drawn_at = |row: &Row| Some(draws[row.input_from? as usize]);
