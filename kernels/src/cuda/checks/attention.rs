@@ -249,7 +249,8 @@ pub(super) fn prefill(
 ) -> Result<String, String> {
     for ty in [Type::Bf16, Type::F16] {
         for width in [32, 64, 80, 96, 128, 256] {
-            let most_group = random.one_of(&[8, 8, 8, 64, 128]);
+            let widest = if width > 128 { 64 } else { 128 };
+            let most_group = random.one_of(&[8, 8, 8, 64, widest]);
             let shape = shape(random, ty, width, most_group);
             let most = effort.pick(100, 1_500);
             let lens = vec![1, random.size(1, 20), random.size(1, most)];
@@ -269,7 +270,7 @@ pub(super) fn prefill(
             }
         }
     }
-    Ok("two types, six widths, 64 and 128 rows, up to 128 queries a key, windows, soft caps; three ways of cutting \
+    Ok("two types, six widths, 64 and 128 rows, up to 128 queries a key (64 at the widest), windows, soft caps; three ways of cutting \
         bit by bit"
         .to_owned())
 }
