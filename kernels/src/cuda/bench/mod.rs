@@ -6,6 +6,7 @@
 //! can't.
 
 mod attention;
+mod fused;
 mod line;
 mod plan;
 mod small;
@@ -13,7 +14,7 @@ mod small;
 use std::sync::Arc;
 
 use super::{
-    Buffer, CudaError, Device, PrefillForm, ProductKind, ProductParams, SampleParams, SampleRow, Type,
+    Buffer, CudaError, Device, FEW, PrefillForm, ProductKind, ProductParams, SampleParams, SampleRow, Type,
     fill_random, product, sample,
 };
 use attention::{decode_us, prefill_us};
@@ -165,6 +166,7 @@ pub fn run(device: &Arc<dyn Device>, plan: &Plan<'_>, say: &mut dyn FnMut(Line))
             "(repeats of our own products overlap by early launches, 1 to 2 us each; Vendor's can't)";
         (bench.say)(Line::Note(overlap.to_owned()));
     }
+    bench.table(&fused::FUSED, others, Bench::fused)?;
     bench.table(&small::SMALL, others, Bench::small_kernels)?;
     bench.table(&SAMPLING, others, Bench::samples)?;
     let at_end = copies_say(device, extent.copy_bytes, bytes_per_s)?;
@@ -256,6 +258,23 @@ impl Bench<'_> {
         Ok(())
     }
 
+    fn fused(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
+        for &rows in self.extent.rows.iter().filter(|rows| **rows <= FEW) {
+            for pair in fused::pairs(self.device, shape, rows, self.extent.cycle_bytes)? {
+                (self.say)(fused::FUSED.row([
+                    shape.name.into(),
+                    rows.into(),
+                    pair.with.into(),
+                    pair.outputs.into(),
+                    pair.inputs.into(),
+                    Cell::Number(pair.apart_us, 1),
+                    Cell::Number(pair.fused_us, 1),
+                ]));
+            }
+        }
+        Ok(())
+    }
+
     fn small_kernels(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
         let context = self.extent.contexts.first().copied().unwrap_or(1);
         for (kernel, measure) in small::KERNELS {
@@ -320,8 +339,36 @@ fn random(device: &Arc<dyn Device>, ty: Type, numbers: usize) -> Result<Buffer, 
     Ok(buffer)
 }
 
-/// Time of a product; `None` if the vendor's library is to compute it and refuses. Weights cycle through matrices of
-/// `cycle_bytes` in total, so that they come from memory.
+/// Matrices of random weights that take turns, so that they come from memory.
+struct Weights {
+    data: Buffer,
+    matrix_bytes: usize,
+    matrices: usize,
+    turn: std::cell::Cell<usize>,
+}
+
+impl Weights {
+    /// As many matrices as have `cycle_bytes` in total, at least one.
+    fn new(
+        device: &Arc<dyn Device>,
+        ty: Type,
+        [outputs, inputs]: [u32; 2],
+        cycle_bytes: usize,
+    ) -> Result<Self, CudaError> {
+        let numbers = outputs as usize * inputs as usize;
+        let matrices = cycle_bytes.div_ceil(numbers * ty.bytes()).max(1);
+        let data = random(device, ty, matrices * numbers)?;
+        Ok(Self { data, matrix_bytes: numbers * ty.bytes(), matrices, turn: std::cell::Cell::new(0) })
+    }
+
+    /// The address of the next matrix.
+    fn next(&self) -> u64 {
+        self.turn.set((self.turn.get() + 1) % self.matrices);
+        self.data.at() + (self.turn.get() * self.matrix_bytes) as u64
+    }
+}
+
+/// Time of a product; `None` if the vendor's library is to compute it and refuses. See [`Weights`] for `cycle_bytes`.
 fn product_us(
     device: &Arc<dyn Device>,
     kind: ProductKind,
@@ -330,14 +377,11 @@ fn product_us(
     timer: Timer,
 ) -> Result<Option<f64>, CudaError> {
     let ty = Type::Bf16;
-    let numbers = outputs as usize * inputs as usize;
-    let matrices = cycle_bytes.div_ceil(numbers * ty.bytes()).max(1);
-    let (x, w) = (random(device, ty, (rows * inputs) as usize)?, random(device, ty, matrices * numbers)?);
+    let weights = Weights::new(device, ty, [outputs, inputs], cycle_bytes)?;
+    let x = random(device, ty, (rows * inputs) as usize)?;
     let y = Buffer::new(device, rows as usize * outputs as usize * 2)?;
-    let mut turn = 0;
-    let mut run = || {
-        turn = (turn + 1) % matrices;
-        let w = w.at() + (turn * numbers * ty.bytes()) as u64;
+    let run = || {
+        let w = weights.next();
         let params = ProductParams { x: x.at(), w, y: y.at(), rows, inputs, outputs, out_f32: 0 };
         match kind {
             // Not by `product`, which would take our own kernel instead.
