@@ -79,6 +79,7 @@ DEVICE float negative_infinity() { return -__builtin_inff(); }
 DEVICE float exp2_fast(float x) { return __builtin_exp2f(x); }
 DEVICE float reciprocal_fast(float x) { return 1.0f / x; }
 DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
+DEVICE float rsqrt_fast(float x) { return 1.0f / __builtin_sqrtf(x); }
 DEVICE u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | (b << 16); }
 DEVICE u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
 DEVICE u32 trailing_zeros(u32 x) { return static_cast<u32>(__builtin_ctz(x)); }
@@ -128,6 +129,11 @@ DEVICE float reciprocal_fast(float x) {
 }
 // The one that is a number, if only one is.
 DEVICE float larger(float a, float b) { return fmaxf(a, b); }
+DEVICE float rsqrt_fast(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 // The low (or high) halves of two words, the first word's half low.
 DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
 DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }

@@ -2,29 +2,32 @@
 // them in a layer: a step of one sequence is a chain of some ten kernels per layer, and each of the small ones takes longer to
 // start, wait and end than to compute.
 //
-// Three kernels differ in what becomes of the sums. `product_few` stores them. `product_gated` multiplies a gate with the
-// other half of its layer, which an item of this kernel computes beside it. `product_add` adds them to the residual stream and
-// hands the next product its inputs: a norm is x * weight * scale, where only the scale needs the whole row, so a block
-// writes its outputs times their weights and its share of the row's squares, and the next product adds the shares up and
-// scales its own sums. In bf16 only, because a row without its scale may be too large for f16.
+// Three kernels differ in what becomes of the sums. `product_few` stores them. `product_gated` multiplies the gates with the
+// other half of its outputs. `product_add` adds them to the residual stream and hands the next product its inputs: a norm is
+// x * weight * scale, where only the scale needs the whole row, so a block writes its outputs times their weights and its
+// share of the row's squares, and the next product adds the shares up and scales its own sums. In bf16 only, because a row
+// without its scale may be too large for f16.
 //
 // Versions. 1: a warp multiplied 16 outputs (rows of w) with up to 32 rows of x; weights went from memory straight into
 // registers. nvcc sank each load to its use, which left two of eight in flight (1 KB a warp).
-// 2: weights pass through shared memory (cp.async), 8 KB a warp in flight. A lane reads only what it copied, so there is no
-// barrier. A block requests its first 64 KB before `take_turn`, while the small kernels ahead of it run. Inputs may be
-// summed in any order, so a lane takes 8 consecutive ones. The block's eight warps add up in a fixed order. A row's bits
-// don't depend on the number of rows. Inputs were read a turn ahead and then copied from one set of registers to the other,
-// and the copy waited for the read it had just issued.
+// 2: weights pass through shared memory (cp.async), 8 KB a warp in flight, the first 64 KB of a block before `take_turn`. A
+// lane reads only what it copied, so there is no barrier. Inputs may be summed in any order, so a lane takes 8 consecutive
+// ones; the order doesn't depend on the number of rows. Inputs were read a turn ahead and then copied from one set of
+// registers to the other, and the copy waited for the read it had just issued.
 // 3: two sets of input registers take turns, so a read has a whole turn before its use; with 17 to 32 rows registers allow
 // one set, read as soon as its last product is issued. Reads were skipped past the end; nvcc made each a conditional one and
 // a copy of its words at the end of the loop, which waited for it.
-// 4: reads past the end are of other inputs. Without a condition they go to where they are used, the loop of up to 8 rows
-// has 160 instructions on sm_90 instead of 194, that of up to 16 has 212, not 290.
-// 5 (this one): norms, residual sums and gates within the products, seven kernels a layer instead of ten (Llama, Qwen3).
-// What the end of a block needs is read before its loop, so that it doesn't wait for it there.
+// 4: reads past the end are of other inputs. Without a condition they go to where they are used, and the loop of up to 8
+// rows has 160 instructions on sm_90 instead of 194, that of up to 16 has 214 to 220, not 290.
+// 5: norms, residual sums and gates within the products, seven kernels a layer instead of ten (Llama, Qwen3). What the end
+// of a block needs was read into registers before its loop. With more than 8 rows these were spilled, which waits for them
+// there. The shares of squares were added up before the loop, too, each read on its own.
+// 6 (this one): what the end needs is copied to shared memory meanwhile. Shares are read all at once, beside the first
+// inputs, and a row's sum is finished at the end.
+//
 // Estimated, not measured: a multiprocessor of an H100 needs about 32 KB in flight for 90 % of its share of memory bandwidth
 // (23 GB/s times about 1.4 us with queueing), one of an H200 40 to 48. A block keeps 48 to 64 KB in flight, three fit a
-// multiprocessor (66 KB of shared memory, at most 80 registers), and the smallest shapes still give each multiprocessor
+// multiprocessor (71 KB of shared memory, at most 80 registers), and the smallest shapes still give each multiprocessor
 // one block (2,048 outputs on 132 multiprocessors). A kernel less saves 1.5 to 3 us a layer: 70 to 140 us of the 1.2 ms of
 // a decode of the 1B shape.
 // Measurements: not yet measured on a device. Limit: memory bandwidth.
@@ -34,7 +37,7 @@ struct FewParams {
     const void* x;         // [row][inputs]
     const void* w;         // [output][inputs]; read before `take_turn`.
     void* y;               // few: [row][outputs]. gated: [row][outputs / 2]. add: [row][outputs], the next product's x.
-    const float* squares;  // few, gated: [row][shares] if x lacks the scale of its norm, or null.
+    const float* squares;  // few, gated: [row][inputs / 16, rounded up] if x lacks the scale of its norm, or null.
     const float* bias;     // add, gated: [outputs], or null; read before `take_turn`.
     float* residual;       // add: [row][outputs], updated.
     const float* norm;     // add: the next norm's weights, read before `take_turn`; or null: `y` and `shares_out` aren't written.
@@ -43,10 +46,8 @@ struct FewParams {
     u32 inputs;            // A multiple of 8, not 0.
     u32 outputs;           // gated: of both halves.
     u32 out_f32;           // few: y is f32 whatever the type.
-    u32 shares;
     float epsilon;         // Of the norm of x.
     u32 gelu;              // gated: see `gate`.
-    u32 unused;
 };
 
 namespace few {
@@ -59,6 +60,11 @@ constexpr u32 OUTPUTS = 16;
 constexpr u32 TURN = 64;
 // Turns of weights in flight: 8 KB a warp.
 constexpr u32 TURNS = 4;
+// Maximum rows.
+constexpr u32 MOST = 32;
+// Floats of two rows of a warp's sums, between which banks don't conflict: sums are stored eight of four even, or four odd,
+// rows at a time, and read sixteen of two rows or eight of four. The first two of the rest are the rows' squares.
+constexpr u32 PAIR = 2 * OUTPUTS + 8;
 
 enum class After { STORE, ADD, GATE };
 
@@ -73,35 +79,34 @@ DEVICE u32 output_of(const FewParams& p, u32 i) {
     return output < p.outputs ? output : NONE;
 }
 
-// The scales of the norms of x, one per row, with a fixed order of sums.
-DEVICE void add_shares(const FewParams& p, float* scales) {
-    for (u32 row = warp_of(threadIdx.x); row < p.rows; row += WARPS) {
-        const u32 lane = lane_of(threadIdx.x);
-        float sum = 0.0f;
-        for (u32 i = lane; i < p.shares; i += WARP) sum += p.squares[static_cast<u64>(row) * p.shares + i];
-        sum = warp_sum(sum);
-        if (lane == 0) scales[row] = 1.0f / sqrtf(sum / p.inputs + p.epsilon);
-    }
+// What the end of a block needs, copied to shared memory behind the weights while the block multiplies: registers would have
+// to hold it meanwhile, or be spilled, which waits for it before the loop.
+struct End {
+    float weights[2 * OUTPUTS];           // Biases, then norm weights.
+    float residual[MOST * OUTPUTS];       // [row][output]
+    float shares[MOST / 8 * THREADS];     // Each thread's, of every eighth row.
+};
+
+template <After AFTER>
+DEVICE void start_end_weights(const FewParams& p, End& end) {
+    const u32 thread = threadIdx.x;
+    if (AFTER == After::STORE || thread >= 2 * OUTPUTS) return;
+    const float* from = thread < OUTPUTS ? p.bias : p.norm;
+    const u32 output = output_of<AFTER>(p, thread % OUTPUTS);
+    const bool there = from != nullptr && output != NONE;
+    copy_async<4>(end.weights + thread, there ? from + output : p.w, there);
 }
 
-// What `product_add` needs at the end for a thread's sums, read ahead.
-template <u32 COUNT>
-struct Ahead {
-    float residual[COUNT];
-    float bias, norm;  // A thread's sums are all of one output.
-
-    DEVICE void read_weights(const FewParams& p, u32 output) {
-        bias = p.bias != nullptr && output != NONE ? p.bias[output] : 0.0f;
-        norm = p.norm != nullptr && output != NONE ? p.norm[output] : 0.0f;
-    }
-    DEVICE void read_residual(const FewParams& p, u32 row, u32 output) {
+template <u32 ROWS>
+DEVICE void start_end_residual(const FewParams& p, End& end) {
+    const u32 output = output_of<After::ADD>(p, threadIdx.x % OUTPUTS);
 #pragma unroll
-        for (u32 i = 0; i < COUNT; i++, row += THREADS / OUTPUTS) {
-            const bool there = row < p.rows && output != NONE;
-            residual[i] = there ? load_now(p.residual + static_cast<u64>(row) * p.outputs + output) : 0.0f;
-        }
+    for (u32 at = threadIdx.x; at < ROWS * OUTPUTS; at += THREADS) {
+        const u32 row = at / OUTPUTS;
+        const bool there = row < p.rows && output != NONE;
+        copy_async<4>(end.residual + at, p.residual + (there ? static_cast<u64>(row) * p.outputs + output : 0), there);
     }
-};
+}
 
 template <class T, u32 N, After AFTER>
 DEVICE void product(const FewParams& p, unsigned char* shared) {
@@ -109,7 +114,7 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
     const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
     // A lane reads only the words that it copied itself, so no barrier is needed.
     Words4* own = reinterpret_cast<Words4*>(shared) + warp * TURNS * 4 * WARP + lane;
-    float* scales = reinterpret_cast<float*>(shared) + WARPS * TURNS * 4 * WARP * 4;
+    End& end = *reinterpret_cast<End*>(shared + WARPS * TURNS * 4 * WARP * sizeof(Words4));
     const auto place = [&](u32 stage, u32 chunk, u32 half) { return own + ((stage * 2 + chunk) * 2 + half) * WARP; };
     const auto input_of = [&](u32 turn, u32 chunk) { return turn * TURN + chunk * 32 + lane % 4 * 8; };
     // Past the end it copies zeros, which keeps the number of groups in flight constant.
@@ -126,10 +131,10 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
             }
         commit_copies();
     };
+    const auto at_most = [](u32 at, u32 last) { return at < last ? at : last; };
     // Past the end it reads the last inputs or the last row again: their weights are zeros, or their sums aren't stored. A
     // condition would keep the words from going straight to the registers that are multiplied.
     const auto read_inputs = [&](u32 turn, Words4 (&x)[2][N]) {
-        const auto at_most = [](u32 at, u32 last) { return at < last ? at : last; };
 #pragma unroll
         for (u32 chunk = 0; chunk < 2; chunk++)
 #pragma unroll
@@ -140,12 +145,36 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
                 x[chunk][n] = *reinterpret_cast<const Words4*>(from);
             }
     };
+    const u32 turns = (p.inputs + TURN - 1) / TURN;
+    // A lane adds up shares of the squares of every eighth row, one a turn. They are requested beside the first inputs, all
+    // at once in up to 8,192 / N inputs, and the sums wait in shared memory until the end. Their order doesn't depend on N.
+    const bool scaled = AFTER != After::ADD && p.squares != nullptr;
+    const auto add_shares = [&] {
+        constexpr u32 SHARES = 16 / N;
+        const u32 last = (p.inputs - 1) / OUTPUTS;
+        const auto share_of = [&](u32 turn) { return turn * (TURN / OUTPUTS) + lane % 4; };
+        float sums[N];
+        for (u32 n = 0; n < N; n++) sums[n] = 0.0f;
+        for (u32 turn = warp; turn < turns; turn += SHARES * WARPS) {
+            float shares[SHARES][N];
+#pragma unroll
+            for (u32 i = 0; i < SHARES; i++)
+#pragma unroll
+                for (u32 n = 0; n < N; n++) {
+                    const u32 row = at_most(n * 8 + lane / 4, p.rows - 1);
+                    shares[i][n] = p.squares[row * (last + 1) + at_most(share_of(turn + i * WARPS), last)];
+                }
+            fence_loads();
+#pragma unroll
+            for (u32 i = 0; i < SHARES; i++)
+#pragma unroll
+                for (u32 n = 0; n < N; n++) sums[n] += share_of(turn + i * WARPS) <= last ? shares[i][n] : 0.0f;
+        }
+        for (u32 n = 0; n < N; n++) end.shares[n * THREADS + thread] = sums[n];
+    };
+    start_end_weights<AFTER>(p, end);
 #pragma unroll
     for (u32 stage = 0; stage < TURNS; stage++) start_weights(warp + stage * WARPS, stage);
-    // At the end a thread has the sums of one output of every sixteenth row.
-    const u32 output = output_of<AFTER>(p, thread % OUTPUTS);
-    Ahead<(ROWS * OUTPUTS + THREADS - 1) / THREADS> ahead;
-    if constexpr (AFTER == After::ADD) ahead.read_weights(p, output);
     take_turn();
     // Sets of inputs. Each is read again as soon as its products are issued, AHEAD turns before its next use. They take
     // turns by name, and reads have no condition, so no copy of registers waits for a read that was just issued.
@@ -153,10 +182,9 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
     Words4 x[AHEAD][2][N];
 #pragma unroll
     for (u32 i = 0; i < AHEAD; i++) read_inputs(warp + i * WARPS, x[i]);
-    if constexpr (AFTER == After::ADD) ahead.read_residual(p, thread / OUTPUTS, output);
+    if constexpr (AFTER == After::ADD) start_end_residual<ROWS>(p, end);
+    if (scaled) add_shares();
     fence_loads();
-    const bool scaled = AFTER != After::ADD && p.squares != nullptr;
-    if (scaled) add_shares(p, scales);
     float sums[N][4];
     for (u32 n = 0; n < N; n++)
         for (u32 j = 0; j < 4; j++) sums[n][j] = 0.0f;
@@ -177,7 +205,6 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
         fence_loads();
         start_weights(turn + TURNS * WARPS, stage);
     };
-    const u32 turns = (p.inputs + TURN - 1) / TURN;
     u32 stage = 0;
     // With two sets an odd number of turns ends with one of zeros.
     for (u32 turn = warp; turn < turns; turn += AHEAD * WARPS) {
@@ -185,35 +212,52 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
         for (u32 i = 0; i < AHEAD; i++) multiply(turn + i * WARPS, stage + i, x[i]);
         stage = (stage + AHEAD) % TURNS;
     }
+    // Copies of the residual are in the group of the first turn, or in this one if the warp had no turn.
+    commit_copies();
     wait_copies<0>();
-    // The warps' sums reuse the weights' shared memory, but not the scales'.
+    // The warps' sums reuse the weights' shared memory, but not what is behind it.
     sync_block();
     float* all = reinterpret_cast<float*>(shared);
-    for (u32 n = 0; n < N; n++)
+    const auto pair = [&](u32 w, u32 row) { return all + (w * ROWS + row) / 2 * PAIR; };
+    for (u32 n = 0; n < N; n++) {
         for (u32 j = 0; j < 4; j++) {
             const u32 row = n * 8 + lane % 4 * 2 + j % 2;
-            all[(warp * ROWS + row) * OUTPUTS + lane / 4 + j / 2 * 8] = sums[n][j];
+            pair(warp, row)[j % 2 * OUTPUTS + lane / 4 + j / 2 * 8] = sums[n][j];
         }
+        if (!scaled) continue;
+        const u32 row = n * 8 + lane / 4;
+        float squares = end.shares[n * THREADS + thread];
+        for (u32 lanes = 1; lanes < 4; lanes *= 2) squares += shuffle_xor(squares, lanes);
+        if (lane % 4 == 0) pair(warp, row)[2 * OUTPUTS + row % 2] = squares;
+    }
     sync_block();
+    // The scale of the norm of x.
+    const auto scale = [&](u32 row) {
+        if (!scaled) return 1.0f;
+        float sum = 0.0f;
+        for (u32 w = 0; w < WARPS; w++) sum += pair(w, row)[2 * OUTPUTS + row % 2];
+        const float root = rsqrt_fast(static_cast<float>(p.inputs));
+        return rsqrt_fast(sum * root * root + p.epsilon);
+    };
     const auto sum = [&](u32 row, u32 i) {
         float sum = 0.0f;
-        for (u32 w = 0; w < WARPS; w++) sum += all[(w * ROWS + row) * OUTPUTS + i];
-        return scaled ? sum * scales[row] : sum;
+        for (u32 w = 0; w < WARPS; w++) sum += pair(w, row)[row % 2 * OUTPUTS + i];
+        return sum;
     };
     if constexpr (AFTER == After::GATE) {
         constexpr u32 GATES = OUTPUTS / 2;
         const u32 width = p.outputs / 2, gate_at = output_of<AFTER>(p, thread % GATES);
         for (u32 row = thread / GATES; row < ROWS && row < p.rows && gate_at != NONE; row += THREADS / GATES) {
-            float gated = sum(row, thread % GATES), other = sum(row, GATES + thread % GATES);
-            if (p.bias != nullptr) {
-                gated += p.bias[gate_at];
-                other += p.bias[width + gate_at];
-            }
+            const u32 first = thread % GATES, second = GATES + first;
+            const float factor = scale(row);
+            const float gated = sum(row, first) * factor + end.weights[first];
+            const float other = sum(row, second) * factor + end.weights[second];
             const u64 at = static_cast<u64>(row) * width + gate_at;
             static_cast<T*>(p.y)[at] = Number<T>::round(gate(p.gelu != 0, gated, other));
         }
         return;
     }
+    const u32 output = output_of<AFTER>(p, thread % OUTPUTS);
     u32 row = thread / OUTPUTS;
 #pragma unroll
     for (u32 i = 0; i * THREADS < ROWS * OUTPUTS; i++, row += THREADS / OUTPUTS) {
@@ -222,18 +266,20 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
         const u64 at = static_cast<u64>(row) * p.outputs + output;
         if constexpr (AFTER == After::STORE) {
             if (!there) continue;
+            const float y = sum(row, thread % OUTPUTS) * scale(row);
             if (p.out_f32 != 0)
-                static_cast<float*>(p.y)[at] = sum(row, thread % OUTPUTS);
+                static_cast<float*>(p.y)[at] = y;
             else
-                static_cast<T*>(p.y)[at] = Number<T>::round(sum(row, thread % OUTPUTS));
+                static_cast<T*>(p.y)[at] = Number<T>::round(y);
         } else {
             float added = 0.0f;
             if (there) {
-                added = ahead.residual[i] + (sum(row, thread % OUTPUTS) + ahead.bias);
+                const float bias = end.weights[thread % OUTPUTS];
+                added = end.residual[i * THREADS + thread] + (sum(row, thread % OUTPUTS) + bias);
                 p.residual[at] = added;
             }
             if (p.norm == nullptr) continue;
-            if (there) static_cast<T*>(p.y)[at] = Number<T>::round(added * ahead.norm);
+            if (there) static_cast<T*>(p.y)[at] = Number<T>::round(added * end.weights[OUTPUTS + thread % OUTPUTS]);
             float squares = added * added;
             for (u32 lanes = OUTPUTS / 2; lanes > 0; lanes /= 2) squares += shuffle_xor(squares, lanes);
             if (row < p.rows && thread % OUTPUTS == 0)

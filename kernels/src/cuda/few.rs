@@ -8,10 +8,12 @@ use crate::Activation;
 
 /// Maximum rows, for which weights are read once.
 pub const FEW: u32 = 32;
+const THREADS: u32 = 256;
 /// Outputs of a block.
 const OUTPUTS: u32 = 16;
-/// Eight warps, each with four turns of 64 inputs for 16 outputs, and the scale of each row.
-const SHARED_BYTES: u32 = 8 * 4 * 64 * OUTPUTS * 2 + FEW * 4;
+/// Eight warps, each with four turns of 64 inputs for 16 outputs, and behind them `End` of `product_few.cu`: two weights of
+/// each output, residuals of all rows, and each thread's sums of squares. Three blocks fit a multiprocessor.
+const SHARED_BYTES: u32 = 8 * 4 * 64 * OUTPUTS * 2 + 4 * (2 * OUTPUTS + FEW * OUTPUTS + FEW / 8 * THREADS);
 
 /// Names of a kernel for up to 8, 16 and 32 rows, in bf16 and in f16.
 type Names = [[&'static str; 2]; 3];
@@ -119,7 +121,7 @@ unsafe fn launch(
     let launch = Launch {
         kernel,
         grid: [blocks, 1, 1],
-        threads: 256,
+        threads: THREADS,
         shared_bytes: SHARED_BYTES,
         params: params.bytes(),
     };

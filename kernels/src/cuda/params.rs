@@ -153,10 +153,8 @@ pub struct FewParams {
     pub inputs: u32,
     pub outputs: u32,
     pub out_f32: u32,
-    pub shares: u32,
     pub epsilon: f32,
     pub gelu: u32,
-    pub unused: u32,
 }
 
 /// `SampleRow` of `sample.cu`.
@@ -223,7 +221,7 @@ params!(
     CopyParams = 5 * 8 + 2 * 4,
     FillParams = 3 * 8 + 2 * 4,
     ProductParams = 3 * 8 + 4 * 4,
-    FewParams = 8 * 8 + 8 * 4,
+    FewParams = 8 * 8 + 6 * 4,
     SampleParams = 5 * 8 + 2 * 4,
     SampleRow = 15 * 4,
 );

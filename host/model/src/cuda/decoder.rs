@@ -10,7 +10,7 @@ use infer_kernels::cuda::{
     AttentionParams, AttentionShape, Buffer, CopyParams, CudaError, Device, FewParams, KvWriteParams,
     NormParams, ProductKind, ProductParams, Type, add_norm, copy_blocks, decode, embed, fill_random,
     follow_draws, fuses, fuses_norms, gated, kv_write, prefill, product, product_add, product_gated,
-    product_scaled, shares,
+    product_scaled,
 };
 
 use super::buffers::Buffers;
@@ -278,7 +278,6 @@ impl DeviceDecoder {
             w: matrix.data.at(),
             y,
             squares: if scaled { self.buffers.squares.at() } else { 0 },
-            shares: shares(self.config.hidden as u32),
             epsilon: self.config.norm_epsilon,
             rows,
             inputs: matrix.inputs as u32,

@@ -110,7 +110,7 @@ pub(super) fn add_norm(
             }
             let normed: Vec<f32> =
                 sums.chunks(width).flat_map(|row| reference::rms_norm(row, &norm, EPSILON)).collect();
-            let next = Next { device, ty, rows, width, x: &handed_on, squares: &squares, count };
+            let next = Next { device, ty, rows, width, x: &handed_on, squares: &squares };
             next.scaled(&normed, random.size(1, effort.pick(100, 2_000)), random, &what)?;
             next.gated(&normed, random.size(1, effort.pick(50, 2_000)), random, &what)?;
         }
@@ -126,7 +126,6 @@ struct Next<'a> {
     width: usize,
     x: &'a Buffer,
     squares: &'a Buffer,
-    count: u32,
 }
 
 impl Next<'_> {
@@ -161,7 +160,6 @@ impl Next<'_> {
             w: matrix.at(),
             y: y.at(),
             squares: self.squares.at(),
-            shares: self.count,
             epsilon: EPSILON,
             rows: self.rows as u32,
             inputs: self.width as u32,
