@@ -5,7 +5,9 @@ use std::sync::Arc;
 use infer_cuda_emulator::Emulator;
 use infer_kernels::cuda::bench::{self, Cell, Extent, Line, ModelShape, Plan};
 use infer_kernels::cuda::checks::{self, Effort};
-use infer_kernels::cuda::{CudaErrorKind, Device, Driver, kernels_embedded};
+use infer_kernels::cuda::{
+    CudaErrorKind, Device, Driver, FEW, ProductKind, Switches, Type, fuses, kernels_embedded,
+};
 
 /// Seeds of shapes and of the order of threads.
 const SEEDS: u64 = 2;
@@ -138,6 +140,19 @@ fn the_benchmark_runs() {
     assert_eq!(tables[4].1, kernels.map(|kernel| format!("small {kernel}")));
     let last = lines.last().expect("some").to_string();
     assert!(last.starts_with("copies at the end ") && last.contains("GB/s, at the start "), "{last}");
+}
+
+#[test]
+fn products_include_what_surrounds_them_up_to_the_rows_that_the_vendors_library_takes() {
+    let Some(mut emulator) = Emulator::new(1) else { return };
+    let most = |device: &Emulator| {
+        (1..=2 * FEW).filter(|rows| fuses(device, Type::Bf16, ProductKind::Fastest, [*rows, 64])).max()
+    };
+    assert_eq!(most(&emulator), Some(FEW));
+    emulator.refuse_products();
+    assert_eq!(most(&emulator), Some(16));
+    emulator.switch(Switches { few_rows: 5, ..Switches::default() });
+    assert_eq!(most(&emulator), Some(5));
 }
 
 #[test]

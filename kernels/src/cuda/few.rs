@@ -29,11 +29,17 @@ macro_rules! names {
 }
 names!(STORE = "product_few", GATE = "product_gated", ADD = "product_add");
 
+/// Up to how many rows the fastest products are ours.
+pub(super) fn few_rows(device: &dyn Device) -> u32 {
+    let properties = device.properties();
+    if properties.vendor_products.is_some() { properties.switches.few_rows } else { FEW }
+}
+
 /// Whether `rows` rows of this width can be multiplied by [`product_scaled`] and [`product_gated`], instead of by
 /// [`super::product`] and the kernels around it.
 pub fn fuses(device: &dyn Device, ty: Type, kind: ProductKind, [rows, inputs]: [u32; 2]) -> bool {
-    let switches = &device.properties().switches;
-    switches.fused && kind == ProductKind::Fastest && rows <= switches.few_rows && has_fragments(ty, inputs)
+    let fused = device.properties().switches.fused;
+    fused && kind == ProductKind::Fastest && rows <= few_rows(device) && has_fragments(ty, inputs)
 }
 
 /// Whether residual sums and norms can be part of products, too ([`product_add`]). A row that still lacks the scale of

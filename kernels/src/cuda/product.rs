@@ -2,7 +2,7 @@
 
 use super::device::{Device, Launch, Type};
 use super::error::CudaError;
-use super::few::{FEW, has_fragments, product_scaled};
+use super::few::{FEW, few_rows, has_fragments, product_scaled};
 use super::params::{FewParams, Params, ProductParams};
 
 /// Maximum rows of the narrow tiles, which give the same bits as the large ones.
@@ -41,7 +41,7 @@ pub unsafe fn product(
     if rows == 0 {
         return Ok(());
     }
-    let vendor = wants_vendor(device.properties().switches.few_rows, ty, kind, rows);
+    let vendor = wants_vendor(few_rows(device), ty, kind, rows);
     // SAFETY: the caller's promise.
     if vendor && unsafe { device.vendor_product(ty, params) }? {
         return Ok(());
