@@ -62,110 +62,176 @@ pub(super) fn add_norm(
     effort: Effort,
     random: &mut Random,
 ) -> Result<String, String> {
-    let ty = Type::Bf16;
-    for case in 0..4 {
-        let (biased, last) = (case & 1 > 0, case == 3);
+    // With and without biases; without a next product; of rows so small that epsilon counts.
+    for (biased, last, size) in [
+        (false, false, 1.0),
+        (true, false, 1.0),
+        (true, true, 1.0),
+        (false, false, 1e-3),
+        (true, false, 1e-3),
+    ] {
         for rows in rows(random) {
-            // The stream's width is both the outputs of the sum and the inputs of the next products.
-            let [inputs, width] = [0; 2].map(|_| 8 * random.size(1, effort.pick(40, 500)));
-            let x = random.rounded(ty, rows * inputs);
-            let w = weights(random, ty, width, inputs);
-            let [bias, norm] = [0; 2].map(|_| random.rounded(Type::F32, width));
-            let residual: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x * 4.0).collect();
-            let (given, matrix) = (numbers(device, ty, &x)?, numbers(device, ty, &w)?);
-            let [biases, weight, stream] =
-                [&bias, &norm, &residual].map(|numbers_of| numbers(device, Type::F32, numbers_of));
-            let (biases, weight, stream) = (biases?, weight?, stream?);
-            let handed_on = poisoned(device, ty, rows * width)?;
-            let count = shares(width as u32);
-            let squares = poisoned(device, Type::F32, rows * count as usize)?;
-            let params = FewParams {
-                x: given.at(),
-                w: matrix.at(),
-                y: handed_on.at(),
-                bias: if biased { biases.at() } else { 0 },
-                residual: stream.at(),
-                norm: if last { 0 } else { weight.at() },
-                shares_out: squares.at(),
-                rows: rows as u32,
-                inputs: inputs as u32,
-                outputs: width as u32,
-                ..FewParams::default()
-            };
-            // SAFETY: shapes as allocated.
-            unsafe { product_add(device.as_ref(), ty, &params) }.map_err(said)?;
-            let what = format!("{rows} x {width} x {inputs}, case {case}");
-            let mut sums = reference::matmul(&x, &w, inputs);
-            for (i, (sum, before)) in sums.iter_mut().zip(&residual).enumerate() {
-                *sum += before + if biased { bias[i % width] } else { 0.0 };
-            }
-            let got = stream.read_numbers(Type::F32, rows * width).map_err(said)?;
-            close(&got, &sums, width, 1e-5, &format!("{what}, residual"))?;
-            if last {
-                let untouched = handed_on.read_numbers(ty, rows * width).map_err(said)?;
-                if untouched.iter().any(|x| !x.is_nan()) {
-                    return Err(format!("{what}: inputs of a next product although there is none"));
+            let layer = Layer::new(effort, random, biased, last, size);
+            let x = random.rounded(TYPE, rows * layer.inputs);
+            let stream: Vec<f32> =
+                random.numbers(rows * layer.width).into_iter().map(|x| x * 4.0 * size).collect();
+            let got = layer.run(device, &x, &stream)?;
+            let what = format!("{rows} x {} x {}, biased: {biased}, size {size}", layer.width, layer.inputs);
+            layer.compare(&got, &x, &stream, &what)?;
+            let row = random.size(0, rows - 1);
+            let of = |all: &[f32]| all[row * all.len() / rows..(row + 1) * all.len() / rows].to_vec();
+            let alone = layer.run(device, &of(&x), &of(&stream))?;
+            for ((name, all), (_, alone)) in got.named().into_iter().zip(alone.named()) {
+                let bits = |numbers: &[f32]| -> Vec<u32> { numbers.iter().map(|x| x.to_bits()).collect() };
+                if bits(&of(all)) != bits(alone) {
+                    return Err(format!("{what}: row {row} has other {name} alone"));
                 }
-                continue;
             }
-            let normed: Vec<f32> =
-                sums.chunks(width).flat_map(|row| reference::rms_norm(row, &norm, EPSILON)).collect();
-            let next = Next { device, ty, rows, width, x: &handed_on, squares: &squares };
-            next.scaled(&normed, random.size(1, effort.pick(100, 2_000)), random, &what)?;
-            next.gated(&normed, random.size(1, effort.pick(50, 2_000)), random, &what)?;
         }
     }
-    Ok("bf16, 1 to 32 rows, with and without bias, products that scale, and the last one".to_owned())
+    Ok("bf16, 1 to 32 rows, with and without bias, products that scale, small rows, and the last one"
+        .to_owned())
 }
 
-/// Products whose inputs lack the scale of their norm.
-struct Next<'a> {
-    device: &'a Arc<dyn Device>,
-    ty: Type,
-    rows: usize,
+const TYPE: Type = Type::Bf16;
+
+/// A projection into the residual stream, the norm after it, and two products of its outputs.
+struct Layer {
+    inputs: usize,
     width: usize,
-    x: &'a Buffer,
-    squares: &'a Buffer,
+    weights: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    /// `None`: nothing comes after it.
+    norm: Option<Vec<f32>>,
+    outputs: usize,
+    next: Vec<f32>,
+    gates: usize,
+    gate_up: Vec<f32>,
+    gate_bias: Option<Vec<f32>>,
 }
 
-impl Next<'_> {
-    fn scaled(&self, normed: &[f32], outputs: usize, random: &mut Random, what: &str) -> Result<(), String> {
-        let w = weights(random, self.ty, outputs, self.width);
-        let matrix = numbers(self.device, self.ty, &w)?;
-        let y = poisoned(self.device, self.ty, self.rows * outputs)?;
-        let params = self.params(&matrix, &y, outputs);
-        // SAFETY: shapes as allocated.
-        unsafe { product_scaled(self.device.as_ref(), self.ty, &params) }.map_err(said)?;
-        let got = y.read_numbers(self.ty, self.rows * outputs).map_err(said)?;
-        let want = reference::matmul(normed, &w, self.width);
-        near(&got, &want, outputs, self.ty, &format!("{what}, {outputs} outputs"))
-    }
+/// What a [`Layer`]'s products write, in rows.
+struct Written {
+    stream: Vec<f32>,
+    handed_on: Vec<f32>,
+    shares: Vec<f32>,
+    scaled: Vec<f32>,
+    gated: Vec<f32>,
+}
 
-    fn gated(&self, normed: &[f32], width: usize, random: &mut Random, what: &str) -> Result<(), String> {
-        let w = weights(random, self.ty, 2 * width, self.width);
-        let matrix = numbers(self.device, self.ty, &w)?;
-        let y = poisoned(self.device, self.ty, self.rows * width)?;
-        let params = self.params(&matrix, &y, 2 * width);
-        let activation = Activation::Silu;
-        // SAFETY: shapes as allocated.
-        unsafe { product_gated(self.device.as_ref(), self.ty, activation, &params) }.map_err(said)?;
-        let got = y.read_numbers(self.ty, self.rows * width).map_err(said)?;
-        let want = gates(activation, normed, &w, None, [self.width, width]);
-        near(&got, &want, width, self.ty, &format!("{what}, {width} gates"))
+impl Written {
+    fn named(&self) -> [(&'static str, &[f32]); 5] {
+        [
+            ("residuals", &self.stream),
+            ("inputs of the next product", &self.handed_on),
+            ("squares", &self.shares),
+            ("scaled outputs", &self.scaled),
+            ("gates", &self.gated),
+        ]
     }
+}
 
-    fn params(&self, matrix: &Buffer, y: &Buffer, outputs: usize) -> FewParams {
-        FewParams {
-            x: self.x.at(),
-            w: matrix.at(),
-            y: y.at(),
-            squares: self.squares.at(),
-            epsilon: EPSILON,
-            rows: self.rows as u32,
-            inputs: self.width as u32,
-            outputs: outputs as u32,
-            ..FewParams::default()
+impl Layer {
+    /// `size`: of the projection's outputs and biases.
+    fn new(effort: Effort, random: &mut Random, biased: bool, last: bool, size: f32) -> Self {
+        // The stream's width is both the outputs of the sum and the inputs of the next products.
+        let [inputs, width] = [0; 2].map(|_| 8 * random.size(1, effort.pick(40, 500)));
+        let [outputs, gates] = [100, 50].map(|quick| random.size(1, effort.pick(quick, 2_000)));
+        let small = |numbers: Vec<f32>| numbers.into_iter().map(|x| rounded(TYPE, x * size)).collect();
+        Self {
+            inputs,
+            width,
+            weights: small(weights(random, TYPE, width, inputs)),
+            bias: biased.then(|| small(random.numbers(width))),
+            norm: (!last).then(|| random.numbers(width)),
+            outputs,
+            next: weights(random, TYPE, outputs, width),
+            gates,
+            gate_up: weights(random, TYPE, 2 * gates, width),
+            gate_bias: biased.then(|| random.numbers(2 * gates)),
         }
+    }
+
+    fn run(&self, device: &Arc<dyn Device>, x: &[f32], stream: &[f32]) -> Result<Written, String> {
+        let rows = x.len() / self.inputs;
+        let optional = |given: &Option<Vec<f32>>| {
+            given.as_ref().map(|given| numbers(device, Type::F32, given)).transpose()
+        };
+        let at = |given: &Option<Buffer>| given.as_ref().map_or(0, Buffer::at);
+        let read = |buffer: &Buffer, ty, count| buffer.read_numbers(ty, count).map_err(said);
+        let (x, matrix) = (numbers(device, TYPE, x)?, numbers(device, TYPE, &self.weights)?);
+        let (bias, norm) = (optional(&self.bias)?, optional(&self.norm)?);
+        let stream = numbers(device, Type::F32, stream)?;
+        let handed_on = poisoned(device, TYPE, rows * self.width)?;
+        let count = rows * shares(self.width as u32) as usize;
+        let squares = poisoned(device, Type::F32, count)?;
+        let params = FewParams {
+            x: x.at(),
+            w: matrix.at(),
+            y: handed_on.at(),
+            bias: at(&bias),
+            residual: stream.at(),
+            norm: at(&norm),
+            shares_out: squares.at(),
+            rows: rows as u32,
+            inputs: self.inputs as u32,
+            outputs: self.width as u32,
+            ..FewParams::default()
+        };
+        // SAFETY: shapes as allocated.
+        unsafe { product_add(device.as_ref(), TYPE, &params) }.map_err(said)?;
+        let mut written = Written {
+            stream: read(&stream, Type::F32, rows * self.width)?,
+            handed_on: read(&handed_on, TYPE, rows * self.width)?,
+            shares: read(&squares, Type::F32, count)?,
+            scaled: Vec::new(),
+            gated: Vec::new(),
+        };
+        if self.norm.is_none() {
+            return Ok(written);
+        }
+        let next = FewParams {
+            x: handed_on.at(),
+            squares: squares.at(),
+            epsilon: EPSILON,
+            rows: rows as u32,
+            inputs: self.width as u32,
+            ..FewParams::default()
+        };
+        let (matrix, y) = (numbers(device, TYPE, &self.next)?, poisoned(device, TYPE, rows * self.outputs)?);
+        let params = FewParams { w: matrix.at(), y: y.at(), outputs: self.outputs as u32, ..next };
+        // SAFETY: shapes as allocated.
+        unsafe { product_scaled(device.as_ref(), TYPE, &params) }.map_err(said)?;
+        written.scaled = read(&y, TYPE, rows * self.outputs)?;
+        let (matrix, y) = (numbers(device, TYPE, &self.gate_up)?, poisoned(device, TYPE, rows * self.gates)?);
+        let bias = optional(&self.gate_bias)?;
+        let outputs = 2 * self.gates as u32;
+        let params = FewParams { w: matrix.at(), y: y.at(), bias: at(&bias), outputs, ..next };
+        // SAFETY: shapes as allocated.
+        unsafe { product_gated(device.as_ref(), TYPE, Activation::Silu, &params) }.map_err(said)?;
+        written.gated = read(&y, TYPE, rows * self.gates)?;
+        Ok(written)
+    }
+
+    fn compare(&self, got: &Written, x: &[f32], stream: &[f32], what: &str) -> Result<(), String> {
+        let mut sums = reference::matmul(x, &self.weights, self.inputs);
+        for (i, (sum, before)) in sums.iter_mut().zip(stream).enumerate() {
+            *sum += before + self.bias.as_ref().map_or(0.0, |bias| bias[i % self.width]);
+        }
+        close(&got.stream, &sums, self.width, 1e-5, &format!("{what}, residual"))?;
+        let Some(norm) = &self.norm else {
+            let untouched = got.handed_on.iter().chain(&got.shares).all(|x| x.is_nan());
+            return untouched.then_some(()).ok_or_else(|| {
+                format!("{what}: inputs or squares for a next product although there is none")
+            });
+        };
+        let normed: Vec<f32> =
+            sums.chunks(self.width).flat_map(|row| reference::rms_norm(row, norm, EPSILON)).collect();
+        let want = reference::matmul(&normed, &self.next, self.width);
+        near(&got.scaled, &want, self.outputs, TYPE, &format!("{what}, {} outputs", self.outputs))?;
+        let shape = [self.width, self.gates];
+        let want = gates(Activation::Silu, &normed, &self.gate_up, self.gate_bias.as_deref(), shape);
+        near(&got.gated, &want, self.gates, TYPE, &format!("{what}, {} gates", self.gates))
     }
 }
 
