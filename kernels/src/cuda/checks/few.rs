@@ -62,21 +62,21 @@ pub(super) fn add_norm(
     effort: Effort,
     random: &mut Random,
 ) -> Result<String, String> {
-    // With and without biases; without a next product; of rows so small that epsilon counts.
-    for (biased, last, size) in [
-        (false, false, 1.0),
-        (true, false, 1.0),
-        (true, true, 1.0),
-        (false, false, 1e-3),
-        (true, false, 1e-3),
+    let small = Case { size: 1e-3, ..Case::USUAL };
+    for case in [
+        Case::USUAL,
+        Case { biased: true, ..Case::USUAL },
+        Case { biased: true, last: true, ..Case::USUAL },
+        Case { wide: true, ..small },
+        Case { biased: true, ..small },
     ] {
         for rows in rows(random) {
-            let layer = Layer::new(effort, random, biased, last, size);
+            let layer = Layer::new(effort, random, &case);
             let x = random.rounded(TYPE, rows * layer.inputs);
             let stream: Vec<f32> =
-                random.numbers(rows * layer.width).into_iter().map(|x| x * 4.0 * size).collect();
+                random.numbers(rows * layer.width).into_iter().map(|x| x * 4.0 * case.size).collect();
             let got = layer.run(device, &x, &stream)?;
-            let what = format!("{rows} x {} x {}, biased: {biased}, size {size}", layer.width, layer.inputs);
+            let what = format!("{rows} x {} x {}, {case:?}", layer.width, layer.inputs);
             layer.compare(&got, &x, &stream, &what)?;
             let row = random.size(0, rows - 1);
             let of = |all: &[f32]| all[row * all.len() / rows..(row + 1) * all.len() / rows].to_vec();
@@ -94,6 +94,22 @@ pub(super) fn add_norm(
 }
 
 const TYPE: Type = Type::Bf16;
+
+#[derive(Debug)]
+struct Case {
+    /// The sum and the gates have biases.
+    biased: bool,
+    /// Nothing comes next.
+    last: bool,
+    /// So many inputs of the next products that shares of squares of 32 rows are not read at once.
+    wide: bool,
+    /// Of the numbers that are added up. If they are small, epsilon counts.
+    size: f32,
+}
+
+impl Case {
+    const USUAL: Self = Self { biased: false, last: false, wide: false, size: 1.0 };
+}
 
 /// A projection into the residual stream, the norm after it, and two products of its outputs.
 struct Layer {
@@ -132,10 +148,11 @@ impl Written {
 }
 
 impl Layer {
-    /// `size`: of the projection's outputs and biases.
-    fn new(effort: Effort, random: &mut Random, biased: bool, last: bool, size: f32) -> Self {
+    fn new(effort: Effort, random: &mut Random, case: &Case) -> Self {
+        let Case { biased, last, wide, size } = *case;
         // The stream's width is both the outputs of the sum and the inputs of the next products.
         let [inputs, width] = [0; 2].map(|_| 8 * random.size(1, effort.pick(40, 500)));
+        let width = if wide { width + 2_048 } else { width };
         let [outputs, gates] = [100, 50].map(|quick| random.size(1, effort.pick(quick, 2_000)));
         let small = |numbers: Vec<f32>| numbers.into_iter().map(|x| rounded(TYPE, x * size)).collect();
         Self {
@@ -198,11 +215,14 @@ impl Layer {
             inputs: self.width as u32,
             ..FewParams::default()
         };
-        let (matrix, y) = (numbers(device, TYPE, &self.next)?, poisoned(device, TYPE, rows * self.outputs)?);
-        let params = FewParams { w: matrix.at(), y: y.at(), outputs: self.outputs as u32, ..next };
+        let (matrix, y) =
+            (numbers(device, TYPE, &self.next)?, poisoned(device, Type::F32, rows * self.outputs)?);
+        // In f32, which shows the last bits of the scale.
+        let outputs = self.outputs as u32;
+        let params = FewParams { w: matrix.at(), y: y.at(), outputs, out_f32: 1, ..next };
         // SAFETY: shapes as allocated.
         unsafe { product_scaled(device.as_ref(), TYPE, &params) }.map_err(said)?;
-        written.scaled = read(&y, TYPE, rows * self.outputs)?;
+        written.scaled = read(&y, Type::F32, rows * self.outputs)?;
         let (matrix, y) = (numbers(device, TYPE, &self.gate_up)?, poisoned(device, TYPE, rows * self.gates)?);
         let bias = optional(&self.gate_bias)?;
         let outputs = 2 * self.gates as u32;
