@@ -1,22 +1,21 @@
 //! One forward pass as launches: the same operations as the CPU's decoder, ordered so that neighbouring ones can be fused.
 //!
 //! With many rows, a norm adds the projection before it to the residual stream. With few, where the time of a step is that
-//! of reading weights plus starting kernels, products do what surrounds them if they can (`Fusion`).
+//! of reading weights plus starting kernels, products do what surrounds them if they can (`fused.rs`).
 #![allow(unsafe_code, reason = "kernel launches; see the SAFETY lines")]
 
 use std::sync::Arc;
 
 use infer_kernels::cuda::{
-    AttentionParams, AttentionShape, Buffer, CopyParams, CudaError, Device, FewParams, KvWriteParams,
-    NormParams, ProductKind, ProductParams, Type, add_norm, copy_blocks, decode, embed, fill_random,
-    follow_draws, fuses, fuses_norms, gated, kv_write, prefill, product, product_add, product_gated,
-    product_scaled,
+    AttentionParams, AttentionShape, CopyParams, CudaError, Device, KvWriteParams, NormParams, ProductKind,
+    ProductParams, Type, add_norm, copy_blocks, decode, embed, fill_random, follow_draws, kv_write, prefill,
+    product,
 };
 
 use super::buffers::Buffers;
 use super::layout::partition;
 use super::plan::Plan;
-use super::weights::{DeviceLayer, DeviceLinear, DeviceMatrix, DeviceWeights, address};
+use super::weights::{DeviceLayer, DeviceMatrix, DeviceWeights, address};
 use super::{DeviceModel, DeviceOptions, shape};
 use crate::config::ModelConfig;
 
@@ -25,19 +24,10 @@ pub(super) struct DeviceDecoder {
     pub config: ModelConfig,
     pub device: Arc<dyn Device>,
     pub buffers: Buffers,
-    ty: Type,
+    pub ty: Type,
     weights: Arc<DeviceWeights>,
     shape: AttentionShape,
     options: DeviceOptions,
-}
-
-/// What the products of a step do beside multiplying.
-#[derive(Clone, Copy)]
-struct Fusion {
-    /// Activations.
-    gates: bool,
-    /// Sums into the residual stream, and norms.
-    norms: bool,
 }
 
 impl DeviceDecoder {
@@ -108,9 +98,10 @@ impl DeviceDecoder {
                 self.norm(&self.after(before, layer.input_norm.at()), rows)?;
             }
             let qkv = [buffers.normed.at(), buffers.qkv.at()];
-            match fusion.norms && !first {
-                true => self.scaled(&layer.qkv, qkv, rows)?,
-                false => self.product(&layer.qkv.matrix, qkv, rows, false)?,
+            if fusion.norms && !first {
+                self.scaled(&layer.qkv.matrix, qkv, rows)?;
+            } else {
+                self.product(&layer.qkv.matrix, qkv, rows, false)?;
             }
             self.attention(index, layer, plan)?;
             if fusion.norms {
@@ -217,75 +208,6 @@ impl DeviceDecoder {
         Ok(())
     }
 
-    /// The feed-forward layer up to its activations.
-    fn gates(&self, layer: &DeviceLayer, rows: u32, fusion: Fusion) -> Result<(), CudaError> {
-        let (config, buffers) = (&self.config, &self.buffers);
-        let device = self.device.as_ref();
-        let bias = address(&layer.gate_up.bias);
-        if fusion.gates {
-            let places = [buffers.normed.at(), buffers.gated.at()];
-            let params = FewParams { bias, ..self.few(&layer.gate_up.matrix, places, rows, fusion.norms) };
-            // SAFETY: as for `product`; the output is half as wide.
-            return unsafe { product_gated(device, self.ty, config.activation, &params) };
-        }
-        self.product(&layer.gate_up.matrix, [buffers.normed.at(), buffers.gate_up.at()], rows, false)?;
-        let places = [buffers.gate_up.at(), bias, buffers.gated.at()];
-        // SAFETY: both buffers have room for `max_tokens`.
-        unsafe { gated(device, self.ty, config.activation, places, config.intermediate as u32, rows) }
-    }
-
-    /// What products of this many rows include.
-    fn fusion(&self, rows: u32) -> Fusion {
-        let ModelConfig { hidden, intermediate, output_norms, .. } = self.config;
-        let fuses = |inputs: usize| fuses(self.device.as_ref(), self.ty, self.kind(), [rows, inputs as u32]);
-        let gates = fuses(hidden);
-        let back = fuses(self.config.q_width()) && fuses(intermediate);
-        Fusion { gates, norms: gates && back && !output_norms && fuses_norms(self.ty) }
-    }
-
-    /// A product whose inputs lack the scale of their norm.
-    fn scaled(&self, linear: &DeviceLinear, places: [u64; 2], rows: u32) -> Result<(), CudaError> {
-        // SAFETY: as for `product`.
-        unsafe {
-            product_scaled(self.device.as_ref(), self.ty, &self.few(&linear.matrix, places, rows, true))
-        }
-    }
-
-    /// A product into the residual stream, whose norm the next product completes.
-    fn add(
-        &self,
-        linear: &DeviceLinear,
-        x: &Buffer,
-        norm: Option<&Buffer>,
-        rows: u32,
-    ) -> Result<(), CudaError> {
-        let buffers = &self.buffers;
-        let params = FewParams {
-            bias: address(&linear.bias),
-            residual: buffers.residual.at(),
-            norm: norm.map_or(0, Buffer::at),
-            shares_out: buffers.squares.at(),
-            ..self.few(&linear.matrix, [x.at(), buffers.normed.at()], rows, false)
-        };
-        // SAFETY: as for `product`; there is room for the shares of as many rows as are fused.
-        unsafe { product_add(self.device.as_ref(), self.ty, &params) }
-    }
-
-    /// `scaled`: the inputs are of the residual stream and lack the scale of their norm.
-    fn few(&self, matrix: &DeviceMatrix, [x, y]: [u64; 2], rows: u32, scaled: bool) -> FewParams {
-        FewParams {
-            x,
-            w: matrix.data.at(),
-            y,
-            squares: if scaled { self.buffers.squares.at() } else { 0 },
-            epsilon: self.config.norm_epsilon,
-            rows,
-            inputs: matrix.inputs as u32,
-            outputs: matrix.outputs as u32,
-            ..FewParams::default()
-        }
-    }
-
     /// A norm of the residual stream alone.
     fn plain_norm(&self, weight: u64) -> NormParams {
         NormParams {
@@ -315,12 +237,12 @@ impl DeviceDecoder {
         unsafe { add_norm(self.device.as_ref(), self.ty, norm, rows) }
     }
 
-    fn kind(&self) -> ProductKind {
+    pub(super) fn kind(&self) -> ProductKind {
         if self.options.deterministic { ProductKind::RowByRow } else { ProductKind::Fastest }
     }
 
     /// The product without the bias, which the next kernel adds.
-    fn product(
+    pub(super) fn product(
         &self,
         matrix: &DeviceMatrix,
         [x, y]: [u64; 2],

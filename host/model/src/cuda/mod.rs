@@ -11,6 +11,7 @@ pub mod checks;
 mod decoder;
 mod drawing;
 mod executor;
+mod fused;
 mod layout;
 mod plan;
 mod step;

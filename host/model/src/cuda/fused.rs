@@ -1,0 +1,89 @@
+//! What surrounds the products of a step with few rows, computed by these products: sums into the residual stream, norms
+//! and gates (`product_few.cu`). The order of operations is the decoder's, which also has a way without each of these.
+#![allow(unsafe_code, reason = "kernel launches; see the SAFETY lines")]
+
+use infer_kernels::cuda::{
+    Buffer, CudaError, FewParams, fuses, fuses_norms, gated, product_add, product_gated, product_scaled,
+};
+
+use super::decoder::DeviceDecoder;
+use super::weights::{DeviceLayer, DeviceLinear, DeviceMatrix, address};
+use crate::config::ModelConfig;
+
+/// What the products of a step do beside multiplying.
+#[derive(Clone, Copy)]
+pub(super) struct Fusion {
+    /// Activations.
+    pub gates: bool,
+    /// Sums into the residual stream, and norms.
+    pub norms: bool,
+}
+
+impl DeviceDecoder {
+    /// What products of this many rows include.
+    pub(super) fn fusion(&self, rows: u32) -> Fusion {
+        let ModelConfig { hidden, intermediate, output_norms, .. } = self.config;
+        let fuses = |inputs: usize| fuses(self.device.as_ref(), self.ty, self.kind(), [rows, inputs as u32]);
+        let gates = fuses(hidden);
+        let back = fuses(self.config.q_width()) && fuses(intermediate);
+        Fusion { gates, norms: gates && back && !output_norms && fuses_norms(self.ty) }
+    }
+
+    /// A product whose inputs lack the scale of their norm.
+    pub(super) fn scaled(&self, matrix: &DeviceMatrix, places: [u64; 2], rows: u32) -> Result<(), CudaError> {
+        // SAFETY: as for `product`.
+        unsafe { product_scaled(self.device.as_ref(), self.ty, &self.few(matrix, places, rows, true)) }
+    }
+
+    /// A product into the residual stream, whose norm the next product completes.
+    pub(super) fn add(
+        &self,
+        linear: &DeviceLinear,
+        x: &Buffer,
+        norm: Option<&Buffer>,
+        rows: u32,
+    ) -> Result<(), CudaError> {
+        let buffers = &self.buffers;
+        let params = FewParams {
+            bias: address(&linear.bias),
+            residual: buffers.residual.at(),
+            norm: norm.map_or(0, Buffer::at),
+            shares_out: buffers.squares.at(),
+            ..self.few(&linear.matrix, [x.at(), buffers.normed.at()], rows, false)
+        };
+        // SAFETY: as for `product`; there is room for the shares of as many rows as are fused.
+        unsafe { product_add(self.device.as_ref(), self.ty, &params) }
+    }
+
+    /// The feed-forward layer up to its activations.
+    pub(super) fn gates(&self, layer: &DeviceLayer, rows: u32, fusion: Fusion) -> Result<(), CudaError> {
+        let (config, buffers) = (&self.config, &self.buffers);
+        let device = self.device.as_ref();
+        let bias = address(&layer.gate_up.bias);
+        if fusion.gates {
+            let places = [buffers.normed.at(), buffers.gated.at()];
+            let params = FewParams { bias, ..self.few(&layer.gate_up.matrix, places, rows, fusion.norms) };
+            // SAFETY: as for `product`; the output is half as wide.
+            return unsafe { product_gated(device, self.ty, config.activation, &params) };
+        }
+        self.product(&layer.gate_up.matrix, [buffers.normed.at(), buffers.gate_up.at()], rows, false)?;
+        let places = [buffers.gate_up.at(), bias, buffers.gated.at()];
+        // SAFETY: both buffers have room for `max_tokens`.
+        unsafe { gated(device, self.ty, config.activation, places, config.intermediate as u32, rows) }
+    }
+
+    /// `scaled`: the inputs are of the residual stream and lack the scale of their norm.
+    fn few(&self, matrix: &DeviceMatrix, [x, y]: [u64; 2], rows: u32, scaled: bool) -> FewParams {
+        FewParams {
+            x,
+            w: matrix.data.at(),
+            y,
+            squares: if scaled { self.buffers.squares.at() } else { 0 },
+            epsilon: self.config.norm_epsilon,
+            rows,
+            inputs: matrix.inputs as u32,
+            outputs: matrix.outputs as u32,
+            ..FewParams::default()
+        }
+    }
+}
