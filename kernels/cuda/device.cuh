@@ -281,7 +281,7 @@ DEVICE float tanh_fast(float x) { return 1.0f - 2.0f * reciprocal_fast(1.0f + ex
 DEVICE float gate(bool gelu, float x, float y) {
     // Both are x * sigmoid(g(x)).
     const float inner = gelu ? 1.5957691216f * (x + 0.044715f * x * x * x) : x;
-    return x / (1.0f + exp2_fast(-inner * LOG2_E)) * y;
+    return x * reciprocal_fast(1.0f + exp2_fast(-inner * LOG2_E)) * y;
 }
 
 // Sum over a warp, in a fixed order; every lane gets it.
