@@ -65,7 +65,9 @@ pub(super) fn form(
     batch: &Batch,
 ) -> PrefillForm {
     let tokens = most.tokens(shape);
-    let tiles: u32 = batch.rows.iter().map(|row| row.token_len.div_ceil(tokens)).sum();
+    // Single tokens attend one by one, or are alone in a block of any form.
+    let prompts = batch.rows.iter().filter(|row| row.token_len > 1);
+    let tiles: u32 = prompts.map(|row| row.token_len.div_ceil(tokens)).sum();
     let enough = tiles * shape.kv_heads >= 2 * multiprocessors;
     PrefillForm::least(shape).filter(|_| !enough).unwrap_or(most)
 }
@@ -223,7 +225,8 @@ mod tests {
         assert_eq!(of_lengths(Rows128, &[512]), Rows64);
         assert_eq!(of_lengths(Rows128, &[32 * 32]), Rows64);
         assert_eq!(of_lengths(Rows128, &[32 * 32 + 1]), Rows128);
-        assert_eq!(of_lengths(Rows128, &[512, 512, 1]), Rows128);
+        assert_eq!(of_lengths(Rows128, &[512, 513]), Rows128);
+        assert_eq!(of_lengths(Rows128, &[512, 512, 1]), Rows64);
         assert_eq!(of_lengths(Rows64, &[4_096]), Rows64);
     }
 
