@@ -16,7 +16,7 @@
 // weights then need a transpose); the next tiles in registers (126 + 64, two blocks); three stages (two blocks).
 // Estimated, not measured: at 128 dimensions three blocks fit a multiprocessor (71 KB each), 12 warps with 12 to 16 KB
 // in flight, 144 KB at least; at 64 dimensions four with 24 KB, at 256 three with 32 KB. An H200 needs 40 to 48 KB
-// (product.cu). A warp's own chain for a tile (8 dependent products of keys, two shuffles, 8 KB) is some 800 clocks, so
+// (product_few.cu). A warp's own chain for a tile (8 dependent products of keys, two shuffles, 8 KB) is some 800 clocks, so
 // 12 warps could consume 120 bytes a clock, of which memory delivers 13 (H100).
 // Measurements: not yet measured on a device.
 // Registers and spills: README.md. Limit: memory bandwidth (each key and value is read once).
