@@ -29,6 +29,8 @@ pub enum ModelErrorKind {
     Unsupported,
     /// A file that can't be read.
     Io,
+    /// The device that was to hold the model.
+    Device,
 }
 
 impl ModelError {
@@ -77,6 +79,7 @@ impl fmt::Display for ModelErrorKind {
             Self::Template => "chat template",
             Self::Unsupported => "unsupported",
             Self::Io => "file",
+            Self::Device => "the device",
         })
     }
 }

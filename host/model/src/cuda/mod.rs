@@ -23,7 +23,7 @@ use infer_core::{DeviceFault, DeviceFaultKind};
 use infer_kernels::cuda::{AttentionShape, CudaError, CudaErrorKind, Device, Type};
 
 use crate::config::ModelConfig;
-use crate::error::ModelError;
+use crate::error::{ModelError, ModelErrorKind};
 use crate::{DType, Model};
 
 pub use executor::DeviceExecutor;
@@ -165,7 +165,7 @@ fn unfit(error: CudaError) -> ModelError {
 /// An error with advice if memory ran out.
 fn refused(error: &CudaError, advice: &str) -> ModelError {
     let advice = if error.kind == CudaErrorKind::OutOfMemory { advice } else { "" };
-    ModelError::unsupported(format!("the device: {error}{advice}"))
+    ModelError::new(ModelErrorKind::Device, format!("{error}{advice}"))
 }
 
 /// The fault of a failed step.

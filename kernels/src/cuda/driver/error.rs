@@ -10,7 +10,15 @@ use crate::cuda::error::{CudaError, CudaErrorKind};
 
 /// What failed, and with which of the driver's error codes.
 pub(super) fn fault(what: &str, error: DriverError) -> CudaError {
-    CudaError { kind: kind(error.0), message: format!("{what}: {error:?}") }
+    CudaError { kind: kind(error.0), message: format!("{what}: {}", described(error)) }
+}
+
+/// The driver's own words for an error and its code, if it knows the code.
+fn described(error: DriverError) -> String {
+    match error.error_string() {
+        Ok(words) => format!("{} ({:?})", words.to_string_lossy(), error.0),
+        Err(_) => format!("{:?}", error.0),
+    }
 }
 
 fn kind(code: sys::CUresult) -> CudaErrorKind {
@@ -45,7 +53,7 @@ pub(super) fn no_gpu(error: DriverError) -> CudaError {
              from LD_LIBRARY_PATH and INFER_CUDA_LIB"
                 .to_owned()
         }
-        _ => format!("the NVIDIA driver reports no GPU ({error:?})"),
+        _ => format!("the NVIDIA driver reports no GPU: {}", described(error)),
     };
     CudaError { kind: CudaErrorKind::NoDevice, message }
 }

@@ -119,11 +119,14 @@ impl Driver {
         let multiprocessors = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let context = Context::retain(device).map_err(wrong("no context"))?;
         context.bind().map_err(wrong("no context"))?;
-        let stream =
-            result::stream::create(result::stream::StreamKind::NonBlocking).map_err(wrong("no stream"))?;
         // SAFETY: the image is as long as it records, and the driver copies it.
         let module = unsafe { result::module::load_data(image.as_ptr().cast()) }
             .map_err(|error| unloadable(switches.image.as_deref(), error))?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(|error| {
+            // SAFETY: loaded above and not used by anything.
+            let _ = unsafe { result::module::unload(module) };
+            fault("no stream", error)
+        })?;
         let mut driver = Self {
             session: Arc::new(Session::new(stream, module, context)),
             functions: Mutex::default(),
@@ -407,7 +410,7 @@ impl Device for Driver {
         self.bind()?;
         // SAFETY: the stream lives as long as this.
         unsafe { result::stream::synchronize(self.session.stream) }
-            .map_err(|error| fault("the device", error))
+            .map_err(|error| fault("waiting for its work", error))
     }
 
     fn time_us(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<f64, CudaError> {

@@ -121,7 +121,8 @@ impl Mark for DriverMark {
     fn wait(&self) -> Result<(), CudaError> {
         self.session.bind()?;
         // SAFETY: as above.
-        unsafe { result::event::synchronize(self.event) }.map_err(|error| fault("the device", error))
+        unsafe { result::event::synchronize(self.event) }
+            .map_err(|error| fault("waiting for its work", error))
     }
 }
 
