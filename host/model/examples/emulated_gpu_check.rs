@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use infer_cuda_emulator::Emulator;
 use infer_kernels::cuda::Device;
-use infer_model::cuda::checks;
+use infer_model::cuda::checks::{self, Scope};
 
 fn main() -> ExitCode {
     let Some(device) = Emulator::new(7) else {
@@ -16,7 +16,8 @@ fn main() -> ExitCode {
     };
     let device: Arc<dyn Device> = Arc::new(device);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
-    match checks::run(&device, 1, Some(&golden), &mut |line| println!("{line}")) {
+    let scope = Scope { seeds: 1, golden: Some(&golden), only: &[] };
+    match checks::run(&device, scope, &mut |line| println!("{line}")) {
         Ok(()) => ExitCode::SUCCESS,
         Err(wrong) => {
             eprintln!("{wrong}");

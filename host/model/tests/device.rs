@@ -183,7 +183,7 @@ fn report_ends_at_a_fault_that_leaves_the_device_unusable() {
     let device: Arc<dyn Device> = device;
     let mut lines = Vec::new();
     let mut say = |line| lines.push(line);
-    let mut report = Report::new(&device, &mut say);
+    let mut report = Report::new(&device, &[], &mut say);
     report.check("first", || Err("differs".to_owned()));
     report.check("second", || {
         let buffer = Buffer::new(&device, 16).map_err(|error| error.message)?;

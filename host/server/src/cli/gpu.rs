@@ -24,12 +24,15 @@ pub struct CheckArgs {
     /// Directory of golden checkpoints
     #[arg(long, value_name = "DIR")]
     golden: Option<PathBuf>,
+    /// Only checks whose name contains this; may be repeated
+    #[arg(long, value_name = "WORDS", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    only: Vec<String>,
 }
 
 /// Checks the GPU.
 pub fn check(args: CheckArgs) -> Result<(), Failure> {
     crate::log::start("info")?;
-    gpu_check(args.device, args.seeds, args.golden.as_deref()).map_err(Failure::Failed)
+    gpu_check(args.device, args.seeds, args.golden.as_deref(), &args.only).map_err(Failure::Failed)
 }
 
 fn cuda(text: &str) -> Result<u32, String> {

@@ -31,22 +31,27 @@ const MODEL_CHECKS: [(&str, ModelCheck); 4] = [
     ("memory runs out", memory_runs_out),
 ];
 
-/// Runs every kernel check with `seeds` seeds, then, given the directory of golden checkpoints, whole models. A line per
-/// check goes to `say`.
+/// What to check.
+#[derive(Clone, Copy)]
+pub struct Scope<'a> {
+    /// Random shapes per kernel.
+    pub seeds: u64,
+    /// The directory of golden checkpoints, for checks of whole models.
+    pub golden: Option<&'a Path>,
+    /// Words of which a check's name must have one; without words, everything is checked.
+    pub only: &'a [String],
+}
+
+/// Runs the checks of kernels, then those of whole models. A line per check goes to `say`.
 ///
 /// # Errors
 /// If a check failed.
-pub fn run(
-    device: &Arc<dyn Device>,
-    seeds: u64,
-    golden_checkpoints: Option<&Path>,
-    say: &mut dyn FnMut(String),
-) -> Result<(), String> {
-    let mut report = Report::new(device, say);
+pub fn run(device: &Arc<dyn Device>, scope: Scope<'_>, say: &mut dyn FnMut(String)) -> Result<(), String> {
+    let mut report = Report::new(device, scope.only, say);
     for check in all() {
-        report.check(check.name, || every_seed(device, check, seeds));
+        report.check(check.name, || every_seed(device, check, scope.seeds));
     }
-    let Some(directory) = golden_checkpoints else { return report.finish() };
+    let Some(directory) = scope.golden else { return report.finish() };
     match checkpoints(directory) {
         Ok(paths) => {
             for path in paths {

@@ -5,31 +5,38 @@ use std::time::Instant;
 
 use infer_kernels::cuda::{CudaErrorKind, Device};
 
-/// Runs checks and counts failures.
+/// Runs checks and counts them.
 pub struct Report<'a> {
     device: &'a Arc<dyn Device>,
+    /// Words of which a check's name must have one; without words, all are run.
+    only: &'a [String],
     say: &'a mut dyn FnMut(String),
+    passed: u32,
     failed: u32,
     /// The check after which the device stopped working.
     lost_in: Option<String>,
 }
 
 impl<'a> Report<'a> {
-    /// A report whose lines go to `say`.
-    pub fn new(device: &'a Arc<dyn Device>, say: &'a mut dyn FnMut(String)) -> Self {
-        Self { device, say, failed: 0, lost_in: None }
+    /// A report on the checks whose names have one of these words, or on all if there are none. Its lines go to `say`.
+    pub fn new(device: &'a Arc<dyn Device>, only: &'a [String], say: &'a mut dyn FnMut(String)) -> Self {
+        Self { device, only, say, passed: 0, failed: 0, lost_in: None }
     }
 
     /// Runs a check, which returns what it covered or what was wrong. Skips it once the device is lost.
     pub fn check(&mut self, name: &str, check: impl FnOnce() -> Result<String, String>) {
-        if self.lost_in.is_some() {
+        let unwanted = !self.only.is_empty() && !self.only.iter().any(|word| name.contains(word.as_str()));
+        if unwanted || self.lost_in.is_some() {
             return;
         }
         let begun = Instant::now();
         let outcome = check();
         let seconds = begun.elapsed().as_secs_f32();
         match outcome {
-            Ok(covered) => (self.say)(format!("ok      {name} ({covered}), {seconds:.1} s")),
+            Ok(covered) => {
+                self.passed += 1;
+                (self.say)(format!("ok      {name} ({covered}), {seconds:.1} s"));
+            }
             Err(wrong) => {
                 self.failed += 1;
                 (self.say)(format!("FAILED  {name}: {wrong}"));
@@ -38,11 +45,17 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// Says how many checks passed.
+    ///
     /// # Errors
-    /// If a check failed.
+    /// If a check failed, or none was run.
     pub fn finish(self) -> Result<(), String> {
         match (self.failed, self.lost_in) {
-            (0, _) => Ok(()),
+            (0, _) if self.passed == 0 => Err("no check has such a name".to_owned()),
+            (0, _) => {
+                (self.say)(format!("{} checks passed.", self.passed));
+                Ok(())
+            }
             (_, Some(name)) => Err(format!(
                 "the device stopped working in `{name}`; later checks were skipped. Rerun with CUDA_LAUNCH_BLOCKING=1 \
                  and `--seeds 1` to see which kernel failed: seeds that run at the same time all fail"

@@ -8,7 +8,8 @@ use std::time::Instant;
 use infer_core::Executor;
 use infer_kernels::cuda::bench::{self as kernel_bench, Cell, Extent, Line, ModelShape, Plan};
 use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Driver, Memory};
-use infer_model::cuda::{DeviceModel, DeviceOptions, bench as engine_bench, checks};
+use infer_model::cuda::checks::{self, Scope};
+use infer_model::cuda::{DeviceModel, DeviceOptions, bench as engine_bench};
 use infer_model::shapes::Shape;
 use infer_model::{Model, ModelError};
 use serde_json::{Value, json};
@@ -137,14 +138,14 @@ fn options(config: &Config, total_blocks: u32, max_seq_len: u32, entries: u32) -
     }
 }
 
-/// Checks every kernel against the reference with this many seeds, and whole models against the golden data
-/// if given. Prints a line per check.
+/// Checks every kernel against the reference with this many seeds, and whole models against the golden data if given; of
+/// these, those whose names have one of the words, if there are any. Prints a line per check.
 ///
 /// # Errors
 /// If the GPU can't be opened or a check failed.
-pub fn gpu_check(index: u32, seeds: u64, golden: Option<&Path>) -> Result<(), String> {
+pub fn gpu_check(index: u32, seeds: u64, golden: Option<&Path>, only: &[String]) -> Result<(), String> {
     let device = introduced(index, &mut |line| println!("{line}"))?;
-    checks::run(&device, seeds, golden, &mut |line| println!("{line}"))
+    checks::run(&device, Scope { seeds, golden, only }, &mut |line| println!("{line}"))
 }
 
 /// Measures kernels beside the machine's own limits.

@@ -53,7 +53,7 @@ impl Placed {
 }
 
 /// Checks a GPU.
-pub fn gpu_check(_: u32, _: u64, _: Option<&std::path::Path>) -> Result<(), String> {
+pub fn gpu_check(_: u32, _: u64, _: Option<&std::path::Path>, _: &[String]) -> Result<(), String> {
     Err(REASON.to_owned())
 }
 
