@@ -172,11 +172,16 @@ void run_block() {
     if (m.fault == nullptr && m.done != m.threads) m.fault = "some threads wait for others that never come";
 }
 
+Entry* find(const char* name) {
+    Entry* entry = entries;
+    while (entry != nullptr && strcmp(entry->name, name) != 0) entry = entry->next;
+    return entry;
+}
+
 const char* launch(const char* name, const void* params, size_t params_bytes, Index3 grid, unsigned threads,
                    size_t shared_bytes, uint64_t seed) {
     Machine& m = machine;
-    Entry* entry = entries;
-    while (entry != nullptr && strcmp(entry->name, name) != 0) entry = entry->next;
+    Entry* entry = find(name);
     if (entry == nullptr) return "no kernel has this name";
     if (entry->params_bytes != params_bytes) return "the parameters have another size than the kernel's";
     if (threads != entry->threads || threads % 32 != 0) return "the kernel has another number of threads";
@@ -386,4 +391,13 @@ extern "C" const char* infer_emulate_launch(const char* name, const void* params
                                             const unsigned* grid, unsigned threads, size_t shared_bytes,
                                             uint64_t seed) {
     return emulate::launch(name, params, params_bytes, Index3{grid[0], grid[1], grid[2]}, threads, shared_bytes, seed);
+}
+
+// A kernel's parameter bytes and threads per block. Returns its name, which lives as long as the program, or null.
+extern "C" const char* infer_emulate_find(const char* name, size_t* params_bytes, unsigned* threads) {
+    const emulate::Entry* entry = emulate::find(name);
+    if (entry == nullptr) return nullptr;
+    *params_bytes = entry->params_bytes;
+    *threads = entry->threads;
+    return entry->name;
 }

@@ -10,8 +10,9 @@
 mod memory;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::CStr;
 #[cfg(compiled)]
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,39 @@ unsafe extern "C" {
         shared_bytes: usize,
         seed: u64,
     ) -> *const c_char;
+    fn infer_emulate_find(name: *const c_char, params_bytes: *mut usize, threads: *mut u32) -> *const c_char;
+}
+
+/// A kernel that the emulator has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// Its name, as in the sources.
+    pub name: &'static str,
+    /// Bytes of its parameters.
+    pub params_bytes: usize,
+    /// Threads per block.
+    pub threads: u32,
+}
+
+impl Kernel {
+    /// Finds a kernel by its name.
+    pub fn find(name: &CStr) -> Option<Self> {
+        #[cfg(compiled)]
+        {
+            let (mut params_bytes, mut threads) = (0, 0);
+            // SAFETY: `name` ends with a zero, and two numbers are written. The returned name is a literal.
+            let found = unsafe {
+                let found = infer_emulate_find(name.as_ptr(), &raw mut params_bytes, &raw mut threads);
+                (!found.is_null()).then(|| CStr::from_ptr(found))
+            };
+            found.and_then(|name| name.to_str().ok()).map(|name| Self { name, params_bytes, threads })
+        }
+        #[cfg(not(compiled))]
+        {
+            let _ = name;
+            None
+        }
+    }
 }
 
 /// The host as a device.
@@ -167,6 +201,8 @@ enum Step {
         to: u64,
         bytes: Vec<u8>,
     },
+    /// A function of the host.
+    Call(Arc<dyn Fn() + Send + Sync>),
 }
 
 impl Emulator {
@@ -239,6 +275,19 @@ impl Emulator {
         self.lock().launches.clone()
     }
 
+    /// Calls a function of the host in order with the device's other work, within a recording too.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    pub fn call(&self, function: Arc<dyn Fn() + Send + Sync>) -> Result<(), CudaError> {
+        self.take(Step::Call(function))
+    }
+
+    /// The allocation that an address lies in: where it starts, and its bytes.
+    pub fn allocation(&self, at: u64) -> Option<(u64, usize)> {
+        self.lock().memories.allocation(at)
+    }
+
     /// Number of recordings that were begun.
     pub fn recordings(&self) -> u64 {
         self.lock().recordings
@@ -287,6 +336,7 @@ fn run(state: &mut State, step: &Step, seed: u64) -> Result<(), CudaError> {
             launch(kernel, *grid, *threads, *shared_bytes as usize, params, seed)?;
             state.memories.check_guards(kernel)?;
         }
+        Step::Call(function) => function(),
     }
     Ok(())
 }

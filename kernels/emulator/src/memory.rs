@@ -62,6 +62,12 @@ impl Memories {
         unsafe { dealloc((at - GUARD as u64) as *mut u8, layout(bytes)) };
     }
 
+    /// Where the allocation that an address lies in starts, and its bytes.
+    pub(crate) fn allocation(&self, at: u64) -> Option<(u64, usize)> {
+        let (start, bytes) = self.live.range(..=at).next_back()?;
+        (at < start + *bytes as u64).then_some((*start, *bytes))
+    }
+
     /// Checks that these bytes lie in one allocation.
     pub(crate) fn check(&self, at: u64, bytes: usize) -> Result<(), CudaError> {
         let inside = self

@@ -1,0 +1,236 @@
+//! `infer` on a GPU, as a process: with the emulated driver and cuBLASLt in place of the vendor's libraries, everything
+//! else is what runs on real hardware. The libraries refuse whatever their documentation forbids and say so, which none of
+//! these tests may cause.
+#![cfg(target_os = "linux")]
+
+#[path = "common/process.rs"]
+mod process;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::process::Output;
+
+use infer_emulated_driver::MARK;
+use process::{COMPLETION, Home, Host, complaint};
+use serde_json::Value;
+
+/// An image that a driver recognizes: the emulated one has its own kernels.
+const IMAGE: [u8; 24] = [0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// A home with an emulated GPU.
+struct Machine {
+    home: Home,
+}
+
+impl Machine {
+    /// `None` if the build found no C++ compiler.
+    fn new() -> Option<Self> {
+        if !infer_emulated_driver::works() {
+            eprintln!("skipped: no C++ compiler");
+            return None;
+        }
+        let home = Home::new();
+        let lib = home.path("lib");
+        fs::create_dir(&lib).unwrap();
+        infer_emulated_driver::install(&lib).expect("this library's build");
+        infer_emulated_blas::install(&lib).expect("this library's build");
+        // The first names that are tried, so that a real driver of this machine is not.
+        symlink("libcuda.so.1", lib.join("libcuda.so")).unwrap();
+        symlink("libcublasLt.so.13", lib.join("libcublasLt.so")).unwrap();
+        fs::write(home.path("kernels.fatbin"), IMAGE).unwrap();
+        Some(Self { home })
+    }
+
+    /// Makes a shell's commands use the emulated GPU.
+    const VARIABLES: &str =
+        "export LD_LIBRARY_PATH=$PWD/lib INFER_CUDA_LIB=$PWD/lib INFER_CUDA_IMAGE=$PWD/kernels.fatbin";
+
+    /// What a shell runs first, with these variables more.
+    fn before(variables: &str) -> String {
+        format!("exec 2>log.txt; {} {variables}", Self::VARIABLES)
+    }
+
+    fn serve(&self, variables: &str, more: &[&str]) -> Host {
+        Host::start(self.home.serve(&Self::before(variables), &[&["--device", "cuda"], more].concat()))
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.home.command("", arguments).output().expect("sh starts")
+    }
+
+    /// What was logged, without a word from the libraries.
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.home.path("log.txt")).unwrap();
+        assert!(!log.contains(MARK), "{log}");
+        log
+    }
+}
+
+/// The text of a completion.
+fn text(answer: &Value) -> String {
+    answer["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("no text: {answer}")).to_owned()
+}
+
+/// A stream of `tokens` tokens that has begun.
+fn begun(host: &Host, prompt: &str, tokens: u32) -> BufReader<TcpStream> {
+    let body = format!(
+        r#"{{"model": "demo", "prompt": "{prompt}", "temperature": 0, "max_tokens": {tokens}, "ignore_eos": true}}"#
+    );
+    let mut stream = BufReader::new(host.ask(&body));
+    let mut line = String::new();
+    while line != "event: token\n" {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "it ended before its first token");
+    }
+    stream
+}
+
+/// The rest of a stream: its last event's name and data.
+fn ended(stream: BufReader<TcpStream>) -> (String, Value) {
+    let (mut event, mut data) = (String::new(), Value::Null);
+    for line in stream.lines().map(Result::unwrap) {
+        if let Some(name) = line.strip_prefix("event: ") {
+            name.clone_into(&mut event);
+        } else if let Some(json) = line.strip_prefix("data: ") {
+            data = serde_json::from_str(json).unwrap();
+        }
+    }
+    (event, data)
+}
+
+#[test]
+fn checks_pass_through_the_driver() {
+    let Some(machine) = Machine::new() else { return };
+    // Copies to pinned memory, shared memory beyond the common, products by cuBLASLt, several threads.
+    let chosen = ["--only", "block copies", "--only", "row by row", "--only", "rope", "--seeds", "2"];
+    let arguments = [&["gpu-check"][..], &chosen].concat();
+    let output = machine.home.command(&Machine::before(""), &arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}{}", machine.log());
+    assert!(
+        said.contains("Emulated GPU, compute capability 9.0") && said.contains("cuBLASLt 130000"),
+        "{said}"
+    );
+    assert!(said.ends_with("3 checks passed.\n"), "{said}");
+    machine.log();
+
+    let none = [&["gpu-check"][..], &["--only", "nonsense"]].concat();
+    let output = machine.home.command(&Machine::before(""), &none).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let log = machine.log();
+    assert!(log.contains("no check has such a name"), "{log}");
+}
+
+/// Recorded decodes of one and of two sequences, prompts by cuBLASLt, a swap, a stream that its client leaves, tokens as on
+/// a CPU, and an end that gives everything back.
+#[test]
+fn streams_outlast_swaps_and_cancels() {
+    let prompt = "What is a prefix cache, and which requests profit from it while others wait in the queue?";
+    let body = COMPLETION.replace("What is a block?", prompt);
+    // The model knows its answer by heart, so no rounding turns it into another one.
+    let on_cpu = {
+        let home = Home::new();
+        let host = Host::start(home.serve("", &["--device", "cpu"]));
+        text(&host.completes(&body))
+    };
+    for flags in [&[][..], &["--plan-ahead", "on"], &["--plan-ahead", "on", "--deterministic", "on"]] {
+        let Some(machine) = Machine::new() else { return };
+        let host = machine.serve("", flags);
+        let (kept, left) = (begun(&host, prompt, 8), begun(&host, "Blocks", 400));
+        let swap = ["policy", "swap", "scheduler", "static-batch", "--admin", &host.admin];
+        let swapped = machine.run(&swap);
+        assert!(swapped.status.success(), "{}", complaint(&swapped));
+        drop(left);
+        let (event, done) = ended(kept);
+        assert_eq!(
+            (event.as_str(), &done["usage"]["completion_tokens"]),
+            ("done", &Value::from(8)),
+            "{done}"
+        );
+        assert_eq!(text(&host.completes(&body)), on_cpu, "{flags:?}");
+        host.ends();
+        assert!(machine.log().contains("computing on cuda:0 (Emulated GPU)"));
+    }
+}
+
+/// Ampere launches nothing early.
+#[test]
+fn older_gpus_serve_without_early_launches() {
+    let Some(machine) = Machine::new() else { return };
+    let host = machine.serve("INFER_EMULATED_CAPABILITY=8.0", &[]);
+    host.serves();
+    host.ends();
+    machine.log();
+}
+
+/// A graph that can't be recorded costs time and no token.
+#[test]
+fn refused_recordings_are_launched_one_by_one() {
+    let refused = "cuStreamEndCapture:1:CUDA_ERROR_STREAM_CAPTURE_INVALIDATED";
+    let Some(machine) = Machine::new() else { return };
+    let host =
+        machine.serve(&format!("INFER_EMULATED_FAULTS={refused},{}", refused.replace(":1:", ":2:")), &[]);
+    host.serves();
+    host.serves();
+    host.ends();
+    let log = machine.log();
+    assert!(log.contains("can't be recorded") && log.contains("previous error during capture"), "{log}");
+}
+
+/// The streams that it hit end with an error, and the host exits, so that a supervisor starts it again.
+#[test]
+fn lost_gpu_ends_the_host() {
+    for fault in [
+        "cuGraphLaunch:3:CUDA_ERROR_ILLEGAL_ADDRESS",
+        "cuEventSynchronize:4:CUDA_ERROR_LAUNCH_FAILED",
+        "cuMemcpyHtoDAsync_v2:40:CUDA_ERROR_ECC_UNCORRECTABLE",
+    ] {
+        let Some(machine) = Machine::new() else { return };
+        let mut host = machine.serve(&format!("INFER_EMULATED_FAULTS={fault}"), &[]);
+        let (event, error) =
+            ended(BufReader::new(host.ask(
+                &COMPLETION.replace("false", "true").replace("\"max_tokens\": 5", "\"max_tokens\": 200"),
+            )));
+        let log = || machine.log();
+        assert_eq!(
+            (event.as_str(), error["code"].as_str()),
+            ("error", Some("device_fault")),
+            "{fault}: {}",
+            log()
+        );
+        assert!(error["error"].as_str().unwrap().contains("CUDA_ERROR"), "{error}");
+        assert_eq!(host.child.wait().unwrap().code(), Some(1), "{fault}: {}", log());
+        assert!(log().contains("the device is lost; the engine stops"), "{fault}: {}", log());
+        assert!(machine.home.left("run").is_empty(), "the admin token is of no use any more");
+    }
+}
+
+#[test]
+fn gpu_that_does_not_start_is_an_error_that_says_why() {
+    let cases = [
+        (
+            "cuInit:1:CUDA_ERROR_NO_DEVICE",
+            2,
+            "--device: the NVIDIA driver reports no GPU: no CUDA-capable device",
+        ),
+        ("cuModuleLoadData:1:CUDA_ERROR_INVALID_IMAGE", 2, "can't load this image"),
+        ("cuStreamCreate:1:CUDA_ERROR_OUT_OF_MEMORY", 2, "no stream: out of memory"),
+        ("cuMemAlloc_v2:3:CUDA_ERROR_OUT_OF_MEMORY", 1, "the weights don't fit"),
+        ("cuDevicePrimaryCtxRetain:1:CUDA_ERROR_OUT_OF_MEMORY", 2, "no context: out of memory"),
+    ];
+    for (fault, code, words) in cases {
+        let Some(machine) = Machine::new() else { return };
+        let variables = format!("{} INFER_EMULATED_FAULTS={fault}", Machine::VARIABLES);
+        let said = machine.home.fails(code, &variables, &["--device", "cuda"], &[words]);
+        assert!(!said.contains(MARK), "{said}");
+    }
+    // `auto` computes on the CPU.
+    let Some(machine) = Machine::new() else { return };
+    let before = Machine::before("INFER_EMULATED_FAULTS=cuInit:1:CUDA_ERROR_NO_DEVICE");
+    let host = Host::start(machine.home.serve(&before, &["--device", "auto"]));
+    host.serves();
+    host.ends();
+    assert!(machine.log().contains("computing on the CPU"));
+}
