@@ -5,6 +5,7 @@
 # NVIDIA's packages, INFER_CUDA_LIB becomes the folder of their libcublasLt; otherwise the program searches for it. Each step
 # has a limit, and all together end within nine minutes: a step without time left is not run, and the table at the end says
 # so.
+# PATIENCE=N makes all limits N times as long, for a rehearsal on an emulated GPU (README.md).
 # OUT_DIR/log.txt receives everything printed, and that table. If the script is killed, OUT_DIR/step.txt has the output of
 # the step that the log ends with. Exit code 1 if a check failed.
 set -u
@@ -12,7 +13,8 @@ infer=$1
 golden=${2:-}
 [ -z "$golden" ] || golden=$(cd "$golden" && pwd) || exit 2
 out=${3:-gpu-check-out}
-deadline=$(($(date +%s) + 510))
+patience=${PATIENCE:-1}
+deadline=$(($(date +%s) + 510 * patience))
 failed=0
 tmp=$(mktemp -d)
 mkdir -p "$out"
@@ -52,7 +54,7 @@ limited() {
 step() {
     name=$1
     begun=$(date +%s)
-    until=$((begun + $2))
+    until=$((begun + $2 * patience))
     shift 2
     [ "$until" -le "$deadline" ] || until=$deadline
     verdict=passed
@@ -100,12 +102,12 @@ start() {
 stop() {
     kill -s "$1" "$(cat "$tmp/pid")" 2>/dev/null
     there=$?
-    for _ in $(seq 100); do
+    for _ in $(seq $((100 * patience))); do
         [ -s "$tmp/code" ] && break
         sleep 0.2
     done
     if [ ! -s "$tmp/code" ]; then
-        echo "the server is still running 20 s after SIG$1"
+        echo "the server is still running $((20 * patience)) s after SIG$1"
         kill -s KILL "$(cat "$tmp/pid")"
         sleep 1
     fi
@@ -165,7 +167,7 @@ storm() {
 
 # Sends a fixed set of requests, one by one or at once. Prints a line per response: text and log-probabilities.
 ask() {
-    limited python3 - "$url" "$1" <<'END'
+    limited python3 - "$url" "$1" $((60 * patience)) <<'END'
 import concurrent.futures, json, sys, urllib.request
 
 def answer(i):
@@ -174,7 +176,7 @@ def answer(i):
     if i % 3 == 2:
         body["logprobs"] = 2
     request = urllib.request.Request(sys.argv[1] + "/v1/completions", json.dumps(body).encode())
-    choice = json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]
+    choice = json.load(urllib.request.urlopen(request, timeout=int(sys.argv[3])))["choices"][0]
     return json.dumps([i, choice["finish_reason"], choice["text"], choice.get("logprobs")])
 
 with concurrent.futures.ThreadPoolExecutor(24 if sys.argv[2] == "at-once" else 1) as threads:

@@ -27,6 +27,26 @@ pub fn target_dir() -> Result<PathBuf, String> {
 /// Runs a cargo command that builds `program`, and returns the program's path as cargo reports it, because a configured
 /// target changes the folder.
 pub fn build(command: &mut Command, program: &str) -> Result<PathBuf, String> {
+    let (shown, messages) = built(command)?;
+    let mut programs = messages.lines().filter_map(|line| string(line, "executable")).map(PathBuf::from);
+    let found = programs.find(|path| path.file_stem().is_some_and(|stem| stem == program));
+    found.ok_or_else(|| format!("`{shown}` built no {program}"))
+}
+
+/// Runs a cargo command that builds these files, and returns their paths.
+pub fn build_files(command: &mut Command, names: &[&str]) -> Result<Vec<PathBuf>, String> {
+    let (shown, messages) = built(command)?;
+    // Paths are strings of their own; a backslash or a quote in one is escaped, which a mere name isn't.
+    let found = |name: &&str| {
+        let mut paths = messages.split('"').map(Path::new);
+        paths.find(|path| path.file_name().is_some_and(|found| found == *name)).map(Path::to_owned)
+    };
+    let path = |name| found(name).ok_or_else(|| format!("`{shown}` built no {name}"));
+    names.iter().map(path).collect()
+}
+
+/// Runs a cargo command that builds. Returns how it was shown, and cargo's messages.
+fn built(command: &mut Command) -> Result<(String, String), String> {
     command.arg("--message-format=json-render-diagnostics");
     let shown = show(command);
     eprintln!("$ {shown}");
@@ -35,10 +55,7 @@ pub fn build(command: &mut Command, program: &str) -> Result<PathBuf, String> {
     if !output.status.success() {
         return Err(format!("`{shown}` failed ({})", output.status));
     }
-    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut programs = messages.lines().filter_map(|line| string(line, "executable")).map(PathBuf::from);
-    let found = programs.find(|path| path.file_stem().is_some_and(|stem| stem == program));
-    found.ok_or_else(|| format!("`{shown}` built no {program}"))
+    Ok((shown, String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
 /// The first string field `name` in cargo's JSON.

@@ -1,4 +1,5 @@
-//! Project commands: `cargo xtask demo|test|check|bench|fuzz|clients|scale-out|arm|mac|cuda-toolkit|gpu-check|train-demo`.
+//! Project commands: `cargo xtask demo|test|check|bench|fuzz|clients|scale-out|arm|mac|cuda-toolkit|emulated-gpu|gpu-check|
+//! train-demo`.
 //!
 //! Depends only on the standard library, so that the first command on a fresh machine starts within seconds; heavy work
 //! runs in child processes of cargo. Deliberately absent: logic that belongs in a test or in the `infer` binary.
@@ -10,6 +11,7 @@ mod cargo;
 mod clients;
 mod cuda;
 mod demo;
+mod emulated;
 mod fuzz;
 mod mac;
 mod scale_out;
@@ -35,6 +37,7 @@ Commands:
   arm              run the kernels' and the models' tests for AArch64 in an emulator (takes 45 minutes)
   mac              type-check kernels, models and console for macOS (on a Mac, `test` does all)
   cuda-toolkit     find nvcc, or install it from PyPI, and print the value for CUDA_HOME
+  emulated-gpu     build an emulated GPU, and print the variables with which `infer --device cuda` uses it
   gpu-check        build with GPU kernels and run every check that needs a GPU
   train-demo       retrain the demo model (takes minutes; the same seed gives the same weights)
   help             print this text
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         "arm" => arm::test(),
         "mac" => mac::check(),
         "cuda-toolkit" => cuda::toolkit(),
+        "emulated-gpu" => emulated::gpu(),
         "gpu-check" => cuda::gpu_check(),
         "train-demo" => demo::train(&rest),
         "help" | "--help" | "-h" => {
