@@ -226,7 +226,9 @@ sanitizer() {
     fi
 }
 
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | tee -a "$log"
+if command -v nvidia-smi >/dev/null; then
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | tee -a "$log"
+fi
 # The most important checks first; then every kernel with more seeds, whose references take minutes of CPU time.
 step golden 120 limited "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step golden-plainly 60 plainly "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}

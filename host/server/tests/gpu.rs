@@ -207,6 +207,30 @@ fn lost_gpu_ends_the_host() {
     }
 }
 
+/// A step that fails ends the requests in it, and no others.
+#[test]
+fn failed_step_ends_its_own_requests() {
+    for (fault, flags) in [
+        ("cuLaunchKernelEx:60:CUDA_ERROR_INVALID_VALUE", &[][..]),
+        ("cuEventSynchronize:2:CUDA_ERROR_INVALID_VALUE", &["--plan-ahead", "on"]),
+        ("cuMemcpyHtoDAsync_v2:40:CUDA_ERROR_OUT_OF_MEMORY", &["--deterministic", "on"]),
+    ] {
+        let Some(machine) = Machine::new() else { return };
+        let host = machine.serve(&format!("INFER_EMULATED_FAULTS={fault}"), flags);
+        let streamed = COMPLETION.replace("\"stream\": false", "\"stream\": true");
+        let (event, error) = ended(BufReader::new(host.ask(&streamed)));
+        assert_eq!(
+            (event.as_str(), error["code"].as_str()),
+            ("error", Some("device_fault")),
+            "{fault}: {error}"
+        );
+        host.serves();
+        host.ends();
+        let log = machine.log();
+        assert_eq!(log.matches("device fault: ").count(), 1, "{fault}: {log}");
+    }
+}
+
 #[test]
 fn gpu_that_does_not_start_is_an_error_that_says_why() {
     let cases = [

@@ -153,7 +153,10 @@ impl Driver {
 
     /// Uses the vendor's library for large products. If it doesn't start, our kernels compute them.
     fn use_vendor(&mut self, opened: PathBuf, workspace_bytes: usize, warn: fn(&str)) {
-        let Ok(workspace) = self.allocate(workspace_bytes) else { return };
+        let workspace = match self.allocate(workspace_bytes) {
+            Ok(workspace) => workspace,
+            Err(error) => return warn(&format!("{} is not used, for want of {error}", opened.display())),
+        };
         match Blas::new(workspace, workspace_bytes, warn) {
             Ok(blas) => {
                 self.blas = Some(blas);

@@ -11,7 +11,7 @@ use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Driver, Memory};
 use infer_model::cuda::checks::{self, Scope};
 use infer_model::cuda::{DeviceModel, DeviceOptions, bench as engine_bench};
 use infer_model::shapes::Shape;
-use infer_model::{Model, ModelError};
+use infer_model::{Model, ModelError, ModelErrorKind};
 use serde_json::{Value, json};
 
 use super::{Measurement, Refusal};
@@ -97,8 +97,11 @@ impl Placed {
     /// # Errors
     /// If the device fails.
     pub fn pool_bytes(&self, config: &Config, max_seq_len: u32, entries: u32) -> Result<u64, ModelError> {
-        let memory =
-            self.model.device().memory().map_err(|error| ModelError::unsupported(error.to_string()))?;
+        let memory = self
+            .model
+            .device()
+            .memory()
+            .map_err(|error| ModelError::new(ModelErrorKind::Device, error.message))?;
         let working = self.model.working_bytes(&options(config, 1, max_seq_len, entries));
         Ok(pool_bytes(memory, config.gpu_memory_utilization, working))
     }
