@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use infer_kernels::cuda::CudaError;
 
@@ -14,13 +15,16 @@ pub(crate) struct Memories {
     live: BTreeMap<u64, usize>,
     /// Allocations that represent pinned memory of the host.
     pinned: BTreeSet<u64>,
+    /// Of allocations that interpreted kernels wrote, by address: the last step that wrote each byte, or 0.
+    writers: BTreeMap<u64, Vec<u32>>,
     pub(crate) used: usize,
     pub(crate) limit: usize,
 }
 
 impl Default for Memories {
     fn default() -> Self {
-        Self { live: BTreeMap::new(), pinned: BTreeSet::new(), used: 0, limit: 8 << 30 }
+        let (live, pinned, writers) = Default::default();
+        Self { live, pinned, writers, used: 0, limit: 8 << 30 }
     }
 }
 
@@ -56,20 +60,40 @@ impl Memories {
 
     pub(crate) fn free(&mut self, at: u64) {
         self.pinned.remove(&at);
+        self.writers.remove(&at);
         let bytes = self.live.remove(&at).expect("memory is freed once");
         self.used -= bytes;
         // SAFETY: allocated above with this layout.
         unsafe { dealloc((at - GUARD as u64) as *mut u8, layout(bytes)) };
     }
 
+    /// The allocation that contains this address.
+    pub(crate) fn allocation(&self, at: u64) -> Option<Range<u64>> {
+        let (start, bytes) = self.live.range(..=at).next_back()?;
+        let range = *start..start + *bytes as u64;
+        range.contains(&at).then_some(range)
+    }
+
+    /// The last step whose kernel wrote one of these bytes, which are in one allocation; 0 if none did.
+    pub(crate) fn last_writer(&self, at: u64, bytes: u64) -> u64 {
+        let Some((start, writers)) = self.writers.range(..=at).next_back() else { return 0 };
+        let first = (at - start) as usize;
+        let bytes = writers.get(first..first + bytes as usize).unwrap_or_default();
+        bytes.iter().copied().max().unwrap_or(0).into()
+    }
+
+    /// Notes that a step's kernel wrote these bytes, which are in one allocation.
+    pub(crate) fn set_writer(&mut self, at: u64, bytes: u64, step: u64) {
+        let range = self.allocation(at).expect("only bytes of allocations are written");
+        let writers = self.writers.entry(range.start);
+        let writers = writers.or_insert_with(|| vec![0; (range.end - range.start) as usize]);
+        writers[(at - range.start) as usize..][..bytes as usize].fill(step as u32);
+    }
+
     /// Checks that these bytes lie in one allocation.
     pub(crate) fn check(&self, at: u64, bytes: usize) -> Result<(), CudaError> {
-        let inside = self
-            .live
-            .range(..=at)
-            .next_back()
-            .is_some_and(|(start, len)| at + bytes as u64 <= start + *len as u64);
-        if inside {
+        let inside = self.allocation(at).is_some_and(|range| at + bytes as u64 <= range.end);
+        if inside || bytes == 0 {
             Ok(())
         } else {
             Err(CudaError::failed(format!("{bytes} bytes at {at:#x} are in no allocation")))

@@ -1,0 +1,71 @@
+//! Interprets PTX: what nvcc makes of the CUDA kernels runs on a machine without a GPU, with every access checked.
+//!
+//! `kernels/emulator` compiles the same sources with a C++ compiler and replaces everything that only a device has. This
+//! crate runs the rest: inline PTX, intrinsics, and whatever nvcc made of the code. Instructions follow the PTX ISA 9.0;
+//! those that our kernels don't use are unknown, and an unknown instruction, modifier or directive is an error.
+//!
+//! Threads run one at a time, each until it meets others or ends, in an order drawn from a seed. Errors of a kernel that
+//! are found here: accesses that are unaligned or outside an allocation, the block's shared memory or the parameters; two
+//! accesses to a byte of shared memory that no barrier orders; threads that wait for others that never come; lanes of a warp
+//! at different instructions where they must be at the same; with early launches, writes before `griddepcontrol.wait`, and
+//! reads of what a kernel wrote that may still be running.
+//!
+//! Not here: order of accesses to global memory among blocks, speed, and what `ptxas` makes of the PTX.
+
+mod copies;
+mod decode;
+mod launch;
+mod lex;
+mod memory;
+mod operands;
+mod ops;
+mod parse;
+mod program;
+mod race;
+mod thread;
+mod warp;
+
+use std::fmt;
+use std::ops::Range;
+
+pub use launch::{Launch, Machine};
+pub use program::Module;
+
+/// What is wrong with a PTX file, a launch or a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// Names the kernel and the line, and of a running kernel the block and the thread.
+    pub message: String,
+}
+
+impl Error {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The device's memory, which is the host's at the same addresses. During a launch nothing else accesses it.
+///
+/// # Safety
+/// All of a range that `allocation` returns may be read and written until the launch ends.
+pub unsafe trait Global {
+    /// The live allocation that contains this address.
+    fn allocation(&self, at: u64) -> Option<Range<u64>>;
+
+    /// A thread reads these bytes before it waited for earlier kernels.
+    ///
+    /// # Errors
+    /// Says which earlier kernel may still write them.
+    fn early_read(&self, at: u64, bytes: u64) -> Result<(), String>;
+
+    /// A thread wrote these bytes.
+    fn written(&mut self, at: u64, bytes: u64);
+}
