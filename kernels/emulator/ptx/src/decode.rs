@@ -69,6 +69,9 @@ impl<'a, 'f> Body<'a, 'f> {
             let target = target.ok_or_else(|| Error::new(format!("line {line}: no label `{label}`")))?;
             self.kernel.instructions[instruction].offset = *target as i64;
         }
+        if self.kernel.slots.is_empty() {
+            self.kernel.slots.push(POISON);
+        }
         let end = self.kernel.instructions.len();
         let closed = matches!(self.kernel.instructions.last(), Some(last) if matches!(last.op, Op::Return | Op::Branch)
             && last.guard == Guard::None);

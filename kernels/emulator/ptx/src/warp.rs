@@ -1,5 +1,6 @@
 //! Instructions that the lanes of a warp execute together: shuffles, and matrix products by the fragments of the PTX ISA.
 
+use crate::ops::canonical;
 use crate::program::{Instruction, Kernel, Matrix, Op};
 
 pub(crate) const LANES: usize = 32;
@@ -97,8 +98,7 @@ impl Lanes<'_> {
                 let row = group + if number >= 2 { 8 } else { 0 };
                 let column = place * 2 + number % 2;
                 let c = f32::from_bits(self.get(lane, slots[10 + number]));
-                let sum = sums[row][column] + c;
-                let sum = if sum.is_nan() { f32::from_bits(0x7fff_ffff) } else { sum };
+                let sum = canonical(sums[row][column] + c);
                 self.set(lane, slots[number], u64::from(sum.to_bits()));
             }
         }

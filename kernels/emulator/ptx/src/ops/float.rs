@@ -34,8 +34,10 @@ pub(super) fn forms() -> Vec<Form> {
     ]
 }
 
-pub(super) fn canonical(value: f32) -> f32 {
-    if value.is_nan() { NAN } else { value }
+/// By its bits: to compilers one NaN is as good as another, so they drop a replacement of a NaN by NaN.
+pub(crate) fn canonical(value: f32) -> f32 {
+    let bits = value.to_bits();
+    if bits << 1 > 0xff00_0000 { NAN } else { f32::from_bits(bits) }
 }
 
 /// The number if only one operand is; +0 is larger than -0.

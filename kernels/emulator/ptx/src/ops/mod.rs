@@ -9,6 +9,8 @@ mod integer;
 
 use std::collections::HashMap;
 
+pub(crate) use float::canonical;
+
 use crate::program::{Combine, Compute, Op};
 
 /// Width of an operand.

@@ -1,0 +1,180 @@
+//! What a kernel that starts early may read: two kernels, one of which writes a word before the other reads it.
+
+use std::sync::Arc;
+
+use infer_cuda_emulator::{Emulator, Module};
+use infer_kernels::cuda::{Buffer, CudaError, Device, Launch};
+
+/// `write` waits and writes the word at its address; `read` reads it, then waits; `idle` only waits.
+const KERNELS: &str = "
+.version 9.0
+.target sm_90
+.address_size 64
+.visible .entry write(.param .align 8 .b8 write_param_0[8]) .maxntid 32, 1, 1
+{
+    .reg .b32 %r<4>; .reg .b64 %d<2>; .reg .pred %p<2>;
+    ld.param.u64 %d0, [write_param_0];
+    mov.u32 %r0, %tid.x;
+    setp.ne.s32 %p0, %r0, 0;
+    griddepcontrol.launch_dependents;
+    griddepcontrol.wait;
+    @%p0 bra $end;
+    st.global.u32 [%d0], 7;
+$end:
+    ret;
+}
+.visible .entry read(.param .align 8 .b8 read_param_0[8]) .maxntid 32, 1, 1
+{
+    .reg .b32 %r<4>; .reg .b64 %d<2>;
+    ld.param.u64 %d0, [read_param_0];
+    ld.global.cg.u32 %r0, [%d0];
+    griddepcontrol.launch_dependents;
+    griddepcontrol.wait;
+    ret;
+}
+.visible .entry idle(.param .align 8 .b8 idle_param_0[8]) .maxntid 32, 1, 1
+{
+    griddepcontrol.launch_dependents;
+    griddepcontrol.wait;
+    ret;
+}
+";
+
+struct Test {
+    device: Arc<dyn Device>,
+    buffer: Buffer,
+    other: Buffer,
+}
+
+impl Test {
+    fn new(target: u32) -> Self {
+        let mut text = KERNELS.replace("sm_90", &format!("sm_{target}"));
+        if target < 90 {
+            text = text
+                .lines()
+                .filter(|line| !line.contains("griddepcontrol"))
+                .fold(String::new(), |all, line| all + line + "\n");
+        }
+        let module = Module::parse(&text).expect("kernels");
+        let device: Arc<dyn Device> = Arc::new(Emulator::with_ptx(1, Arc::new(module)));
+        let [buffer, other] = [0, 1].map(|byte| Buffer::from_bytes(&device, &[byte; 16]).unwrap());
+        device.wait().unwrap();
+        Self { device, buffer, other }
+    }
+
+    fn launch(&self, kernel: &'static str, word: u64) {
+        let params = (self.buffer.at() + 4 * word).to_ne_bytes();
+        let launch = Launch { kernel, grid: [2, 1, 1], threads: 32, shared_bytes: 0, params: &params };
+        // SAFETY: the address is that of a word of the buffer.
+        unsafe { self.device.launch(launch) }.unwrap();
+    }
+
+    fn end(&self) -> Result<(), CudaError> {
+        self.device.wait()
+    }
+
+    fn is_refused(&self) {
+        let error = self.end().expect_err("read too early");
+        assert!(error.message.contains("that may still be running"), "{error}");
+        assert!(error.message.starts_with("read, block ["), "{error}");
+    }
+}
+
+#[test]
+fn early_read_of_what_a_running_kernel_writes_is_refused() {
+    let test = Test::new(90);
+    test.launch("write", 1);
+    test.launch("read", 1);
+    test.is_refused();
+}
+
+#[test]
+fn other_words_and_older_devices_are_no_concern() {
+    let test = Test::new(90);
+    test.launch("write", 1);
+    test.launch("read", 0);
+    test.launch("read", 2);
+    test.launch("write", 2);
+    test.launch("idle", 0);
+    assert_eq!(test.end(), Ok(()));
+    let test = Test::new(80);
+    test.launch("write", 1);
+    test.launch("read", 1);
+    assert_eq!(test.end(), Ok(()));
+}
+
+/// Each lets the next begin before it waits itself, so all may have begun while the first still runs.
+#[test]
+fn kernels_between_end_nothing() {
+    let test = Test::new(90);
+    test.launch("write", 1);
+    for _ in 0..3 {
+        test.launch("idle", 0);
+    }
+    test.launch("read", 1);
+    test.is_refused();
+}
+
+#[test]
+fn a_wait_of_the_host_ends_what_was_submitted_before_if_it_comes_before_the_launch() {
+    let test = Test::new(90);
+    test.launch("write", 1);
+    assert_eq!(test.end(), Ok(()));
+    test.launch("read", 1);
+    assert_eq!(test.end(), Ok(()));
+
+    let mark = test.device.mark().unwrap();
+    test.launch("write", 1);
+    mark.set().unwrap();
+    mark.wait().unwrap();
+    test.launch("read", 1);
+    assert_eq!(test.end(), Ok(()));
+
+    test.launch("write", 1);
+    mark.set().unwrap();
+    test.launch("read", 1);
+    mark.wait().unwrap();
+    test.is_refused();
+}
+
+#[test]
+fn a_copy_between_ends_what_is_before_it() {
+    let test = Test::new(90);
+    test.launch("write", 1);
+    // SAFETY: within the buffers.
+    unsafe { test.device.copy(test.buffer.at() + 8, test.other.at(), 4) }.unwrap();
+    test.launch("read", 1);
+    test.launch("read", 2);
+    assert_eq!(test.end(), Ok(()));
+    assert_eq!(test.buffer.read(12).unwrap(), [0, 0, 0, 0, 7, 0, 0, 0, 1, 1, 1, 1]);
+}
+
+#[test]
+fn kernels_of_a_recording_start_early_only_if_it_says_so() {
+    for early in [false, true] {
+        let test = Test::new(90);
+        test.device.begin_recording(early).unwrap();
+        test.launch("write", 1);
+        test.launch("read", 1);
+        let graph = test.device.end_recording().unwrap();
+        // SAFETY: the buffer lives.
+        unsafe { graph.launch() }.unwrap();
+        if early {
+            test.is_refused();
+        } else {
+            assert_eq!(test.end(), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn fresh_memory_was_written_by_nothing() {
+    let test = Test::new(90);
+    test.launch("write", 1);
+    let Test { device, buffer, other } = test;
+    drop(buffer);
+    let buffer = Buffer::new(&device, 16).unwrap();
+    let test = Test { device, buffer, other };
+    test.launch("read", 1);
+    assert_eq!(test.end(), Ok(()));
+}
