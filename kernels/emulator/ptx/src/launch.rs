@@ -139,16 +139,16 @@ impl Machine {
                 said: match refused {
                     Refused::Said(said) => said,
                     Refused::Race(at, kind, conflict) => {
-                        let verb = |kind| match kind {
-                            Kind::Read => "read",
-                            Kind::Write => "write",
-                            Kind::Atomic => "atomic operation",
+                        let what = |kind| match kind {
+                            Kind::Read => "a read",
+                            Kind::Write => "a write",
+                            Kind::Atomic => "an atomic operation",
                         };
+                        let (own, other) = (what(kind), what(conflict.kind));
                         let place = kernel.place(conflict.instruction as usize);
                         format!(
-                            "a {} at {at:#x} of shared memory, with no barrier since a {} by thread {} or another, {place}",
-                            verb(kind),
-                            verb(conflict.kind),
+                            "{own} at {at:#x} of shared memory, with no barrier since {other} by another thread or by \
+                             {} last, {place}",
                             conflict.thread,
                         )
                     }

@@ -26,7 +26,7 @@ fn place_of_c(lane: usize, i: usize) -> (usize, usize) {
 
 /// Small integers, different for each seed, row and column.
 fn number(seed: usize, (row, column): (usize, usize)) -> f32 {
-    ((seed + row * 31 + column * 17) * 2_654_435_761 >> 7) as f32 % 16.0 - 7.0
+    (((seed + row * 31 + column * 17) * 2_654_435_761) >> 7) as f32 % 16.0 - 7.0
 }
 
 #[test]
