@@ -28,7 +28,9 @@ fn logits(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String>
 }
 
 fn check() -> Result<bool, String> {
-    let file = std::env::args().nth(1).ok_or("usage: ptx_models FILE.ptx")?;
+    let mut words = std::env::args().skip(1);
+    let file = words.next().ok_or("usage: ptx_models FILE.ptx [PART OF A CHECK'S NAME]")?;
+    let only = words.next().unwrap_or_default();
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
     let module = Arc::new(Module::parse(&text).map_err(|error| format!("{file}: {error}"))?);
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
@@ -37,6 +39,7 @@ fn check() -> Result<bool, String> {
     for family in FAMILIES {
         jobs.extend(CHECKS.map(|(name, check)| (name, check, directory.join(family))));
     }
+    jobs.retain(|(name, ..)| name.contains(&only));
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let Some((name, check, path)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {

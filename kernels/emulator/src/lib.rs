@@ -324,9 +324,11 @@ fn run(state: &mut State, queued: &Queued) -> Result<(), CudaError> {
                     let turn = Turn { step: state.done, known: queued.known, early: *early };
                     interpreter.launch(&launch, &mut state.memories, turn)?;
                 }
-                None => launch(kernel, grid, threads, shared_bytes, params, seed)?,
+                None => {
+                    launch(kernel, grid, threads, shared_bytes, params, seed)?;
+                    state.memories.check_guards(kernel)?;
+                }
             }
-            state.memories.check_guards(kernel)?;
         }
     }
     Ok(())

@@ -10,13 +10,22 @@ const GUARD: usize = 4_096;
 /// Repeated, this is NaN as bf16, f16 and f32.
 const POISON: u8 = 0xff;
 
+/// Who wrote a byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Writer {
+    /// Of the launch; 0 if no kernel wrote it.
+    pub(crate) step: u32,
+    pub(crate) block: u32,
+    pub(crate) atomic: bool,
+}
+
 pub(crate) struct Memories {
     /// Sizes by address.
     live: BTreeMap<u64, usize>,
     /// Allocations that represent pinned memory of the host.
     pinned: BTreeSet<u64>,
-    /// Of allocations that interpreted kernels wrote, by address: the last step that wrote each byte, or 0.
-    writers: BTreeMap<u64, Vec<u32>>,
+    /// Of allocations that interpreted kernels wrote, by address: who wrote each byte last.
+    writers: BTreeMap<u64, Vec<Writer>>,
     pub(crate) used: usize,
     pub(crate) limit: usize,
 }
@@ -74,20 +83,19 @@ impl Memories {
         range.contains(&at).then_some(range)
     }
 
-    /// The last step whose kernel wrote one of these bytes, which are in one allocation; 0 if none did.
-    pub(crate) fn last_writer(&self, at: u64, bytes: u64) -> u64 {
-        let Some((start, writers)) = self.writers.range(..=at).next_back() else { return 0 };
+    /// Who wrote these bytes, which are in one allocation; nothing if no kernel wrote to it.
+    pub(crate) fn writers(&self, at: u64, bytes: u64) -> &[Writer] {
+        let Some((start, writers)) = self.writers.range(..=at).next_back() else { return &[] };
         let first = (at - start) as usize;
-        let bytes = writers.get(first..first + bytes as usize).unwrap_or_default();
-        bytes.iter().copied().max().unwrap_or(0).into()
+        writers.get(first..first + bytes as usize).unwrap_or_default()
     }
 
-    /// Notes that a step's kernel wrote these bytes, which are in one allocation.
-    pub(crate) fn set_writer(&mut self, at: u64, bytes: u64, step: u64) {
+    /// The same, to be changed.
+    pub(crate) fn writers_mut(&mut self, at: u64, bytes: u64) -> &mut [Writer] {
         let range = self.allocation(at).expect("only bytes of allocations are written");
-        let writers = self.writers.entry(range.start);
-        let writers = writers.or_insert_with(|| vec![0; (range.end - range.start) as usize]);
-        writers[(at - range.start) as usize..][..bytes as usize].fill(step as u32);
+        let room = (range.end - range.start) as usize;
+        let writers = self.writers.entry(range.start).or_insert_with(|| vec![Writer::default(); room]);
+        &mut writers[(at - range.start) as usize..][..bytes as usize]
     }
 
     /// Checks that these bytes lie in one allocation.

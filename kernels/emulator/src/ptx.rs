@@ -1,5 +1,7 @@
-//! Launches that interpret PTX instead of running the compiled sources, and which writes a kernel that starts early may not
-//! rely on.
+//! Launches that interpret PTX instead of running the compiled sources, and which writes of others a kernel may not rely on.
+//!
+//! Blocks of a launch have no order, so none may read or overwrite what another wrote, unless both write atomically. That a
+//! block reads what another writes later shows in the opposite order of blocks, which other seeds take.
 //!
 //! Every kernel lets the next one start when all its blocks have begun, before it waits itself (`take_turn` in
 //! `device.cuh`). So the wait of a kernel says nothing about what was done when it began: a chain of kernels may all have
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use infer_kernels::cuda::CudaError;
 use infer_ptx::{Global, Launch, Machine, Module};
 
-use crate::memory::Memories;
+use crate::memory::{Memories, Writer};
 
 pub(crate) struct Interpreter {
     pub(crate) module: Arc<Module>,
@@ -52,12 +54,8 @@ impl Interpreter {
         if !place.early {
             self.settled = place.step - 1;
         }
-        let mut view = View {
-            memories,
-            step: place.step,
-            done: self.settled.max(place.known),
-            tells: self.module.target() >= 90,
-        };
+        let [step, done] = [place.step, self.settled.max(place.known)].map(|step| step as u32);
+        let mut view = View { memories, step, done };
         let run = self.machine.run(&self.module, launch, &mut view);
         run.map_err(|error| CudaError::failed(error.message))
     }
@@ -66,10 +64,16 @@ impl Interpreter {
 /// Memory as one launch sees it.
 struct View<'a> {
     memories: &'a mut Memories,
-    step: u64,
-    done: u64,
-    /// Whether kernels of later launches may begin early.
-    tells: bool,
+    step: u32,
+    /// Steps that were done when the launch began.
+    done: u32,
+}
+
+impl View<'_> {
+    /// Whether another block of this launch wrote a byte.
+    fn is_foreign(&self, writer: &Writer, block: u64, atomic: bool) -> bool {
+        writer.step == self.step && u64::from(writer.block) != block && !(atomic && writer.atomic)
+    }
 }
 
 // SAFETY: ranges are those of live allocations, none of which is freed while the launch borrows them.
@@ -78,20 +82,31 @@ unsafe impl Global for View<'_> {
         self.memories.allocation(at)
     }
 
-    fn early_read(&self, at: u64, bytes: u64) -> Result<(), String> {
-        match self.memories.last_writer(at, bytes) {
-            writer if writer > self.done => Err(format!(
+    fn read(&self, at: u64, bytes: u64, block: u64, waited: bool) -> Result<(), String> {
+        let writers = self.memories.writers(at, bytes);
+        if let Some(writer) = writers.iter().find(|writer| self.is_foreign(writer, block, false)) {
+            return Err(format!("a read of {bytes} bytes at {at:#x}, which block {} wrote", writer.block));
+        }
+        match writers.iter().find(|writer| !waited && writer.step > self.done) {
+            None => Ok(()),
+            Some(writer) => Err(format!(
                 "a read of {bytes} bytes at {at:#x} before `griddepcontrol.wait`, which a kernel wrote {} steps ahead \
                  that may still be running",
-                self.step - writer
+                self.step - writer.step
             )),
-            _ => Ok(()),
         }
     }
 
-    fn written(&mut self, at: u64, bytes: u64) {
-        if self.tells {
-            self.memories.set_writer(at, bytes, self.step);
+    fn write(&mut self, at: u64, bytes: u64, block: u64, atomic: bool) -> Result<(), String> {
+        let writers = self.memories.writers(at, bytes);
+        if let Some(writer) = writers.iter().find(|writer| self.is_foreign(writer, block, atomic)) {
+            return Err(format!(
+                "a write of {bytes} bytes at {at:#x}, which block {} wrote, too",
+                writer.block
+            ));
         }
+        let writer = Writer { step: self.step, block: block as u32, atomic };
+        self.memories.writers_mut(at, bytes).fill(writer);
+        Ok(())
     }
 }

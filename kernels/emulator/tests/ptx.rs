@@ -1,11 +1,12 @@
-//! What a kernel that starts early may read: two kernels, one of which writes a word before the other reads it.
+//! What a kernel may not rely on: writes of a kernel that may still run if it starts early, and those of other blocks.
 
 use std::sync::Arc;
 
 use infer_cuda_emulator::{Emulator, Module};
 use infer_kernels::cuda::{Buffer, CudaError, Device, Launch};
 
-/// `write` waits and writes the word at its address; `read` reads it, then waits; `idle` only waits.
+/// `write` waits and writes the word at its address in its last block; `read` reads it, then waits; `idle` only waits. The
+/// other blocks of `mix` read it, `all` writes it in every block, and `add` adds to it in every block.
 const KERNELS: &str = "
 .version 9.0
 .target sm_90
@@ -15,12 +16,41 @@ const KERNELS: &str = "
     .reg .b32 %r<4>; .reg .b64 %d<2>; .reg .pred %p<2>;
     ld.param.u64 %d0, [write_param_0];
     mov.u32 %r0, %tid.x;
-    setp.ne.s32 %p0, %r0, 0;
+    mov.u32 %r1, %ctaid.x;
+    mad.lo.s32 %r1, %r1, -32, %r0;
+    setp.ne.s32 %p0, %r1, -32;
     griddepcontrol.launch_dependents;
     griddepcontrol.wait;
     @%p0 bra $end;
     st.global.u32 [%d0], 7;
 $end:
+    ret;
+}
+.visible .entry mix(.param .align 8 .b8 mix_param_0[8]) .maxntid 32, 1, 1
+{
+    .reg .b32 %r<4>; .reg .b64 %d<2>; .reg .pred %p<2>;
+    ld.param.u64 %d0, [mix_param_0];
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.s32 %p0, %r0, 1;
+    griddepcontrol.wait;
+    @!%p0 st.global.u32 [%d0], 7;
+    @%p0 ld.global.u32 %r1, [%d0];
+    ret;
+}
+.visible .entry all(.param .align 8 .b8 all_param_0[8]) .maxntid 32, 1, 1
+{
+    .reg .b64 %d<2>;
+    ld.param.u64 %d0, [all_param_0];
+    griddepcontrol.wait;
+    st.global.u32 [%d0], 7;
+    ret;
+}
+.visible .entry add(.param .align 8 .b8 add_param_0[8]) .maxntid 32, 1, 1
+{
+    .reg .b32 %r<4>; .reg .b64 %d<2>;
+    ld.param.u64 %d0, [add_param_0];
+    griddepcontrol.wait;
+    atom.global.add.u32 %r0, [%d0], 1;
     ret;
 }
 .visible .entry read(.param .align 8 .b8 read_param_0[8]) .maxntid 32, 1, 1
@@ -177,4 +207,33 @@ fn fresh_memory_was_written_by_nothing() {
     let test = Test { device, buffer, other };
     test.launch("read", 1);
     assert_eq!(test.end(), Ok(()));
+}
+
+#[test]
+fn blocks_neither_overwrite_nor_read_what_others_write() {
+    for (kernel, said) in [("all", "wrote, too"), ("mix", "which block 1 wrote"), ("add", "")] {
+        // In either order of blocks, of which only one shows that a block reads what another writes.
+        let faults: Vec<CudaError> = (0..2)
+            .filter_map(|launches| {
+                let test = Test::new(90);
+                (0..launches).for_each(|_| test.launch("idle", 0));
+                test.launch(kernel, 1);
+                test.end().err()
+            })
+            .collect();
+        let wanted = match kernel {
+            "all" => 2,
+            "mix" => 1,
+            _ => 0,
+        };
+        assert_eq!(faults.len(), wanted, "{kernel}: {faults:?}");
+        assert!(faults.iter().all(|fault| fault.message.contains(said)), "{kernel}: {faults:?}");
+    }
+    // What an earlier launch wrote is no concern.
+    let test = Test::new(90);
+    test.launch("add", 1);
+    test.launch("write", 1);
+    test.launch("add", 1);
+    assert_eq!(test.end(), Ok(()));
+    assert_eq!(test.buffer.read(8).unwrap()[4..], 71_u32.to_le_bytes());
 }

@@ -1,7 +1,7 @@
 //! Runs the blocks of a launch one after another, and within a block the threads in an order drawn from the seed.
 
 use crate::memory::{Memory, Refused};
-use crate::program::{Kernel, Module, Special};
+use crate::program::{Kernel, Module, Op, Special};
 use crate::race::{Kind, Moment, Races};
 use crate::thread::{State, Thread};
 use crate::warp::{LANES, Lanes};
@@ -88,6 +88,7 @@ impl Machine {
             let block = [(at % x) as u32, (at / x % y) as u32, (at / x / y) as u32];
             self.prepare(kernel, grid, block, threads, early);
             memory.shared.fill(POISON);
+            memory.block = at;
             self.block(kernel, &mut memory, &mut random).map_err(|fault| {
                 let place = fault.thread.map(|thread| {
                     let line = kernel.place(self.threads[thread].at);
@@ -185,7 +186,7 @@ impl Machine {
         let instruction = &kernel.instructions[at];
         let mut lanes = Lanes { slots, stride };
         lanes.execute(kernel, instruction).map_err(|said| Fault { thread: Some(index), said })?;
-        if matches!(instruction.op, crate::program::Op::WarpBarrier) {
+        if matches!(instruction.op, Op::WarpBarrier) {
             self.warp_barriers[warp] += 1;
         }
         for lane in first..first + LANES {

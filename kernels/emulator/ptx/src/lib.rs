@@ -7,10 +7,10 @@
 //! Threads run one at a time, each until it meets others or ends, in an order drawn from a seed. Errors of a kernel that
 //! are found here: accesses that are unaligned or outside an allocation, the block's shared memory or the parameters; two
 //! accesses to a byte of shared memory that no barrier orders; threads that wait for others that never come; lanes of a warp
-//! at different instructions where they must be at the same; with early launches, writes before `griddepcontrol.wait`, and
-//! reads of what a kernel wrote that may still be running.
+//! at different instructions where they must be at the same; with early launches, writes before `griddepcontrol.wait`. The
+//! owner of global memory is told of every access to it, and decides whether other blocks and kernels allow it.
 //!
-//! Not here: order of accesses to global memory among blocks, speed, and what `ptxas` makes of the PTX.
+//! Not here: order of accesses to global memory among the threads of a block, speed, and what `ptxas` makes of the PTX.
 
 mod copies;
 mod decode;
@@ -60,12 +60,15 @@ pub unsafe trait Global {
     /// The live allocation that contains this address.
     fn allocation(&self, at: u64) -> Option<Range<u64>>;
 
-    /// A thread reads these bytes before it waited for earlier kernels.
+    /// A thread of this block reads these bytes, which are in one allocation. `waited`: after it waited for earlier kernels.
     ///
     /// # Errors
-    /// Says which earlier kernel may still write them.
-    fn early_read(&self, at: u64, bytes: u64) -> Result<(), String>;
+    /// Says who else writes them, if that isn't ordered: another block, or an earlier kernel that may still run.
+    fn read(&self, at: u64, bytes: u64, block: u64, waited: bool) -> Result<(), String>;
 
-    /// A thread wrote these bytes.
-    fn written(&mut self, at: u64, bytes: u64);
+    /// A thread of this block writes these bytes, which are in one allocation.
+    ///
+    /// # Errors
+    /// If another block wrote them, unless both did so atomically.
+    fn write(&mut self, at: u64, bytes: u64, block: u64, atomic: bool) -> Result<(), String>;
 }

@@ -29,6 +29,8 @@ pub(crate) struct Memory<'a> {
     pub(crate) shared: &'a mut [u8],
     params: &'a [u8],
     races: Option<&'a mut Races>,
+    /// Index of the block that runs.
+    pub(crate) block: u64,
 }
 
 impl<'a> Memory<'a> {
@@ -38,7 +40,7 @@ impl<'a> Memory<'a> {
         params: &'a [u8],
         races: Option<&'a mut Races>,
     ) -> Self {
-        Self { global, known: [0..0, 0..0, 0..0, 0..0], next: 0, shared, params, races }
+        Self { global, known: [0..0, 0..0, 0..0, 0..0], next: 0, shared, params, races, block: 0 }
     }
 
     /// Reads values. `waited`: whether the thread has waited for earlier kernels.
@@ -63,9 +65,7 @@ impl<'a> Memory<'a> {
             }
             Space::Global => {
                 self.check(at, bytes)?;
-                if !waited {
-                    self.global.early_read(at, bytes)?;
-                }
+                self.global.read(at, bytes, self.block, waited)?;
                 at as *const u8
             }
         };
@@ -126,7 +126,7 @@ impl<'a> Memory<'a> {
             return Ok(&raw mut self.shared[at]);
         }
         self.check(at, bytes)?;
-        self.global.written(at, bytes);
+        self.global.write(at, bytes, self.block, kind == Kind::Atomic)?;
         Ok(at as *mut u8)
     }
 
@@ -149,9 +149,7 @@ impl<'a> Memory<'a> {
         }
         if read > 0 {
             contained(self, from, read)?;
-            if !waited {
-                self.global.early_read(from, read)?;
-            }
+            self.global.read(from, read, self.block, waited)?;
         }
         Ok(())
     }

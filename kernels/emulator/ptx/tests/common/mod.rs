@@ -38,12 +38,16 @@ unsafe impl Global for Memory {
         range.contains(&at).then_some(range)
     }
 
-    fn early_read(&self, at: u64, bytes: u64) -> Result<(), String> {
-        self.early.borrow_mut().push((at - self.at(), bytes));
-        if self.refuse_early { Err("too early".to_owned()) } else { Ok(()) }
+    fn read(&self, at: u64, bytes: u64, _: u64, waited: bool) -> Result<(), String> {
+        if !waited {
+            self.early.borrow_mut().push((at - self.at(), bytes));
+        }
+        if self.refuse_early && !waited { Err("too early".to_owned()) } else { Ok(()) }
     }
 
-    fn written(&mut self, _: u64, _: u64) {}
+    fn write(&mut self, _: u64, _: u64, _: u64, _: bool) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// A kernel `k` with this body. `%d30` is its memory and `%r30` the thread.
