@@ -9,7 +9,8 @@ use crate::lex::Token;
 use crate::operands::{Operand, constant, operands_of, shown, special_named};
 use crate::ops::{Class, Forms, combine};
 use crate::program::{
-    Guard, Instruction, Kernel, Matrix, Op, PARAM_BASE, POISON, SHARED_BASE, Shape, Slot, Space, Special,
+    Guard, Instruction, Kernel, Matrix, Op, PARAM_BASE, POISON, SHARED_BASE, Shape, Slot, Source, SourceLine,
+    Space, Special,
 };
 
 /// A body while it is read.
@@ -46,8 +47,9 @@ impl<'a, 'f> Body<'a, 'f> {
         }
     }
 
-    pub(crate) fn source(&mut self, file: u32, line: u32) {
-        self.kernel.sources.push((self.kernel.instructions.len() as u32, file, line));
+    pub(crate) fn source(&mut self, place: SourceLine, caller: Option<SourceLine>) {
+        let instruction = self.kernel.instructions.len();
+        self.kernel.sources.push(Source { instruction, place, caller });
     }
 
     pub(crate) fn statement(&mut self, tokens: &[Token<'a>], line: u32) -> Result<(), Error> {

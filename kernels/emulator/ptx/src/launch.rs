@@ -49,7 +49,7 @@ struct Fault {
 }
 
 impl Machine {
-    /// Doesn't check the order of accesses to shared memory from now on, which takes about a third of the time.
+    /// Doesn't check the order of accesses to shared memory from now on, which takes about a fifth of the time.
     pub fn ignore_races(&mut self) {
         self.unordered = true;
     }

@@ -209,14 +209,17 @@ impl<'a> Reader<'a, '_> {
                     Some(Token::Word(label)) if statement.is_empty() => body.label(label, self.line())?,
                     _ => return Err(self.wrong("`:` without a label")),
                 },
-                // Without a semicolon: file, line, column, and whatever is inlined there.
+                // Without a semicolon: file, line, column, and for what was inlined its name and caller.
                 Token::Word(".loc") if statement.is_empty() => {
-                    let [file, line, _] = [self.number()?, self.number()?, self.number()?];
-                    body.source(file, line);
                     let own = self.line();
+                    let [file, line, _] = [self.number()?, self.number()?, self.number()?];
+                    let mut caller = None;
                     while self.tokens.get(self.at).is_some_and(|(_, line)| *line == own) {
-                        self.at += 1;
+                        if self.next()? == Token::Word("inlined_at") {
+                            caller = Some((self.number()?, self.number()?));
+                        }
                     }
+                    body.source((file, line), caller);
                 }
                 token => statement.push(token),
             }

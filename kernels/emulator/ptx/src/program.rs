@@ -53,8 +53,8 @@ pub(crate) struct Kernel {
     pub(crate) products: Vec<[Slot; 14]>,
     /// Whether an access to shared memory is smaller than four bytes.
     pub(crate) small_shared: bool,
-    /// Where instructions come from, if the file says so: first instruction, file and line of the source.
-    pub(crate) sources: Vec<(u32, u32, u32)>,
+    /// Where instructions come from, if the file says so.
+    pub(crate) sources: Vec<Source>,
     /// Names of source files.
     pub(crate) files: HashMap<u32, String>,
 }
@@ -63,15 +63,28 @@ impl Kernel {
     /// Names an instruction's line, and that of its source if known.
     pub(crate) fn place(&self, instruction: usize) -> String {
         let line = self.instructions[instruction].line;
-        let known = self.sources.partition_point(|(first, ..)| *first as usize <= instruction);
-        match known.checked_sub(1).map(|index| self.sources[index]) {
-            Some((_, file, source_line)) => {
-                let file = self.files.get(&file).map_or("?", String::as_str);
-                format!("line {line} ({file}:{source_line})")
-            }
-            None => format!("line {line}"),
-        }
+        let known = self.sources.partition_point(|source| source.instruction <= instruction);
+        let Some(source) = known.checked_sub(1).map(|index| &self.sources[index]) else {
+            return format!("line {line}");
+        };
+        let named = |(file, line): SourceLine| {
+            format!("{}:{line}", self.files.get(&file).map_or("?", String::as_str))
+        };
+        let caller = source.caller.map_or(String::new(), |caller| format!(", called at {}", named(caller)));
+        format!("line {line} ({}{caller})", named(source.place))
     }
+}
+
+/// A file's number and a line.
+pub(crate) type SourceLine = (u32, u32);
+
+/// Where instructions from this one on come from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) instruction: usize,
+    pub(crate) place: SourceLine,
+    /// Of a function that was inlined.
+    pub(crate) caller: Option<SourceLine>,
 }
 
 /// Special registers that kernels read.

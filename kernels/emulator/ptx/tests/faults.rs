@@ -240,10 +240,11 @@ fn launches_must_fit_the_kernel() {
 fn faults_name_the_line_of_the_source_if_the_file_tells() {
     let body = "mov.u32 %r1, 0;\n.loc 2 41 7, function_name $L__info_string0, inlined_at 1 9 3\n\
                 ld.global.u32 %r1, [%d30+4096];";
-    let text = common::program(80, body) + ".file 2 \"/a/device.cuh\"\n.section .debug_str\n{\n.b8 1\n}\n";
+    let text = common::program(80, body)
+        + ".file 1 \"/a/norm.cu\"\n.file 2 \"/a/device.cuh\"\n.section .debug_str\n{\n.b8 1\n}\n";
     let module = Module::parse(&text).unwrap();
     let mut memory = Memory::new(&[0; 2]);
     let params = memory.at().to_ne_bytes();
     let error = Machine::default().run(&module, &launch(&params, 32, 0), &mut memory).expect_err("outside");
-    assert!(error.message.contains("(/a/device.cuh:41)"), "{error}");
+    assert!(error.message.contains("(/a/device.cuh:41, called at /a/norm.cu:9)"), "{error}");
 }
