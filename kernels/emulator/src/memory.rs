@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use infer_kernels::cuda::CudaError;
+use infer_ptx::{Party, Write};
 
 const GUARD: usize = 4_096;
 /// Repeated, this is NaN as bf16, f16 and f32.
@@ -15,8 +16,8 @@ const POISON: u8 = 0xff;
 pub(crate) struct Writer {
     /// Of the launch; 0 if no kernel wrote it.
     pub(crate) step: u32,
-    pub(crate) block: u32,
-    pub(crate) atomic: bool,
+    pub(crate) who: Party,
+    pub(crate) how: Write,
 }
 
 pub(crate) struct Memories {

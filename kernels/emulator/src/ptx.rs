@@ -1,7 +1,8 @@
 //! Launches that interpret PTX instead of running the compiled sources, and which writes of others a kernel may not rely on.
 //!
-//! Blocks of a launch have no order, so none may read or overwrite what another wrote, unless both write atomically. That a
-//! block reads what another writes later shows in the opposite order of blocks, which other seeds take.
+//! Blocks of a launch have no order, and threads of a block only that of barriers. So none may read or overwrite what another
+//! wrote without one between, unless both write atomically or the value that is there. That a thread reads what another writes later shows in the
+//! opposite order, which other seeds take.
 //!
 //! Every kernel lets the next one start when all its blocks have begun, before it waits itself (`take_turn` in
 //! `device.cuh`). So the wait of a kernel says nothing about what was done when it began: a chain of kernels may all have
@@ -14,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use infer_kernels::cuda::CudaError;
-use infer_ptx::{Global, Launch, Machine, Module};
+use infer_ptx::{Global, Launch, Machine, Module, Party, Write};
 
 use crate::memory::{Memories, Writer};
 
@@ -70,9 +71,17 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// Whether another block of this launch wrote a byte.
-    fn is_foreign(&self, writer: &Writer, block: u64, atomic: bool) -> bool {
-        writer.step == self.step && u64::from(writer.block) != block && !(atomic && writer.atomic)
+    /// What another thread of this launch wrote, if nothing orders that before what `who` does.
+    fn racing(&self, at: u64, bytes: u64, who: &Party, atomic: bool) -> Result<(), String> {
+        let wrong = |writer: &&Writer| {
+            writer.step == self.step && !who.follows(&writer.who) && !(atomic && writer.how == Write::Atomic)
+        };
+        match self.memories.writers(at, bytes).iter().find(wrong) {
+            None => Ok(()),
+            Some(Writer { who: Party { block, thread, .. }, .. }) => Err(format!(
+                "{bytes} bytes at {at:#x}, which thread {thread} of block {block} wrote with no barrier since"
+            )),
+        }
     }
 }
 
@@ -82,11 +91,9 @@ unsafe impl Global for View<'_> {
         self.memories.allocation(at)
     }
 
-    fn read(&self, at: u64, bytes: u64, block: u64, waited: bool) -> Result<(), String> {
+    fn read(&self, at: u64, bytes: u64, who: &Party, waited: bool) -> Result<(), String> {
+        self.racing(at, bytes, who, false).map_err(|wrong| format!("a read of {wrong}"))?;
         let writers = self.memories.writers(at, bytes);
-        if let Some(writer) = writers.iter().find(|writer| self.is_foreign(writer, block, false)) {
-            return Err(format!("a read of {bytes} bytes at {at:#x}, which block {} wrote", writer.block));
-        }
         match writers.iter().find(|writer| !waited && writer.step > self.done) {
             None => Ok(()),
             Some(writer) => Err(format!(
@@ -97,16 +104,12 @@ unsafe impl Global for View<'_> {
         }
     }
 
-    fn write(&mut self, at: u64, bytes: u64, block: u64, atomic: bool) -> Result<(), String> {
-        let writers = self.memories.writers(at, bytes);
-        if let Some(writer) = writers.iter().find(|writer| self.is_foreign(writer, block, atomic)) {
-            return Err(format!(
-                "a write of {bytes} bytes at {at:#x}, which block {} wrote, too",
-                writer.block
-            ));
+    fn write(&mut self, at: u64, bytes: u64, who: &Party, how: Write) -> Result<(), String> {
+        if how != Write::Same {
+            let racing = self.racing(at, bytes, who, how == Write::Atomic);
+            racing.map_err(|wrong| format!("a write of {wrong}"))?;
         }
-        let writer = Writer { step: self.step, block: block as u32, atomic };
-        self.memories.writers_mut(at, bytes).fill(writer);
+        self.memories.writers_mut(at, bytes).fill(Writer { step: self.step, who: *who, how });
         Ok(())
     }
 }

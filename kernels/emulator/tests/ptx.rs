@@ -6,7 +6,8 @@ use infer_cuda_emulator::{Emulator, Module};
 use infer_kernels::cuda::{Buffer, CudaError, Device, Launch};
 
 /// `write` waits and writes the word at its address in its last block; `read` reads it, then waits; `idle` only waits. The
-/// other blocks of `mix` read it, `all` writes it in every block, and `add` adds to it in every block.
+/// other blocks of `mix` read it, `all` writes its index in every block, and `add` adds to it in every thread.
+/// `pass` writes it in the first thread of the first block, and reads it in the second behind a barrier, `slip` without one.
 const KERNELS: &str = "
 .version 9.0
 .target sm_90
@@ -31,18 +32,24 @@ $end:
     .reg .b32 %r<4>; .reg .b64 %d<2>; .reg .pred %p<2>;
     ld.param.u64 %d0, [mix_param_0];
     mov.u32 %r0, %ctaid.x;
+    mov.u32 %r1, %tid.x;
     setp.ne.s32 %p0, %r0, 1;
+    mad.lo.s32 %r0, %r0, -32, %r1;
+    setp.ne.s32 %p1, %r0, -32;
     griddepcontrol.wait;
-    @!%p0 st.global.u32 [%d0], 7;
+    @!%p1 st.global.u32 [%d0], 7;
     @%p0 ld.global.u32 %r1, [%d0];
     ret;
 }
 .visible .entry all(.param .align 8 .b8 all_param_0[8]) .maxntid 32, 1, 1
 {
-    .reg .b64 %d<2>;
+    .reg .b32 %r<4>; .reg .b64 %d<2>; .reg .pred %p<2>;
     ld.param.u64 %d0, [all_param_0];
+    mov.u32 %r0, %tid.x;
+    setp.ne.s32 %p0, %r0, 0;
+    mov.u32 %r1, %ctaid.x;
     griddepcontrol.wait;
-    st.global.u32 [%d0], 7;
+    @!%p0 st.global.u32 [%d0], %r1;
     ret;
 }
 .visible .entry add(.param .align 8 .b8 add_param_0[8]) .maxntid 32, 1, 1
@@ -68,6 +75,21 @@ $end:
     griddepcontrol.wait;
     ret;
 }
+.visible .entry pass(.param .align 8 .b8 pass_param_0[8]) .maxntid 32, 1, 1
+{
+    .reg .b32 %r<4>; .reg .b64 %d<2>; .reg .pred %p<2>;
+    ld.param.u64 %d0, [pass_param_0];
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, %ctaid.x;
+    mad.lo.s32 %r0, %r1, 32, %r0;
+    setp.ne.s32 %p0, %r0, 0;
+    setp.ne.s32 %p1, %r0, 1;
+    griddepcontrol.wait;
+    @!%p0 st.global.u32 [%d0], 7;
+    bar.sync 0;
+    @!%p1 ld.global.u32 %r1, [%d0];
+    ret;
+}
 ";
 
 struct Test {
@@ -78,7 +100,9 @@ struct Test {
 
 impl Test {
     fn new(target: u32) -> Self {
-        let mut text = KERNELS.replace("sm_90", &format!("sm_{target}"));
+        let (_, pass) = KERNELS.split_once(".visible .entry pass").expect("a kernel");
+        let slip = format!(".visible .entry pass{pass}").replace("pass", "slip").replace("bar.sync 0;", "");
+        let mut text = KERNELS.replace("sm_90", &format!("sm_{target}")) + &slip;
         if target < 90 {
             text = text
                 .lines()
@@ -210,8 +234,10 @@ fn fresh_memory_was_written_by_nothing() {
 }
 
 #[test]
-fn blocks_neither_overwrite_nor_read_what_others_write() {
-    for (kernel, said) in [("all", "wrote, too"), ("mix", "which block 1 wrote"), ("add", "")] {
+fn threads_neither_overwrite_nor_read_what_others_write_unordered() {
+    for (kernel, said) in
+        [("all", "a write of 4 bytes"), ("mix", "of block 1 wrote with no barrier since"), ("add", "")]
+    {
         // In either order of blocks, of which only one shows that a block reads what another writes.
         let faults: Vec<CudaError> = (0..2)
             .filter_map(|launches| {
@@ -229,6 +255,17 @@ fn blocks_neither_overwrite_nor_read_what_others_write() {
         assert_eq!(faults.len(), wanted, "{kernel}: {faults:?}");
         assert!(faults.iter().all(|fault| fault.message.contains(said)), "{kernel}: {faults:?}");
     }
+    let fault = |kernel, launches| {
+        let test = Test::new(90);
+        (0..launches).for_each(|_| test.launch("idle", 0));
+        test.launch(kernel, 1);
+        test.end().err()
+    };
+    assert!((0..8).all(|launches| fault("pass", launches).is_none()));
+    // In half of the orders the first of two threads comes first.
+    let found: Vec<CudaError> = (0..8).filter_map(|launches| fault("slip", launches)).collect();
+    assert!((1..8).contains(&found.len()), "{found:?}");
+    assert!(found.iter().all(|fault| fault.message.contains("which thread 0 of block 0 wrote")), "{found:?}");
     // What an earlier launch wrote is no concern.
     let test = Test::new(90);
     test.launch("add", 1);

@@ -88,7 +88,7 @@ impl Machine {
             let block = [(at % x) as u32, (at / x % y) as u32, (at / x / y) as u32];
             self.prepare(kernel, grid, block, threads, early);
             memory.shared.fill(POISON);
-            memory.block = at;
+            memory.block = at as u32;
             self.block(kernel, &mut memory, &mut random).map_err(|fault| {
                 let place = fault.thread.map(|thread| {
                     let line = kernel.place(self.threads[thread].at);

@@ -8,9 +8,9 @@
 //! are found here: accesses that are unaligned or outside an allocation, the block's shared memory or the parameters; two
 //! accesses to a byte of shared memory that no barrier orders; threads that wait for others that never come; lanes of a warp
 //! at different instructions where they must be at the same; with early launches, writes before `griddepcontrol.wait`. The
-//! owner of global memory is told of every access to it, and decides whether other blocks and kernels allow it.
+//! owner of global memory is told of every access to it, and decides whether other threads and kernels allow it.
 //!
-//! Not here: order of accesses to global memory among the threads of a block, speed, and what `ptxas` makes of the PTX.
+//! Not here: speed, and what `ptxas` makes of the PTX.
 
 mod copies;
 mod decode;
@@ -60,15 +60,52 @@ pub unsafe trait Global {
     /// The live allocation that contains this address.
     fn allocation(&self, at: u64) -> Option<Range<u64>>;
 
-    /// A thread of this block reads these bytes, which are in one allocation. `waited`: after it waited for earlier kernels.
+    /// A thread reads these bytes, which are in one allocation. `waited`: after it waited for earlier kernels.
     ///
     /// # Errors
-    /// Says who else writes them, if that isn't ordered: another block, or an earlier kernel that may still run.
-    fn read(&self, at: u64, bytes: u64, block: u64, waited: bool) -> Result<(), String>;
+    /// Says who else writes them, if that isn't ordered: another thread, or an earlier kernel that may still run.
+    fn read(&self, at: u64, bytes: u64, who: &Party, waited: bool) -> Result<(), String>;
 
-    /// A thread of this block writes these bytes, which are in one allocation.
+    /// A thread writes these bytes, which are in one allocation.
     ///
     /// # Errors
-    /// If another block wrote them, unless both did so atomically.
-    fn write(&mut self, at: u64, bytes: u64, block: u64, atomic: bool) -> Result<(), String>;
+    /// If another thread wrote them and nothing orders that, unless both did so atomically, or this changes nothing.
+    fn write(&mut self, at: u64, bytes: u64, who: &Party, how: Write) -> Result<(), String>;
+}
+
+/// Kinds of writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Write {
+    /// Of another value than the memory has.
+    #[default]
+    Change,
+    /// Of the value that the memory has, whose order doesn't matter.
+    Same,
+    /// Reads and writes at once.
+    Atomic,
+}
+
+/// A thread of a launch, and the barriers that it has passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Party {
+    /// Index of its block.
+    pub block: u32,
+    /// Its index in the block.
+    pub thread: u32,
+    /// Barriers of the block.
+    pub block_barriers: u32,
+    /// Barriers of the warp.
+    pub warp_barriers: u32,
+}
+
+impl Party {
+    /// Whether what a thread of the same launch did is ordered before what this one does now.
+    pub fn follows(&self, earlier: &Self) -> bool {
+        if self.block != earlier.block {
+            return false;
+        }
+        self.thread == earlier.thread
+            || self.block_barriers > earlier.block_barriers
+            || (self.thread / 32 == earlier.thread / 32 && self.warp_barriers > earlier.warp_barriers)
+    }
 }

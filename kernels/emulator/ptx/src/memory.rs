@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use crate::Global;
 use crate::program::{Combine, PARAM_BASE, SHARED_BASE, Shape, Space};
 use crate::race::{Conflict, Kind, Moment, Races, Who};
+use crate::{Global, Party, Write};
 
 /// Why an access is refused.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Memory<'a> {
     params: &'a [u8],
     races: Option<&'a mut Races>,
     /// Index of the block that runs.
-    pub(crate) block: u64,
+    pub(crate) block: u32,
 }
 
 impl<'a> Memory<'a> {
@@ -65,7 +65,7 @@ impl<'a> Memory<'a> {
             }
             Space::Global => {
                 self.check(at, bytes)?;
-                self.global.read(at, bytes, self.block, waited)?;
+                self.global.read(at, bytes, &self.party(who), waited)?;
                 at as *const u8
             }
         };
@@ -85,7 +85,23 @@ impl<'a> Memory<'a> {
         values: [u64; 4],
         who: &Who,
     ) -> Result<(), Refused> {
-        let to = self.target(space, at, shape.total(), Kind::Write, who)?;
+        let bytes = usize::from(shape.bytes);
+        let to = match space {
+            Space::Global => {
+                self.check(at, shape.total())?;
+                let to = at as *mut u8;
+                let is_there = |(index, value): (usize, &u64)| {
+                    // SAFETY: all bytes are in an allocation, as just checked.
+                    let old = unsafe { read(to.add(index * bytes), shape.bytes) };
+                    old == value & (u64::MAX >> (64 - 8 * bytes))
+                };
+                let same = values.iter().take(usize::from(shape.count)).enumerate().all(is_there);
+                let how = if same { Write::Same } else { Write::Change };
+                self.global.write(at, shape.total(), &self.party(who), how)?;
+                to
+            }
+            _ => self.target(space, at, shape.total(), Kind::Write, who)?,
+        };
         for (index, value) in values.iter().take(usize::from(shape.count)).enumerate() {
             // SAFETY: all bytes are in shared memory or in an allocation, as just checked.
             unsafe { write(to.add(index * usize::from(shape.bytes)), shape.bytes, *value) };
@@ -126,7 +142,7 @@ impl<'a> Memory<'a> {
             return Ok(&raw mut self.shared[at]);
         }
         self.check(at, bytes)?;
-        self.global.write(at, bytes, self.block, kind == Kind::Atomic)?;
+        self.global.write(at, bytes, &self.party(who), Write::Atomic)?;
         Ok(at as *mut u8)
     }
 
@@ -149,7 +165,7 @@ impl<'a> Memory<'a> {
         }
         if read > 0 {
             contained(self, from, read)?;
-            self.global.read(from, read, self.block, waited)?;
+            self.global.read(from, read, &self.party(who), waited)?;
         }
         Ok(())
     }
@@ -171,6 +187,11 @@ impl<'a> Memory<'a> {
             to[..read].copy_from_slice(unsafe { std::slice::from_raw_parts(from as *const u8, read) });
         }
         Ok(())
+    }
+
+    fn party(&self, who: &Who) -> Party {
+        let Moment { block: block_barriers, warp: warp_barriers } = who.now;
+        Party { block: self.block, thread: who.thread, block_barriers, warp_barriers }
     }
 
     fn order(&mut self, at: usize, bytes: u64, kind: Kind, who: &Who, since: Moment) -> Result<(), Refused> {

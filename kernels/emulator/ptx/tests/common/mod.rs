@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use infer_ptx::{Error, Global, Launch, Machine, Module};
+use infer_ptx::{Error, Global, Launch, Machine, Module, Party, Write};
 
 /// One allocation.
 pub struct Memory {
@@ -38,14 +38,14 @@ unsafe impl Global for Memory {
         range.contains(&at).then_some(range)
     }
 
-    fn read(&self, at: u64, bytes: u64, _: u64, waited: bool) -> Result<(), String> {
+    fn read(&self, at: u64, bytes: u64, _: &Party, waited: bool) -> Result<(), String> {
         if !waited {
             self.early.borrow_mut().push((at - self.at(), bytes));
         }
         if self.refuse_early && !waited { Err("too early".to_owned()) } else { Ok(()) }
     }
 
-    fn write(&mut self, _: u64, _: u64, _: u64, _: bool) -> Result<(), String> {
+    fn write(&mut self, _: u64, _: u64, _: &Party, _: Write) -> Result<(), String> {
         Ok(())
     }
 }
