@@ -61,7 +61,7 @@ fn nothing_is_left_unfinished() {
 }
 
 /// Crates of this workspace that a crate may depend on, by folder. Tests and build scripts may use more.
-const IMPORTS: [(&str, &[&str]); 22] = [
+const IMPORTS: [(&str, &[&str]); 23] = [
     ("host/api", &[]),
     ("host/chat", &["infer-model", "infer-sandbox"]),
     ("host/chat/guest", &["infer-sandbox-guest"]),
@@ -95,9 +95,10 @@ const IMPORTS: [(&str, &[&str]); 22] = [
     ("host/wasm", &["infer-core"]),
     ("host/xtask", &[]),
     ("kernels", &[]),
-    ("kernels/emulator", &["infer-kernels"]),
+    ("kernels/emulator", &["infer-kernels", "infer-ptx"]),
     ("kernels/emulator/blas", &[]),
     ("kernels/emulator/driver", &["infer-cuda-emulator", "infer-kernels"]),
+    ("kernels/emulator/ptx", &[]),
     // A comparison benchmark in a workspace of its own.
     ("kernels/benches/candle", &["infer-model"]),
     ("tui", &["infer-api"]),

@@ -1,4 +1,5 @@
-//! CUDA: installs a toolkit from PyPI if there is none, compiles the kernels, and runs the checks that need a GPU.
+//! CUDA: installs a toolkit from PyPI if there is none, compiles the kernels, interprets the PTX between, and runs the checks
+//! that need a GPU.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,26 +35,39 @@ pub fn toolkit() -> Result<(), String> {
     Ok(())
 }
 
-/// Compiles the kernels for every architecture; without a toolkit, returns what is skipped and why.
+/// The PTX that every image is made from, by the name that nvcc gives it: without and with early launches.
+const PTX: [&str; 2] = ["all.compute_80.ptx", "all.compute_90.ptx"];
+
+/// Compiles the kernels for every architecture, and runs their checks on the PTX; without a toolkit, returns what is skipped
+/// and why.
 pub fn compile() -> Result<Option<&'static str>, String> {
     // nvcc compiles the host part of a source with it.
     if std::env::var_os("NVCC_CCBIN").is_none() && !starts("g++", "--version") {
-        return Ok(Some("whether nvcc compiles the kernels: no g++"));
+        return Ok(Some("whether nvcc compiles the kernels, and checks of their PTX: no g++"));
     }
     let home = match ensure() {
         Ok(home) => home,
         Err(why) => {
             eprintln!("{why}");
-            return Ok(Some("whether nvcc compiles the kernels: no CUDA toolkit"));
+            return Ok(Some("whether nvcc compiles the kernels, and checks of their PTX: no CUDA toolkit"));
         }
     };
     let tools = target_dir()?.join("tools");
-    std::fs::create_dir_all(&tools).map_err(|e| format!("{}: {e}", tools.display()))?;
+    let between = tools.join("ptx");
+    std::fs::create_dir_all(&between).map_err(|e| format!("{}: {e}", between.display()))?;
     let mut nvcc = Command::new(home.join("bin/nvcc"));
     nvcc.current_dir(root().join("kernels"))
-        .args(["-optf", "cuda/nvcc.options", "cuda/all.cu", "-o"])
+        .args(["-optf", "cuda/nvcc.options", "cuda/all.cu", "--keep", "--keep-dir"])
+        .arg(&between)
+        .arg("-o")
         .arg(tools.join("kernels.fatbin"));
-    run(&mut nvcc).map(|()| None)
+    run(&mut nvcc)?;
+    // The native tests have built both, too, with these features.
+    let built = |program| build(&mut cargo(&["test", "--workspace", "--all-features", "--no-run"]), program);
+    run(Command::new(built("ptx_check")?).args(PTX.map(|file| between.join(file))).args(["--seeds", "2"]))?;
+    // Only here do kernels follow kernels, so that those which start early could read too much.
+    run(Command::new(built("ptx_models")?).arg(between.join(PTX[1])).arg("golden logits"))?;
+    Ok(None)
 }
 
 /// Builds `infer` with kernels and runs every check that needs a GPU.

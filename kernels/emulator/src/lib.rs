@@ -4,15 +4,18 @@
 //! Device memory is host memory with guards at both ends and NaN inside. Every launch, also each repetition of a recorded
 //! one, uses another order of threads. The device is maximally lazy: nothing runs until it is waited for, so reading results
 //! or overwriting pinned memory too early shows. After a fault all further work is refused, as on a GPU. Tests can have it
-//! refuse recordings, products of a vendor's library and single operations. What only a GPU does (rounding of `ex2.approx`,
-//! races between multiprocessors) is left to `gpu-check`.
+//! refuse recordings, products of a vendor's library and single operations. Given PTX, it interprets what nvcc made of the
+//! sources instead (`infer-ptx`), and refuses reads that a kernel makes too early. What only a GPU does (rounding of
+//! `ex2.approx`, races between multiprocessors) is left to `gpu-check`.
 
 mod memory;
+mod ptx;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CStr;
 #[cfg(compiled)]
 use std::ffi::{CString, c_char, c_void};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +26,9 @@ use infer_kernels::cuda::{
     VendorLibrary,
 };
 
+pub use infer_ptx::Module;
 use memory::Memories;
+use ptx::{Interpreter, Place as Turn};
 
 #[cfg(compiled)]
 unsafe extern "C" {
@@ -80,8 +85,10 @@ pub struct Emulator {
 struct State {
     memories: Memories,
     recording: Option<Vec<Step>>,
-    /// Submitted steps that have not run, each with the seed of its order of threads.
-    queue: VecDeque<(Step, u64)>,
+    /// Submitted steps that have not run.
+    queue: VecDeque<Queued>,
+    /// What launches run on, if not on compiled sources.
+    interpreter: Option<Interpreter>,
     /// Seed of the next step's order of threads.
     seed: u64,
     /// Number of steps run so far.
@@ -146,7 +153,7 @@ impl State {
     }
 
     fn give(&mut self, step: Step) {
-        self.queue.push_back((step, self.seed));
+        self.queue.push_back(Queued { step, seed: self.seed, known: self.done });
         self.seed = self.seed.wrapping_add(1);
     }
 
@@ -154,10 +161,10 @@ impl State {
     fn catch_up(&mut self, place: u64) -> Result<(), CudaError> {
         self.healthy()?;
         while self.done < place
-            && let Some((step, seed)) = self.queue.pop_front()
+            && let Some(queued) = self.queue.pop_front()
         {
             self.done += 1;
-            if let Err(fault) = run(self, &step, seed) {
+            if let Err(fault) = run(self, &queued) {
                 self.lose(fault);
             }
             self.healthy()?;
@@ -170,6 +177,15 @@ impl State {
     }
 }
 
+/// A step in the queue.
+struct Queued {
+    step: Step,
+    /// Of its order of threads.
+    seed: u64,
+    /// Steps that were done when it was submitted, all because the host waited for them.
+    known: u64,
+}
+
 /// A unit of work in the device's order.
 #[derive(Clone)]
 enum Step {
@@ -179,6 +195,7 @@ enum Step {
         threads: u32,
         shared_bytes: u32,
         params: Vec<u8>,
+        early: bool,
     },
     Copy {
         to: u64,
@@ -208,11 +225,21 @@ enum Step {
 impl Emulator {
     /// A device whose order of threads is derived from a seed; `None` if the build found no C++ compiler.
     pub fn new(seed: u64) -> Option<Self> {
+        cfg!(compiled).then(|| Self::start(seed, None))
+    }
+
+    /// A device that interprets PTX, with the compute capability that it was compiled for.
+    pub fn with_ptx(seed: u64, module: Arc<Module>) -> Self {
+        Self::start(seed, Some(module))
+    }
+
+    fn start(seed: u64, module: Option<Arc<Module>>) -> Self {
+        let target = module.as_ref().map_or(90, |module| module.target());
         let properties = Properties {
             name: "emulated device".to_owned(),
-            capability: (9, 0),
+            capability: (target / 10, target % 10),
             multiprocessors: 4,
-            early: true,
+            early: target >= 90,
             vendor_products: None,
             switches: Switches::default(),
         };
@@ -221,6 +248,7 @@ impl Emulator {
             memories,
             recording: None,
             queue,
+            interpreter: module.map(Interpreter::new),
             seed,
             done: 0,
             fault: None,
@@ -231,7 +259,7 @@ impl Emulator {
             recordings: 0,
             launches: BTreeMap::new(),
         };
-        cfg!(compiled).then(|| Self { state: Arc::new(Mutex::new(state)), properties })
+        Self { state: Arc::new(Mutex::new(state)), properties }
     }
 
     /// Limits the total of allocations to this many bytes.
@@ -283,8 +311,8 @@ impl Emulator {
         self.take(Step::Call(function))
     }
 
-    /// The allocation that an address lies in: where it starts, and its bytes.
-    pub fn allocation(&self, at: u64) -> Option<(u64, usize)> {
+    /// The allocation that contains an address.
+    pub fn allocation(&self, at: u64) -> Option<Range<u64>> {
         self.lock().memories.allocation(at)
     }
 
@@ -314,8 +342,14 @@ impl Emulator {
 }
 
 /// Runs one step.
-fn run(state: &mut State, step: &Step, seed: u64) -> Result<(), CudaError> {
-    match step {
+fn run(state: &mut State, queued: &Queued) -> Result<(), CudaError> {
+    let seed = queued.seed;
+    if let Some(interpreter) = &mut state.interpreter
+        && !matches!(queued.step, Step::Launch { .. })
+    {
+        interpreter.settle(state.done);
+    }
+    match &queued.step {
         Step::Copy { to, from, bytes } | Step::Pinned { to, from, bytes } => {
             state.memories.check(*from, *bytes)?;
             state.memories.check(*to, *bytes)?;
@@ -332,9 +366,19 @@ fn run(state: &mut State, step: &Step, seed: u64) -> Result<(), CudaError> {
             // SAFETY: in a live allocation, as just checked.
             unsafe { std::ptr::write_bytes(*at as *mut u8, *byte, *bytes) };
         }
-        Step::Launch { kernel, grid, threads, shared_bytes, params } => {
-            launch(kernel, *grid, *threads, *shared_bytes as usize, params, seed)?;
-            state.memories.check_guards(kernel)?;
+        Step::Launch { kernel, grid, threads, shared_bytes, params, early } => {
+            let (grid, threads, shared_bytes) = (*grid, *threads, *shared_bytes as usize);
+            match &mut state.interpreter {
+                Some(interpreter) => {
+                    let launch = infer_ptx::Launch { kernel, grid, threads, shared_bytes, params, seed };
+                    let turn = Turn { step: state.done, known: queued.known, early: *early };
+                    interpreter.launch(&launch, &mut state.memories, turn)?;
+                }
+                None => {
+                    launch(kernel, grid, threads, shared_bytes, params, seed)?;
+                    state.memories.check_guards(kernel)?;
+                }
+            }
         }
         Step::Call(function) => function(),
     }
@@ -463,8 +507,9 @@ impl Device for Emulator {
         let mut state = self.lock();
         state.fails(Operation::Launch)?;
         *state.launches.entry(kernel).or_default() += 1;
+        let early = self.properties.early && (state.recording.is_none() || state.early);
         drop(state);
-        self.take(Step::Launch { kernel, grid, threads, shared_bytes, params: params.to_vec() })
+        self.take(Step::Launch { kernel, grid, threads, shared_bytes, params: params.to_vec(), early })
     }
 
     unsafe fn vendor_product(&self, _: Type, _: &ProductParams) -> Result<bool, CudaError> {

@@ -6,8 +6,9 @@
 //! refusal is a line on standard error that begins with [`MARK`], and so is what is left when a context is released, so a
 //! test also sees what the host ignores. Numbers are those of an H100 but for the four multiprocessors.
 //!
-//! Variables: `INFER_EMULATED_CAPABILITY` (9.0), `INFER_EMULATED_MEMORY` (2147483648 bytes), and `INFER_EMULATED_FAULTS`, a
-//! list such as `cuGraphLaunch:40:CUDA_ERROR_ILLEGAL_ADDRESS`: the call that fails, which one of them, and how.
+//! Variables: `INFER_EMULATED_CAPABILITY` (9.0), `INFER_EMULATED_MEMORY` (2147483648 bytes), `INFER_EMULATED_PTX`, a file of
+//! PTX to interpret instead of running the compiled sources, and `INFER_EMULATED_FAULTS`, a list such as
+//! `cuGraphLaunch:40:CUDA_ERROR_ILLEGAL_ADDRESS`: the call that fails, which one of them, and how.
 
 mod calls;
 mod faults;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::ThreadId;
 
 use cudarc::driver::sys::CUresult;
-use infer_cuda_emulator::Emulator;
+use infer_cuda_emulator::{Emulator, Module};
 use infer_kernels::cuda::Device;
 
 use crate::faults::Faults;
@@ -171,9 +171,12 @@ impl State {
 
     pub(crate) fn retain(&mut self) -> Result<(), Refusal> {
         if self.retained == 0 {
-            let unsupported = CUresult::CUDA_ERROR_NOT_SUPPORTED;
-            let emulator = Emulator::new(1)
-                .ok_or_else(|| Refusal::new(unsupported, "this library was built without a C++ compiler"))?;
+            let emulator = match std::env::var("INFER_EMULATED_PTX") {
+                Ok(file) => Emulator::with_ptx(1, Arc::new(module(&file)?)),
+                Err(_) => {
+                    Emulator::new(1).ok_or_else(|| unsupported("it was built without a C++ compiler"))?
+                }
+            };
             emulator.limit_memory(self.memory_bytes);
             self.emulator = Some(Arc::new(emulator));
         }
@@ -217,6 +220,16 @@ impl State {
         }
         Ok(())
     }
+}
+
+fn unsupported(why: impl Into<String>) -> Refusal {
+    Refusal::new(CUresult::CUDA_ERROR_NOT_SUPPORTED, why)
+}
+
+/// Reads a file of PTX.
+fn module(file: &str) -> Result<Module, Refusal> {
+    let text = std::fs::read_to_string(file).map_err(|error| unsupported(format!("{file}: {error}")))?;
+    Module::parse(&text).map_err(|error| unsupported(format!("{file}: {error}")))
 }
 
 pub(crate) fn set_current(context: usize) {

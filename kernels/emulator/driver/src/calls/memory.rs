@@ -86,20 +86,20 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(
 ) -> CUresult {
     call("cuMemGetAddressRange_v2", Needs::ContextOrCapture, |state| {
         let found = state.device()?.allocation(at);
-        let (first, len) = found.ok_or_else(|| Refusal::value(format!("{at:#x} is in no allocation")))?;
+        let range = found.ok_or_else(|| Refusal::value(format!("{at:#x} is in no allocation")))?;
         // SAFETY: the caller's promise.
         unsafe {
-            put(start, first)?;
-            put(bytes, len)
+            put(start, range.start)?;
+            put(bytes, (range.end - range.start) as usize)
         }
     })
 }
 
 /// Refuses a range of device memory that is in no allocation, as the copy would do later.
 fn check(state: &State, at: u64, bytes: usize) -> Result<(), Refusal> {
-    let inside =
-        state.device()?.allocation(at).is_some_and(|(start, len)| at - start + bytes as u64 <= len as u64);
-    inside
+    let found = state.device()?.allocation(at);
+    found
+        .is_some_and(|range| bytes as u64 <= range.end - at)
         .then_some(())
         .ok_or_else(|| Refusal::value(format!("{bytes} bytes at {at:#x} are in no allocation")))
 }
