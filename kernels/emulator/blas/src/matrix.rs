@@ -105,8 +105,9 @@ mod tests {
     /// By hand: A = [1 2 3; 4 5 6], B = [1 0; 2 1; 0 3], AB = [5 11; 14 23].
     #[test]
     fn product_is_column_major_whatever_is_transposed() {
-        let (a, a_transposed) = ([1.0, 4.0, 2.0, 5.0, 3.0, 6.0], [1.0, 2.0, 3.0, 9.0, 4.0, 5.0, 6.0, 9.0]);
-        let (b, b_transposed) = ([1.0, 2.0, 0.0, 0.0, 1.0, 3.0], [1.0, 0.0, 2.0, 1.0, 0.0, 3.0]);
+        let (a, a_transposed) =
+            ([1.0_f32, 4.0, 2.0, 5.0, 3.0, 6.0], [1.0_f32, 2.0, 3.0, 9.0, 4.0, 5.0, 6.0, 9.0]);
+        let (b, b_transposed) = ([1.0_f32, 2.0, 0.0, 0.0, 1.0, 3.0], [1.0_f32, 0.0, 2.0, 1.0, 0.0, 3.0]);
         for transposed in [(false, false), (true, false), (false, true), (true, true)] {
             let (at_a, at_b) = (
                 if transposed.0 { a_transposed.as_ptr() } else { a.as_ptr() } as u64,
