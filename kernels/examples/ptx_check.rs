@@ -96,7 +96,8 @@ fn check() -> Result<bool, String> {
             scope.spawn(work);
         }
     });
-    for File { name, module, launches } in &files {
+    // Of chosen checks it is known that they launch few.
+    for File { name, module, launches } in files.iter().filter(|_| options.only.is_empty()) {
         let launches = launches.lock().expect("no thread panics with it");
         let kernels = module.kernels();
         let idle: Vec<&str> = kernels.iter().copied().filter(|name| !launches.contains_key(name)).collect();

@@ -24,9 +24,17 @@ struct Wish {
 }
 
 pub(super) fn draws(device: &Arc<dyn Device>, effort: Effort, random: &mut Random) -> Result<String, String> {
-    for vocab in [1, random.size(2, 40), random.size(300, effort.pick(3_000, 160_000))] {
+    let rows = effort.pick(12, 60);
+    // From 65,537 tokens on, a draw without limits narrows down bins of several tokens.
+    let sizes = [
+        (1, rows),
+        (random.size(2, 40), rows),
+        (random.size(300, effort.pick(3_000, 160_000)), rows),
+        (random.size(66_000, 140_000), effort.pick(4, 12)),
+    ];
+    for (vocab, rows) in sizes {
         let mut wishes = Vec::new();
-        for case in 0..effort.pick(12, 60) {
+        for case in 0..rows {
             let steps = random.one_of(&[3.0, 1_000_000.0]);
             let logits = random.rounded(Type::F32, vocab);
             // Coarse rounding makes many logits equal.
@@ -42,7 +50,7 @@ pub(super) fn draws(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
             let list = |random: &mut Random, most: usize| -> Vec<u32> {
                 (0..random.size(0, most)).map(|_| random.size(0, vocab + 2) as u32).collect()
             };
-            let (history, forbidden) =
+            let (history, mut forbidden) =
                 (list(random, 30), if vocab > 10 { list(random, 3) } else { Vec::new() });
             let row = SampleRow {
                 row: 0,
@@ -60,6 +68,8 @@ pub(super) fn draws(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
                 tokens.map(|token| (token, 4.0 * random.unit() - 2.0)).collect()
             };
             let (bias, less) = (pairs(random), pairs(random));
+            // A token stays forbidden whatever is added to it.
+            forbidden.extend(bias.first().filter(|_| vocab > 10 && case % 2 == 0).map(|(token, _)| *token));
             wishes.push(Wish { logits, row, history, forbidden, bias, less });
         }
         let soft_cap = random.one_of(&[0.0, 5.0]);
