@@ -68,6 +68,15 @@ fn opening_reports_missing_kernels_before_a_missing_gpu() {
     }
 }
 
+#[test]
+fn copies_are_measured_on_a_device_with_less_memory() {
+    let Some(emulator) = Emulator::new(1) else { return };
+    emulator.limit_memory(1 << 20);
+    let device: Arc<dyn Device> = Arc::new(emulator);
+    let rate = bench::copy_rate(&device, 2 << 30).expect("it copies less");
+    assert!(rate.is_finite() && rate > 0.0, "{rate}");
+}
+
 /// The benchmark's launches are valid too.
 #[test]
 fn the_benchmark_runs() {

@@ -62,11 +62,13 @@ fn warm_time_us(
     time_us(device, work)
 }
 
-/// Bytes per second of a copy within the device, counting bytes read and bytes written.
+/// Bytes per second of a copy within the device, counting bytes read and bytes written. It copies fewer bytes than these if
+/// they are more than a quarter of the free memory.
 ///
 /// # Errors
 /// If the device fails.
 pub fn copy_rate(device: &Arc<dyn Device>, bytes: usize) -> Result<f64, CudaError> {
+    let bytes = bytes.min(device.memory()?.free as usize / 4).next_multiple_of(4);
     let (from, to) = (random(device, Type::F32, bytes.div_ceil(4))?, Buffer::new(device, bytes)?);
     // SAFETY: both buffers have this size.
     let us = warm_time_us(device.as_ref(), &mut || unsafe { device.copy(to.at(), from.at(), bytes) })?;
