@@ -4,10 +4,13 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use support::peer::Peer;
+use support::port::Port;
+
 #[tokio::main]
 async fn main() {
     let port = std::env::args().nth(1).and_then(|port| port.parse().ok()).unwrap_or(0);
-    let peer = support::peer::Peer::start(port, "example").await;
+    let peer = Peer::start_on(Port::at(port), "example").await;
     println!("INFER_ADMIN_TOKEN=example infer-tui --admin http://{}", peer.address);
     std::future::pending::<()>().await;
 }

@@ -31,7 +31,7 @@ fn write_token(directory: &Path, port: u16, token: &str) {
 /// A peer and a client that finds its token in a file.
 async fn connected() -> (Peer, Client, tempfile::TempDir) {
     let directory = tempfile::tempdir().expect("writable");
-    let peer = Peer::start(0, "secret").await;
+    let peer = Peer::start("secret").await;
     let port = peer.address.port();
     write_token(directory.path(), port, "secret\n");
     (peer, client(port, directory.path()), directory)
@@ -169,7 +169,7 @@ async fn a_wrong_token_says_where_it_came_from() {
 
 #[tokio::test]
 async fn json_prints_the_snapshot_with_and_without_once() {
-    let peer = Peer::start(0, "secret").await;
+    let peer = Peer::start("secret").await;
     for flags in ["--json", "--once --json"] {
         let admin = peer.address.to_string();
         let printed = tokio::task::spawn_blocking(move || {
@@ -188,7 +188,7 @@ async fn json_prints_the_snapshot_with_and_without_once() {
 
 #[tokio::test]
 async fn print_presses_all_keys_and_prints_only_text() {
-    let peer = Peer::start(0, "secret").await;
+    let peer = Peer::start("secret").await;
     let admin = peer.address.to_string();
     // Mouse and clipboard need a terminal; without one they must not print escape sequences.
     let keys = ":filter state:decode<enter>3my";
@@ -207,7 +207,7 @@ async fn print_presses_all_keys_and_prints_only_text() {
 
 #[tokio::test]
 async fn messages_of_the_host_have_no_control_characters() {
-    let peer = Peer::start(0, "secret").await;
+    let peer = Peer::start("secret").await;
     let admin = peer.address.to_string();
     let told = tokio::task::spawn_blocking(move || {
         Command::new(env!("CARGO_BIN_EXE_infer-tui"))
@@ -237,9 +237,9 @@ async fn a_change_without_a_response_may_still_take_effect() {
 #[tokio::test]
 async fn an_unreachable_address_says_how_to_start_a_host() {
     let directory = tempfile::tempdir().unwrap();
-    let peer = Peer::start(0, "x").await;
-    let port = peer.address.port();
-    peer.kill().await;
+    let peer = Peer::start("x").await;
+    let kept = peer.kill().await;
+    let port = kept.number;
     let error = client(port, directory.path()).state().await.unwrap_err().to_string();
     let advice = format!("infer serve --admin 127.0.0.1:{port}");
     assert!(error.contains(&advice), "{error}");
@@ -248,7 +248,6 @@ async fn an_unreachable_address_says_how_to_start_a_host() {
 #[tokio::test]
 async fn the_feed_survives_a_restart_with_a_new_token() {
     let (peer, client, directory) = connected().await;
-    let port = peer.address.port();
     let (out, mut reports) = channel(64);
     let again = Arc::new(Notify::new());
     let feed = tokio::spawn(feed::run(client, 10, again.clone(), out));
@@ -257,10 +256,10 @@ async fn the_feed_survives_a_restart_with_a_new_token() {
     again.notify_one();
     until(&mut reports, "a new stream after the notification", |r| matches!(r, Update::Connected)).await;
     until(&mut reports, "its snapshot", is_snapshot).await;
-    peer.kill().await;
+    let port = peer.kill().await;
     until(&mut reports, "loss", |r| matches!(r, Update::Lost { .. })).await;
-    write_token(directory.path(), port, "another");
-    let peer = Peer::start(port, "another").await;
+    write_token(directory.path(), port.number, "another");
+    let peer = Peer::start_on(port, "another").await;
     until(&mut reports, "connected again", |r| matches!(r, Update::Connected)).await;
     until(&mut reports, "snapshot after the restart", is_snapshot).await;
     drop(reports);

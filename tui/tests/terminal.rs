@@ -3,11 +3,14 @@
 //!
 //! Skipped if tmux, curl, pgrep or one of the two programs is missing; the reason is printed.
 
+#[path = "../../host/server/tests/common/port.rs"]
+mod port;
 #[path = "support/tmux.rs"]
 mod tmux;
 
 use std::process::Command;
 
+use port::Port;
 use tmux::{Host, Terminal, console, missing, number};
 
 #[test]
@@ -17,7 +20,9 @@ fn an_operator_watches_swaps_rolls_back_and_survives_a_restart() {
         return;
     }
     let runtime = tempfile::tempdir().expect("writable");
-    let host = Host::start(runtime.path(), "0", "127.0.0.1:0");
+    let ports = [Port::new(), Port::new()];
+    let [data, admin] = [&ports[0], &ports[1]].map(|port| port.number.to_string());
+    let host = Host::start(runtime.path(), &data, &format!("127.0.0.1:{admin}"));
     let terminal = Terminal::open("watch", (110, 32), runtime.path(), &console(&host));
     terminal.shows("● LIVE");
 
@@ -74,9 +79,9 @@ fn an_operator_watches_swaps_rolls_back_and_survives_a_restart() {
         terminal.tmux(&["resize-window", "-x", &width, "-y", &height]);
         terminal.shows(words);
     }
-    let (data_port, admin_port) = host.kill();
+    host.kill();
     terminal.shows("▲ STALE");
-    let host = Host::start(runtime.path(), &data_port, &format!("127.0.0.1:{admin_port}"));
+    let host = Host::start(runtime.path(), &data, &format!("127.0.0.1:{admin}"));
     terminal.shows("● LIVE");
     terminal.press(&["6"]);
     terminal.shows("the host restarted");

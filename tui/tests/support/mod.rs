@@ -3,4 +3,6 @@
 
 pub mod expect;
 pub mod peer;
+#[path = "../../../host/server/tests/common/port.rs"]
+pub mod port;
 pub mod sample;

@@ -18,6 +18,7 @@ use infer_api::admin::{ErrorBody, ErrorInfo, SwapAnswer, SwapRequest};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::port::Port;
 use super::sample;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -26,6 +27,7 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub struct Peer {
     /// The address it listens on.
     pub address: SocketAddr,
+    port: Port,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
 }
@@ -39,9 +41,14 @@ struct Shared {
 }
 
 impl Peer {
-    /// Listens on `port` (0: any) and requires `token`.
-    pub async fn start(port: u16, token: &str) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("a free port");
+    /// Listens on a port of its own and requires `token`.
+    pub async fn start(token: &str) -> Self {
+        Self::start_on(Port::new(), token).await
+    }
+
+    /// Listens on the port of a peer that was killed, as a host that was restarted.
+    pub async fn start_on(port: Port, token: &str) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port.number)).await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shared = Arc::new(Shared {
             token: token.to_owned(),
@@ -49,7 +56,7 @@ impl Peer {
             scheduler: Mutex::new("continuous".to_owned()),
         });
         let accepting = tokio::spawn(accept(listener, shared.clone()));
-        Self { address, shared, accepting }
+        Self { address, port, shared, accepting }
     }
 
     /// Returns all requests so far, as `METHOD /path?query`.
@@ -57,10 +64,11 @@ impl Peer {
         self.shared.asked.lock().expect("not poisoned").clone()
     }
 
-    /// Ends the peer: no connection survives, and the port is free again when this returns.
-    pub async fn kill(self) {
+    /// Ends the peer: no connection survives, and nobody listens on the port when this returns.
+    pub async fn kill(self) -> Port {
         self.accepting.abort();
         let _ = self.accepting.await;
+        self.port
     }
 }
 

@@ -68,15 +68,9 @@ impl Host {
         Self { data: address("listening on "), admin: address("(admin "), child }
     }
 
-    fn port(url: &str) -> String {
-        url.rsplit(':').next().expect("a port").to_owned()
-    }
-
-    pub fn kill(mut self) -> (String, String) {
-        let ports = (Self::port(&self.data), Self::port(&self.admin));
+    pub fn kill(mut self) {
         self.child.kill().expect("it lives");
         self.child.wait().expect("it ends");
-        ports
     }
 
     /// Starts clients that send one long request after another until the test kills them.

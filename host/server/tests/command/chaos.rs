@@ -3,6 +3,7 @@
 //! left behind that prevents the next start.
 
 use crate::commands::KEPT;
+use crate::port::Port;
 use crate::process::{COMPLETION, Home, Host, complaint};
 use std::fs;
 use std::io::Read as _;
@@ -10,11 +11,6 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// A free port, for hosts that need the same one twice.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 /// When starts are killed, in 32nds of the time that a whole one takes: those that find compiled policies, and
 /// those that compile them.
@@ -187,7 +183,8 @@ fn trapping_scheduler(home: &Home) -> &'static str {
 #[test]
 fn killed_host_starts_again() {
     let home = Home::new();
-    let admin = format!("127.0.0.1:{}", free_port());
+    let port = Port::new();
+    let admin = format!("127.0.0.1:{}", port.number);
     let serve = || home.serve("", &["--admin", &admin]);
     let host = Host::start(serve());
     let stream = streaming(&host);

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::chaos::free_port;
 use crate::commands::KEPT;
+use crate::port::Port;
 use crate::process::{Home, Host, complaint};
 
 /// The arguments of a host that are not in its environment or file.
@@ -17,7 +17,8 @@ fn health(home: &Home, before: &str, arguments: &[&str]) -> (Option<i32>, String
 #[test]
 fn health_asks_the_host_of_the_same_environment() {
     let home = Home::new();
-    let port = free_port();
+    let kept = Port::new();
+    let port = kept.number;
     let variables = format!("export INFER_PORT={port} INFER_HOST=0.0.0.0");
     let host = Host::start(home.command(&format!("{KEPT}\n{variables}"), &REST));
     let (code, said) = health(&home, &variables, &[]);
@@ -39,7 +40,8 @@ fn health_asks_the_host_of_the_same_file_over_tls() {
     let made = rcgen::generate_simple_self_signed(["inference.example.org".to_owned()]).unwrap();
     fs::write(home.path("cert.pem"), made.cert.pem()).unwrap();
     fs::write(home.path("key.pem"), made.signing_key.serialize_pem()).unwrap();
-    let settings = format!("port = {}\ntls-cert = \"cert.pem\"\ntls-key = \"key.pem\"\n", free_port());
+    let port = Port::new();
+    let settings = format!("port = {}\ntls-cert = \"cert.pem\"\ntls-key = \"key.pem\"\n", port.number);
     fs::write(home.path("infer.toml"), &settings).unwrap();
     let host = Host::start(home.command(KEPT, &REST));
     let (code, said) = health(&home, "", &[]);

@@ -1,5 +1,7 @@
 //! `infer` as a process: what its commands print, return and leave behind.
 
+#[path = "../common/port.rs"]
+mod port;
 #[path = "../common/process.rs"]
 mod process;
 

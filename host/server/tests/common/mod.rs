@@ -1,6 +1,7 @@
 //! Shared by the host's tests: a host in this process, a client, SSE parsing.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod port;
 pub mod process;
 
 use std::path::Path;

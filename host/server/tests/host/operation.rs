@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::common::port::Port;
 use crate::common::{self, Host, config, events, first_chunk, request, token_ids};
 use futures_util::future::join_all;
 use infer_api::admin::AdminEvent;
@@ -214,7 +215,8 @@ async fn device_fault_fails_its_requests_and_the_host_keeps_serving() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loading_host_is_alive_but_not_ready() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let kept = Port::new();
+    let port = kept.number;
     let (entered, inside) = tokio::sync::oneshot::channel();
     let (let_go, held) = std::sync::mpsc::channel::<()>();
     let make: infer_server::serve::MakeExecutor = Box::new(move |_| {
