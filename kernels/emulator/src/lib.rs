@@ -9,12 +9,11 @@
 //! `ex2.approx`, races between multiprocessors) is left to `gpu-check`.
 
 mod memory;
+mod native;
 mod ptx;
+mod state;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::CStr;
-#[cfg(compiled)]
-use std::ffi::{CString, c_char, c_void};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,204 +21,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use infer_kernels::cuda::{
-    CudaError, CudaErrorKind, Device, Graph, Launch, Mark, Memory, ProductParams, Properties, Switches, Type,
-    VendorLibrary,
+    CudaError, Device, Graph, Launch, Mark, Memory, ProductParams, Properties, Switches, Type, VendorLibrary,
 };
 
 pub use infer_ptx::Module;
 use memory::Memories;
-use ptx::{Interpreter, Place as Turn};
-
-#[cfg(compiled)]
-unsafe extern "C" {
-    fn infer_emulate_launch(
-        name: *const c_char,
-        params: *const c_void,
-        params_bytes: usize,
-        grid: *const u32,
-        threads: u32,
-        shared_bytes: usize,
-        seed: u64,
-    ) -> *const c_char;
-    fn infer_emulate_find(name: *const c_char, params_bytes: *mut usize, threads: *mut u32) -> *const c_char;
-}
-
-/// A kernel that the emulator has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel {
-    /// Its name, as in the sources.
-    pub name: &'static str,
-    /// Bytes of its parameters.
-    pub params_bytes: usize,
-    /// Threads per block.
-    pub threads: u32,
-}
-
-impl Kernel {
-    /// Finds a kernel by its name.
-    pub fn find(name: &CStr) -> Option<Self> {
-        #[cfg(compiled)]
-        {
-            let (mut params_bytes, mut threads) = (0, 0);
-            // SAFETY: `name` ends with a zero, and two numbers are written. The returned name is a literal.
-            let found = unsafe {
-                let found = infer_emulate_find(name.as_ptr(), &raw mut params_bytes, &raw mut threads);
-                (!found.is_null()).then(|| CStr::from_ptr(found))
-            };
-            found.and_then(|name| name.to_str().ok()).map(|name| Self { name, params_bytes, threads })
-        }
-        #[cfg(not(compiled))]
-        {
-            let _ = name;
-            None
-        }
-    }
-}
+pub use native::Kernel;
+use ptx::Interpreter;
+pub use state::Operation;
+use state::{Refused, State, Step};
 
 /// The host as a device.
 pub struct Emulator {
     state: Arc<Mutex<State>>,
     properties: Properties,
-}
-
-struct State {
-    memories: Memories,
-    recording: Option<Vec<Step>>,
-    /// Submitted steps that have not run.
-    queue: VecDeque<Queued>,
-    /// What launches run on, if not on compiled sources.
-    interpreter: Option<Interpreter>,
-    /// Seed of the next step's order of threads.
-    seed: u64,
-    /// Number of steps run so far.
-    done: u64,
-    /// The first failure, which stays.
-    fault: Option<CudaError>,
-    /// Failures to come.
-    failures: Vec<(Operation, CudaError)>,
-    /// Recordings that are refused: all, or just those with early launches.
-    refused: Option<Refused>,
-    /// Whether launches in the latest recording may start early.
-    early: bool,
-    allocations: u64,
-    recordings: u64,
-    launches: BTreeMap<&'static str, u64>,
-}
-
-/// Recordings that a device refuses.
-#[derive(Clone, Copy)]
-enum Refused {
-    Early,
-    All,
-}
-
-/// What can be made to fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// A kernel launch, within a recording too.
-    Launch,
-    /// A copy from the host.
-    CopyIn,
-    /// A copy to the host.
-    CopyOut,
-    /// A launch of a recording.
-    Graph,
-}
-
-impl State {
-    /// The failure that this operation is to have, which becomes the device's own if it says that the device is lost.
-    fn fails(&mut self, operation: Operation) -> Result<(), CudaError> {
-        let Some(index) = self.failures.iter().position(|(of, _)| *of == operation) else { return Ok(()) };
-        let (_, failure) = self.failures.remove(index);
-        if failure.kind == CudaErrorKind::Lost {
-            self.lose(failure.clone());
-        }
-        Err(failure)
-    }
-
-    /// Fails all work from now on.
-    fn lose(&mut self, fault: CudaError) {
-        // The caller frees its memory when it sees the fault, and the queued steps would still use it.
-        self.queue.clear();
-        self.fault = Some(CudaError { kind: CudaErrorKind::Lost, ..fault });
-    }
-
-    fn given(&self) -> u64 {
-        self.done + self.queue.len() as u64
-    }
-
-    fn healthy(&self) -> Result<(), CudaError> {
-        self.fault.clone().map_or(Ok(()), Err)
-    }
-
-    fn give(&mut self, step: Step) {
-        self.queue.push_back(Queued { step, seed: self.seed, known: self.done });
-        self.seed = self.seed.wrapping_add(1);
-    }
-
-    /// Runs all steps before this place in the order.
-    fn catch_up(&mut self, place: u64) -> Result<(), CudaError> {
-        self.healthy()?;
-        while self.done < place
-            && let Some(queued) = self.queue.pop_front()
-        {
-            self.done += 1;
-            if let Err(fault) = run(self, &queued) {
-                self.lose(fault);
-            }
-            self.healthy()?;
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), CudaError> {
-        self.catch_up(u64::MAX)
-    }
-}
-
-/// A step in the queue.
-struct Queued {
-    step: Step,
-    /// Of its order of threads.
-    seed: u64,
-    /// Steps that were done when it was submitted, all because the host waited for them.
-    known: u64,
-}
-
-/// A unit of work in the device's order.
-#[derive(Clone)]
-enum Step {
-    Launch {
-        kernel: &'static str,
-        grid: [u32; 3],
-        threads: u32,
-        shared_bytes: u32,
-        params: Vec<u8>,
-        early: bool,
-    },
-    Copy {
-        to: u64,
-        from: u64,
-        bytes: usize,
-    },
-    Fill {
-        at: u64,
-        byte: u8,
-        bytes: usize,
-    },
-    /// Copy to or from pinned memory of the host.
-    Pinned {
-        to: u64,
-        from: u64,
-        bytes: usize,
-    },
-    /// Copy of pageable host memory, taken at submission.
-    Bytes {
-        to: u64,
-        bytes: Vec<u8>,
-    },
-    /// A function of the host.
-    Call(Arc<dyn Fn() + Send + Sync>),
 }
 
 impl Emulator {
@@ -339,89 +154,6 @@ impl Emulator {
         }
         Ok(())
     }
-}
-
-/// Runs one step.
-fn run(state: &mut State, queued: &Queued) -> Result<(), CudaError> {
-    let seed = queued.seed;
-    if let Some(interpreter) = &mut state.interpreter
-        && !matches!(queued.step, Step::Launch { .. })
-    {
-        interpreter.settle(state.done);
-    }
-    match &queued.step {
-        Step::Copy { to, from, bytes } | Step::Pinned { to, from, bytes } => {
-            state.memories.check(*from, *bytes)?;
-            state.memories.check(*to, *bytes)?;
-            // SAFETY: both lie in live allocations, as just checked; the caller of the device promised no overlap.
-            unsafe { std::ptr::copy_nonoverlapping(*from as *const u8, *to as *mut u8, *bytes) };
-        }
-        Step::Bytes { to, bytes } => {
-            state.memories.check(*to, bytes.len())?;
-            // SAFETY: in a live allocation, as just checked.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), *to as *mut u8, bytes.len()) };
-        }
-        Step::Fill { at, byte, bytes } => {
-            state.memories.check(*at, *bytes)?;
-            // SAFETY: in a live allocation, as just checked.
-            unsafe { std::ptr::write_bytes(*at as *mut u8, *byte, *bytes) };
-        }
-        Step::Launch { kernel, grid, threads, shared_bytes, params, early } => {
-            let (grid, threads, shared_bytes) = (*grid, *threads, *shared_bytes as usize);
-            match &mut state.interpreter {
-                Some(interpreter) => {
-                    let launch = infer_ptx::Launch { kernel, grid, threads, shared_bytes, params, seed };
-                    let turn = Turn { step: state.done, known: queued.known, early: *early };
-                    interpreter.launch(&launch, &mut state.memories, turn)?;
-                }
-                None => {
-                    launch(kernel, grid, threads, shared_bytes, params, seed)?;
-                    state.memories.check_guards(kernel)?;
-                }
-            }
-        }
-        Step::Call(function) => function(),
-    }
-    Ok(())
-}
-
-#[cfg(compiled)]
-fn launch(
-    kernel: &str,
-    grid: [u32; 3],
-    threads: u32,
-    shared_bytes: usize,
-    params: &[u8],
-    seed: u64,
-) -> Result<(), CudaError> {
-    let name = CString::new(kernel).expect("kernel names hold no zero");
-    // Structs contain addresses, so their bytes must be aligned like these.
-    let mut aligned = vec![0_u64; params.len().div_ceil(8)];
-    // SAFETY: `aligned` has room for all bytes; the device's caller guarantees the memory that kernels access.
-    let fault = unsafe {
-        std::ptr::copy_nonoverlapping(params.as_ptr(), aligned.as_mut_ptr().cast(), params.len());
-        let params_at = aligned.as_ptr().cast();
-        infer_emulate_launch(
-            name.as_ptr(),
-            params_at,
-            params.len(),
-            grid.as_ptr(),
-            threads,
-            shared_bytes,
-            seed,
-        )
-    };
-    if fault.is_null() {
-        return Ok(());
-    }
-    // SAFETY: a literal.
-    let fault = unsafe { CStr::from_ptr(fault) }.to_string_lossy();
-    Err(CudaError::failed(format!("{kernel} (order of threads {seed}): {fault}")))
-}
-
-#[cfg(not(compiled))]
-fn launch(_: &str, _: [u32; 3], _: u32, _: usize, _: &[u8], _: u64) -> Result<(), CudaError> {
-    Err(CudaError::failed("built without a C++ compiler"))
 }
 
 impl Device for Emulator {
