@@ -4,10 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #if !(defined(__x86_64__) && defined(__linux__))
 #include <ucontext.h>
 #endif
@@ -20,8 +16,6 @@ namespace {
 Entry* entries = nullptr;
 
 constexpr size_t STACK = 48 << 10;
-// An odd number of cache lines, or the fibers of a block would all use the same few sets of a cache.
-constexpr size_t STACK_STRIDE = STACK + 5 * 64;
 constexpr size_t MAX_THREADS = 1024;
 constexpr size_t MAX_COPIES = 256;
 constexpr size_t GUARD = 256;
@@ -128,17 +122,6 @@ void prepare(Fiber& fiber, void (*begin)()) {
 }
 #endif
 
-// Memory that is never freed, in as few pages as possible: the threads of a block use a little of each fiber in turn.
-void* in_large_pages(size_t bytes) {
-    constexpr size_t PAGE = 2 << 20;
-    bytes = (bytes + PAGE - 1) / PAGE * PAGE;
-    void* memory = aligned_alloc(PAGE, bytes);
-#ifdef __linux__
-    madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-    return memory;
-}
-
 void leave() { change(*machine.current, machine.scheduler); }
 
 void set_ready(unsigned index) {
@@ -204,9 +187,8 @@ const char* launch(const char* name, const void* params, size_t params_bytes, In
     if (entry->params_bytes != params_bytes) return "the parameters have another size than the kernel's";
     if (threads != entry->threads || threads % 32 != 0) return "the kernel has another number of threads";
     if (m.fibers == nullptr) {
-        m.fibers = static_cast<Fiber*>(in_large_pages(MAX_THREADS * sizeof(Fiber)));
-        unsigned char* stacks = static_cast<unsigned char*>(in_large_pages(MAX_THREADS * STACK_STRIDE));
-        for (size_t i = 0; i < MAX_THREADS; i++) m.fibers[i].stack = stacks + i * STACK_STRIDE;
+        m.fibers = static_cast<Fiber*>(calloc(MAX_THREADS, sizeof(Fiber)));
+        for (size_t i = 0; i < MAX_THREADS; i++) m.fibers[i].stack = static_cast<unsigned char*>(malloc(STACK));
     }
     if (m.shared_room < shared_bytes + GUARD) {
         free(m.shared);

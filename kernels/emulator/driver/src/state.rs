@@ -44,7 +44,7 @@ pub(crate) struct State {
 pub(crate) struct Capture {
     pub(crate) stream: usize,
     pub(crate) thread: ThreadId,
-    /// Why it can't be completed.
+    /// A call within it was refused, so it can't be completed.
     pub(crate) broken: bool,
 }
 
