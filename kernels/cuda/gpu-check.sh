@@ -245,6 +245,7 @@ if command -v python3 >/dev/null; then
     step answers-plan-ahead 45 answers one-by-one any --plan-ahead on
     step answers-deterministic 45 answers "one-by-one at-once" fixed --deterministic on
     step answers-both 45 answers "one-by-one at-once" fixed --deterministic on --plan-ahead on
+    step answers-drafts 45 answers "one-by-one at-once" fixed --deterministic on --speculate 7
 else
     say "No python3: answers are not compared."
 fi

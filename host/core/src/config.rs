@@ -44,6 +44,8 @@ pub struct EngineConfig {
     pub strike_window: Micros,
     /// Most draft tokens per sequence and step; 0 disables speculation.
     pub speculate: u32,
+    /// Most tokens that a step with draft tokens samples, theirs included.
+    pub max_samples: u32,
     /// Whether to plan a batch while another is in flight, for a device that can use the tokens it sampled
     /// last as input (`Executor::plans_ahead`). Has no effect with speculation.
     pub plan_ahead: bool,
@@ -72,6 +74,7 @@ impl Default for EngineConfig {
             max_strikes: 3,
             strike_window: Micros(10_000_000),
             speculate: 0,
+            max_samples: u32::MAX,
             plan_ahead: false,
             starvation_bound: Micros(5_000_000),
         }

@@ -75,6 +75,7 @@ impl World {
             strike_window: Micros(rng.between(1_000, 100_000)),
             starvation_bound: Micros(rng.between(5_000, 100_000)),
             speculate: if rng.chance(60) { rng.between(1, 6) as u32 } else { 0 },
+            max_samples: if rng.chance(50) { rng.between(1, 12) as u32 } else { u32::MAX },
             plan_ahead: false,
         };
         let vocab = if rng.chance(40) { 2 } else { VOCAB };

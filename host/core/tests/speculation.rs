@@ -92,6 +92,33 @@ fn draft_tokens_use_only_what_a_step_leaves_over() {
 }
 
 #[test]
+fn draft_tokens_are_shared_evenly_among_the_samples_of_a_step() {
+    let repetitive = text(20, 5);
+    let strange: Vec<u32> = (0..20).collect();
+    for (first, max_samples, widths) in [
+        (&repetitive, u32::MAX, [5, 5, 5, 5]),
+        (&repetitive, 14, [4, 4, 3, 3]),
+        (&repetitive, 5, [2, 1, 1, 1]),
+        (&repetitive, 4, [1, 1, 1, 1]),
+        (&repetitive, 2, [1, 1, 1, 1]),
+        // What one can't use is left to the others.
+        (&strange, 14, [1, 5, 4, 4]),
+    ] {
+        let config = EngineConfig { prefix_caching: false, max_samples, ..config(4) };
+        let mut engine = Engine::new(config, Policies::builtin());
+        let mut executor = Periodic { period: 5, widest: 0 };
+        let mut now = Micros(1);
+        for prompt in [first, &repetitive, &repetitive, &repetitive] {
+            engine.submit(testing::request(prompt.clone(), 40), now).expect("room");
+        }
+        testing::step(&mut engine, &mut executor, &mut now, Micros(1_000));
+        let batch = engine.begin_step(now).expect("four decodes");
+        let computed: Vec<u32> = batch.rows.iter().map(|row| row.token_len).collect();
+        assert_eq!(computed, widths, "{max_samples} samples");
+    }
+}
+
+#[test]
 fn wrong_guesses_cost_no_block_and_no_token() {
     // Tokens that depend on everything in memory, from a small vocabulary, so that some draft tokens are
     // wrong.

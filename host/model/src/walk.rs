@@ -27,11 +27,13 @@ pub struct Draws {
     pub index: u32,
     /// Row `i` keeps its logits in slot `i`.
     pub keep: bool,
+    /// How many of each chunk's last tokens are draft tokens.
+    pub guesses: u32,
 }
 
 impl Draws {
     /// Samples the likeliest token of each row.
-    pub const GREEDY: Self = Self { sample: true, temperature: 0.0, index: 0, keep: false };
+    pub const GREEDY: Self = Self { sample: true, temperature: 0.0, index: 0, keep: false, guesses: 0 };
     /// The same, and keeps logits.
     pub const KEPT: Self = Self { keep: true, ..Self::GREEDY };
     /// Samples nothing: for chunks that others follow.
@@ -112,7 +114,7 @@ impl<E: Executor> Walk<E> {
                 table_start: batch.block_tables.len() as u32,
                 table_len: table.len() as u32,
                 sample: draws.sample,
-                guesses: 0,
+                guesses: draws.guesses,
                 generated: draws.index,
                 sampling: SamplingParams {
                     temperature: draws.temperature,
@@ -156,5 +158,10 @@ impl<E: Executor> Walk<E> {
     pub fn execute(&mut self, batch: &Batch) -> Result<&[Option<u32>], String> {
         self.executor.execute(batch, &mut self.output).map_err(|fault| fault.message)?;
         Ok(&self.output.sampled)
+    }
+
+    /// The tokens sampled after the draft tokens of the last batch, with their rows.
+    pub fn after_guesses(&self) -> &[(usize, Option<u32>)] {
+        &self.output.after_guesses
     }
 }

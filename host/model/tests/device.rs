@@ -153,6 +153,13 @@ fn deterministic_tokens_depend_only_on_those_before_them() {
 }
 
 #[test]
+fn draft_tokens_change_no_token() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    passes(checks::drafts_change_no_token(&device, &golden().join("qwen3-bf16")));
+}
+
+#[test]
 fn scattered_blocks_draw_the_same_tokens() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;

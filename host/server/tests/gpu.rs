@@ -7,7 +7,7 @@
 mod process;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::process::Output;
@@ -152,6 +152,30 @@ fn streams_outlast_swaps_and_cancels() {
         assert_eq!(text(&host.completes(&body)), on_cpu, "{flags:?}");
         host.ends();
         assert!(machine.log().contains("computing on cuda:0 (Emulated GPU)"));
+    }
+}
+
+/// The answer repeats the prompt, from which draft tokens are taken.
+#[test]
+fn draft_tokens_save_steps_and_change_no_answer() {
+    let prompt = "It holds the keys and values of tokens by default. A block is the unit of KV memory. What is a block?";
+    let body =
+        COMPLETION.replace("What is a block?", prompt).replace("\"max_tokens\": 5", "\"max_tokens\": 24");
+    let on_cpu = {
+        let home = Home::new();
+        let host = Host::start(home.serve("", &["--device", "cpu"]));
+        text(&host.completes(&body))
+    };
+    for flags in [&["--speculate", "7"][..], &["--speculate", "7", "--deterministic", "on"]] {
+        let Some(machine) = Machine::new() else { return };
+        let host = machine.serve("", flags);
+        assert_eq!(text(&host.completes(&body)), on_cpu, "{flags:?}");
+        let mut metrics = String::new();
+        host.send("GET /metrics", "", "").read_to_string(&mut metrics).unwrap();
+        let accepted = metrics.lines().find_map(|line| line.strip_prefix("infer_accepted_tokens_total "));
+        assert!(accepted.is_some_and(|tokens| tokens.parse::<u32>().unwrap() > 4), "{flags:?}: {metrics}");
+        host.ends();
+        machine.log();
     }
 }
 

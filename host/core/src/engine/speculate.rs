@@ -5,15 +5,16 @@
 //! token is the one that the next step would have produced: the stream is the same with and without
 //! speculation, greedy or sampled.
 //!
-//! Policies don't see it. Draft tokens use only tokens and free blocks left over in a step, and return the
-//! blocks within it. None are drafted for rows whose sampling looks at their history (penalties,
-//! constraints), that report probabilities, or that may not end yet.
+//! Policies don't see it. Draft tokens use only tokens, samples and free blocks left over in a step, evenly
+//! divided among its decodes, and return the blocks within it. None are drafted for rows whose sampling looks
+//! at their history (penalties, constraints), that report probabilities, or that may not end yet.
 
 use super::Engine;
 use crate::batch::Row;
 use crate::ids::Micros;
 use crate::request::SequenceState;
 use crate::sequence::{SeqIx, Sequence};
+use crate::verify::PlannedRow;
 
 /// Shortest match; a shorter one predicts too little.
 const SHORTEST_MATCH: usize = 2;
@@ -23,22 +24,28 @@ const LONGEST_MATCH: usize = 4;
 const LOOKBACK: usize = 8_192;
 
 impl Engine {
-    /// Adds draft tokens to the decodes of the step being made, as far as tokens and free blocks are left.
+    /// Adds draft tokens to the decodes of the step being made, as far as there is room for them.
     pub(super) fn guess(&mut self, now: Micros) {
         self.step.guesses.clear();
         if self.config.speculate == 0 {
             return;
         }
-        let planned: u32 = self.step.rows.iter().map(|row| row.tokens).sum();
-        let mut left = self.config.limits.max_batch_tokens.saturating_sub(planned);
+        let rows = &self.step.rows;
+        let planned: u32 = rows.iter().map(|row| row.tokens).sum();
+        let tokens = self.config.limits.max_batch_tokens.saturating_sub(planned);
+        let mut left = tokens.min(self.config.max_samples.saturating_sub(rows.len() as u32));
+        let mut sharers = rows.iter().filter(|row| may_guess(row, &self.slab[row.ix])).count() as u32;
         for at in 0..self.step.rows.len() {
-            let ix = self.step.rows[at].ix;
-            let sequence = &self.slab[ix];
-            if left == 0 || self.step.rows[at].tokens != 1 || !may_guess(sequence) {
+            let row = &self.step.rows[at];
+            let (ix, sequence) = (row.ix, &self.slab[row.ix]);
+            if left == 0 || !may_guess(row, sequence) {
                 continue;
             }
+            // The first draft tokens of a sequence are the likeliest to be right.
+            let share = left.div_ceil(sharers);
+            sharers -= 1;
             let most =
-                sequence.guesses.min(left).min(sequence.request.max_new_tokens - sequence.generated - 1);
+                sequence.guesses.min(share).min(sequence.request.max_new_tokens - sequence.generated - 1);
             let first = self.step.guesses.len();
             look_up(&sequence.tokens, most as usize, &mut self.step.guesses);
             let (held, free) = (sequence.table.len() as u32, self.kv.blocks.free());
@@ -100,9 +107,10 @@ impl Engine {
 }
 
 /// Whether sampling after a draft token gives what the next step would sample.
-fn may_guess(sequence: &Sequence) -> bool {
+fn may_guess(row: &PlannedRow, sequence: &Sequence) -> bool {
     let sampling = &sequence.request.sampling;
-    sequence.state == SequenceState::Decode
+    row.tokens == 1
+        && sequence.state == SequenceState::Decode
         && sequence.remaining() == 1
         && !sampling.needs_host()
         && sequence.generated >= sequence.request.min_new_tokens

@@ -20,19 +20,17 @@ impl DeviceExecutor {
         staged.done.wait()?;
         let mut lost = pending.lost.clone();
         let drawn = words(staged.drawn.bytes());
-        for (index, token) in pending.draws.iter().zip(drawn) {
-            output.sampled[*index] = drawing::drawn(*token);
-            if output.sampled[*index].is_none() {
-                lost.push(*index);
+        for (&(index, nth), token) in pending.draws.iter().zip(drawn) {
+            match drawing::drawn(*token) {
+                // A draft token that leads to broken logits counts as rejected.
+                token if nth > 0 => output.after_guesses.push((index, token)),
+                None => lost.push(index),
+                token => output.sampled[index] = token,
             }
         }
-        for (index, logits_row) in &pending.host_rows {
+        for (sampled, logits_row) in &pending.host_draws {
             self.fetch(self.logits_at(*logits_row))?;
-            self.drawing.draw(batch, (*index, 0), &mut self.scratch, output, &mut lost);
-        }
-        // The device samples only the due token, so every draft token counts as rejected.
-        for (index, row) in batch.rows.iter().enumerate() {
-            output.after_guesses.extend((0..row.guesses).map(|_| (index, None)));
+            self.drawing.draw(batch, *sampled, &mut self.scratch, output, &mut lost);
         }
         self.judge_prompts(batch, pending, output)?;
         Ok(lost)

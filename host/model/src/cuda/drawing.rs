@@ -39,13 +39,14 @@ impl Lists {
     }
 }
 
-/// Writes sample `index` of the step, from logits row `logits`. Returns `false`, writing nothing, if its lists don't fit.
+/// Writes sample `index` of the step, from logits row `logits`: the row's due token, or the one after its `nth` draft token.
+/// Returns `false`, writing nothing, if its lists don't fit.
 pub(super) fn write(
     words: &mut [u32],
     layout: &StepLayout,
     lists: &mut Lists,
     batch: &Batch,
-    row: &Row,
+    (row, nth): (&Row, u32),
     [index, logits]: [usize; 2],
 ) -> bool {
     let params = &row.sampling;
@@ -78,7 +79,7 @@ pub(super) fn write(
         top_p: params.top_p,
         min_p: params.min_p,
         penalty: params.repetition_penalty,
-        uniform: uniform(params.seed, row.generated) as f32,
+        uniform: uniform(params.seed, row.generated + nth) as f32,
     };
     place(words, layout, index, &draw);
     true

@@ -47,6 +47,9 @@ pub(super) enum Recorded {
     Refused,
 }
 
+/// One sample: its row in the batch, and how many of the row's draft tokens precede it (0 for the due token).
+pub(super) type Sampled = (usize, u32);
+
 /// A submitted step.
 #[derive(Default)]
 pub(super) struct Pending {
@@ -54,10 +57,12 @@ pub(super) struct Pending {
     /// Index of its staging memory.
     pub(super) turn: usize,
     pub(super) plan: Plan,
-    /// For each sample of the step its row in the batch.
-    pub(super) draws: Vec<usize>,
-    /// Rows sampled on the host, with their row of logits.
-    pub(super) host_rows: Vec<(usize, usize)>,
+    /// The samples of the step in the order of the device's.
+    pub(super) draws: Vec<Sampled>,
+    /// Those on the host, with their row of logits.
+    pub(super) host_draws: Vec<(Sampled, usize)>,
+    /// Slots of kept logits, and the rows of logits that are copied there.
+    pub(super) to_kept: Vec<(LogitsSlot, usize)>,
     /// Slots of kept logits, and the rows of logits they are copied to.
     pub(super) from_kept: Vec<(LogitsSlot, usize)>,
     /// Rows whose kept logits don't exist.
@@ -69,7 +74,8 @@ impl Pending {
     pub(super) fn reused(mut self, plan: Plan) -> Self {
         self.plan = plan;
         self.draws.clear();
-        self.host_rows.clear();
+        self.host_draws.clear();
+        self.to_kept.clear();
         self.from_kept.clear();
         self.lost.clear();
         self
@@ -150,8 +156,9 @@ impl DeviceExecutor {
     /// Finds rows that would read beyond the tables.
     fn check(&self, batch: &Batch) -> Result<(), DeviceFault> {
         let layout = &self.decoder.buffers.layout;
+        let samples: usize = batch.rows.iter().map(|row| 1 + row.guesses as usize).sum();
         if batch.tokens.len() > self.options.max_tokens as usize
-            || batch.rows.len() > self.options.max_rows as usize
+            || samples > self.options.max_rows as usize
             || batch.block_tables.len() > layout.lists - layout.blocks
         {
             return Err(DeviceFault {
@@ -216,7 +223,7 @@ impl Executor for DeviceExecutor {
         (pending.step, pending.turn) = (batch.step, self.decoder.buffers.turn);
         self.draws.clear();
         self.draws.resize(batch.rows.len(), NONE);
-        for (at, row) in (0..).zip(&pending.draws) {
+        for (at, (row, _)) in (0..).zip(&pending.draws).filter(|(_, (_, nth))| *nth == 0) {
             self.draws[*row] = at;
         }
         self.pending.push_back(pending);
@@ -240,6 +247,8 @@ impl Executor for DeviceExecutor {
         })?;
         self.spare.push(pending);
         output.logprobs.sort_unstable_by_key(|(row, _)| *row);
+        // Samples on the host come after the device's.
+        output.after_guesses.sort_by_key(|(row, _)| *row);
         drawn_but(lost)
     }
 }

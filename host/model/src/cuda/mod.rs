@@ -44,7 +44,7 @@ pub struct DeviceOptions {
     pub block_size: u32,
     /// Blocks in the pool.
     pub total_blocks: u32,
-    /// Rows of a batch.
+    /// Rows of a batch, and tokens that it samples, those after draft tokens included.
     pub max_rows: u32,
     /// Tokens of a batch.
     pub max_tokens: u32,

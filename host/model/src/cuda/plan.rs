@@ -46,6 +46,12 @@ pub(super) fn wants_logits(row: &Row) -> bool {
     row.token_len > 0 && (row.sample || row.logits_to.is_some())
 }
 
+/// Whether every token of a row is sampled after: the due one and the draft tokens behind it, which are computed as if they
+/// were sequences of their own with a common block table.
+pub(super) fn is_decode(row: &Row) -> bool {
+    row.sample && row.token_len == 1 + row.guesses
+}
+
 /// How consecutive tokens of a sequence attend together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tiles {
@@ -66,14 +72,14 @@ pub(super) fn form(
 ) -> PrefillForm {
     let tokens = most.tokens(shape);
     // Single tokens attend one by one, or are alone in a block of any form.
-    let prompts = batch.rows.iter().filter(|row| row.token_len > 1);
+    let prompts = batch.rows.iter().filter(|row| row.token_len > 1 && !is_decode(row));
     let tiles: u32 = prompts.map(|row| row.token_len.div_ceil(tokens)).sum();
     let enough = tiles * shape.kv_heads >= 2 * multiprocessors;
     PrefillForm::least(shape).filter(|_| !enough).unwrap_or(most)
 }
 
 /// Writes everything but samples. Without `tiles` all tokens attend one by one; `padded` is the number of tokens to pad to,
-/// if every row has one token.
+/// if every row is a decode.
 pub(super) fn write(
     words: &mut [u32],
     layout: &StepLayout,
@@ -94,7 +100,7 @@ pub(super) fn write(
         let (first, len) = (row.token_start as usize, row.token_len as usize);
         words[layout.tables + first..][..len].fill(row.table_start);
         match tiling {
-            Some(Tiles { tokens: most, alone, .. }) if len > 1 || alone => {
+            Some(Tiles { tokens: most, alone, .. }) if alone || !is_decode(row) && len > 1 => {
                 // Longest contexts first, so that no long tile runs alone at the end.
                 for start in (0..len).step_by(most as usize).rev() {
                     let at = layout.tiles + 2 * tiles;
@@ -111,9 +117,11 @@ pub(super) fn write(
             }
         }
         if wants_logits(row) {
-            // The due token is sampled from the position before the draft tokens.
-            words[layout.select + logits] = (first + len - 1 - row.guesses as usize) as u32;
-            logits += 1;
+            // The due token is sampled from the position before the draft tokens, the others from theirs.
+            for token in first + len - 1 - row.guesses as usize..first + len {
+                words[layout.select + logits] = token as u32;
+                logits += 1;
+            }
         }
     }
     let mut plan = Plan {
@@ -136,7 +144,7 @@ pub(super) fn write(
         }
         plan.logits = tokens;
         if tiles > 0 {
-            words[layout.tiles..][2 * missing.start..2 * missing.end].fill(NONE);
+            words[layout.tiles..][2 * tiles..2 * missing.end].fill(NONE);
             plan.tiles = tokens;
         } else {
             plan.items = tokens;
@@ -211,6 +219,44 @@ mod tests {
         assert_eq!(words[layout.tokens..][140..145], [3, NONE, NONE, NONE, 7]);
         assert_eq!(words[layout.items..][..2], [140, 7]);
         assert_eq!([planned(40), planned(198)].map(|(plan, _)| plan.tokens), [41, 200]);
+    }
+
+    #[test]
+    fn draft_tokens_are_decodes_that_share_a_table() {
+        let layout = StepLayout::new(Some(64), &crate::cuda::layout::tests::OPTIONS);
+        let row = |token_start, guesses, table_start| Row {
+            token_start,
+            token_len: 1 + guesses,
+            guesses,
+            table_start,
+            sample: true,
+            ..Row::default()
+        };
+        let batch = Batch {
+            rows: vec![row(0, 3, 7), row(4, 0, 9)],
+            tokens: vec![3; 5],
+            positions: vec![20, 21, 22, 23, 8],
+            slots: vec![5; 5],
+            ..Batch::default()
+        };
+        let written = |alone, padded| {
+            let mut words = vec![7; layout.end];
+            let tiles = Tiles { form: PrefillForm::Rows64, tokens: 2, alone };
+            (write(&mut words, &layout, &batch, Some(tiles), padded), words)
+        };
+        let (plan, words) = written(false, Some(8));
+        assert_eq!((plan.tokens, plan.items, plan.tiles, plan.logits), (8, 8, 0, 8));
+        for array in [layout.items, layout.select] {
+            assert_eq!(words[array..][..8], [0, 1, 2, 3, 4, NONE, NONE, NONE]);
+        }
+        assert_eq!(words[layout.tables..][..5], [7, 7, 7, 7, 9]);
+        // In tiles, as a prompt's tokens would be.
+        let (plan, words) = written(true, Some(8));
+        assert_eq!((plan.tokens, plan.items, plan.tiles, plan.logits), (8, 0, 8, 8));
+        assert_eq!(words[layout.tiles..][..8], [2, 2, 0, 2, 4, 1, NONE, NONE]);
+        assert_eq!(words[layout.tiles + 8..][..9], [NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, 7]);
+        let (plan, _) = written(false, None);
+        assert_eq!((plan.tokens, plan.items, plan.tiles, plan.logits), (5, 5, 0, 5));
     }
 
     #[test]

@@ -26,8 +26,8 @@ impl DeviceExecutor {
             first += pairs.len();
             Ok(())
         })?;
-        let recordable = !batch.rows.is_empty() && batch.rows.iter().all(|row| self.is_plain_decode(row));
-        let padded = recordable.then(|| plan::bucket(batch.rows.len() as u32, self.options.max_rows));
+        let recordable = !batch.rows.is_empty() && batch.rows.iter().all(is_recordable);
+        let padded = recordable.then(|| plan::bucket(batch.tokens.len() as u32, self.options.max_rows));
         // Cutting a context to fill the device changes the order of its sums.
         let alone = self.options.deterministic;
         let (shape, multiprocessors) =
@@ -55,22 +55,32 @@ impl DeviceExecutor {
                 continue;
             }
             // Kept logits come after the computed ones.
-            let logits = if from_kept { &mut kept_row } else { &mut computed_row };
-            let at = [pending.draws.len(), *logits];
-            *logits += 1;
+            let next = if from_kept { &mut kept_row } else { &mut computed_row };
+            let logits = *next;
+            *next += 1 + row.guesses as usize;
             match row.logits_from {
                 Some(slot) if !self.kept[slot.0 as usize] => {
                     pending.lost.push(index);
                     continue;
                 }
-                Some(slot) => pending.from_kept.push((slot, at[1])),
-                None if !row.sample => continue,
+                Some(slot) => pending.from_kept.push((slot, logits)),
                 None => {}
             }
-            if drawing::on_device(row) && drawing::write(words, &layout, &mut lists, batch, row, at) {
-                pending.draws.push(index);
-            } else {
-                pending.host_rows.push((index, at[1]));
+            if let Some(slot) = row.logits_to {
+                pending.to_kept.push((slot, logits));
+            }
+            if !row.sample {
+                continue;
+            }
+            for nth in 0..=row.guesses {
+                let at = [pending.draws.len(), logits + nth as usize];
+                if drawing::on_device(row)
+                    && drawing::write(words, &layout, &mut lists, batch, (row, nth), at)
+                {
+                    pending.draws.push((index, nth));
+                } else {
+                    pending.host_draws.push(((index, nth), at[1]));
+                }
             }
         }
         let draws = padded.map_or(pending.draws.len(), |padded| padded as usize);
@@ -85,9 +95,9 @@ impl DeviceExecutor {
         if !batch.tokens.is_empty() {
             self.forward_passes += 1;
         }
-        // Every row of a plain decode is sampled on the device, unless its lists did not fit.
+        // Every token of a recordable decode is sampled on the device, unless its lists did not fit.
         match padded {
-            Some(size) if pending.host_rows.is_empty() => self.decode(size, &plan)?,
+            Some(size) if pending.host_draws.is_empty() => self.decode(size, &plan)?,
             _ => self.launch(batch, &pending, draws as u32)?,
         }
         let drawn = self.decoder.buffers.drawn.at();
@@ -96,13 +106,6 @@ impl DeviceExecutor {
         unsafe { self.decoder.device.copy_out(drawn, staged.drawn.bytes_mut()) }?;
         staged.done.set()?;
         Ok(pending)
-    }
-
-    /// Whether a row is just one token and one sample on the device.
-    fn is_plain_decode(&self, row: &Row) -> bool {
-        let no_slots = row.logits_to.is_none() && row.logits_from.is_none();
-        let no_questions = row.generated > 0 || row.sampling.prompt_logprobs().is_none();
-        row.token_len == 1 && row.sample && no_slots && no_questions && drawing::on_device(row)
     }
 
     /// Runs a decode of a recordable size: the first time kernel by kernel, then recorded, then repeated.
@@ -157,9 +160,8 @@ impl DeviceExecutor {
                 self.decoder.logits(plan.logits, settled)?;
             }
         }
-        let wanting = batch.rows.iter().filter(|row| plan::wants_logits(row)).enumerate();
-        for (slot, index) in wanting.filter_map(|(index, row)| Some((row.logits_to?, index))) {
-            self.copy_logits(self.kept_at(slot), self.logits_at(index))?;
+        for (slot, index) in &pending.to_kept {
+            self.copy_logits(self.kept_at(*slot), self.logits_at(*index))?;
             self.kept[slot.0 as usize] = true;
         }
         for (slot, index) in &pending.from_kept {
@@ -169,7 +171,7 @@ impl DeviceExecutor {
     }
 
     fn copy_logits(&self, to: u64, from: u64) -> Result<(), CudaError> {
-        // SAFETY: slots were checked, and there is a row of logits for each row of the batch.
+        // SAFETY: slots were checked, and there is a row of logits for each sample of the batch.
         unsafe { self.decoder.device.copy(to, from, self.row_bytes()) }
     }
 
@@ -212,6 +214,13 @@ impl DeviceExecutor {
     pub(super) fn row_bytes(&self) -> usize {
         4 * self.decoder.config.vocab
     }
+}
+
+/// Whether a row is nothing but tokens that the device samples after.
+fn is_recordable(row: &Row) -> bool {
+    let no_slots = row.logits_to.is_none() && row.logits_from.is_none();
+    let no_questions = row.generated > 0 || row.sampling.prompt_logprobs().is_none();
+    plan::is_decode(row) && no_slots && no_questions && drawing::on_device(row)
 }
 
 /// Records `launches`; without early launches if the device can't record those.

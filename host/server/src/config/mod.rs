@@ -236,6 +236,16 @@ impl Config {
         self.max_batch_tokens.unwrap_or(enough.max(2 * self.max_batch_size))
     }
 
+    /// Maximum tokens sampled per step on a GPU, those after draft tokens included.
+    ///
+    /// Up to some hundred tokens a decode takes as long as reading the weights, so draft tokens are nearly free. With
+    /// more, they would compete with the tokens of other sequences.
+    pub fn step_samples(&self) -> u32 {
+        const NEARLY_FREE: u32 = 128;
+        let drafting = self.max_batch_size * (1 + self.speculate);
+        drafting.min(NEARLY_FREE).max(self.max_batch_size).min(self.step_tokens(true))
+    }
+
     /// The policy of a slot.
     pub fn policy(&self, kind: PolicyKind) -> &PolicyChoice {
         match kind {

@@ -108,8 +108,8 @@ pub const SETTINGS: &[Setting] = &[
         "speculate",
         "N",
         "0",
-        "Draft tokens per sequence and step (prompt-lookup speculative decoding), on the CPU; 0 disables it. Output is \
-         unchanged",
+        "Draft tokens per sequence and step (prompt-lookup speculative decoding); 0 disables it. They don't change the \
+         output",
     ),
     switch(
         "plan-ahead",

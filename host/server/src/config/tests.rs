@@ -31,6 +31,16 @@ fn defaults_are_those_of_the_documentation() {
         "decoding alone never fills a step"
     );
     assert_eq!(parse(&[("max-batch-tokens", "300")]).unwrap().step_tokens(false), 300);
+    for (flags, samples) in [
+        (&[][..], 32),
+        (&[("speculate", "2")], 96),
+        (&[("speculate", "7")], 128),
+        (&[("speculate", "7"), ("max-batch-size", "4")], 32),
+        (&[("speculate", "7"), ("max-batch-tokens", "100")], 100),
+        (&[("speculate", "7"), ("max-batch-size", "400")], 400),
+    ] {
+        assert_eq!(parse(flags).unwrap().step_samples(), samples, "{flags:?}");
+    }
     assert_eq!((config.max_waiting_requests, config.block_size), (1_000, 16));
     assert_eq!((config.prompt_cache_entries, config.prompt_cache_ttl.as_secs()), (100, 300));
     assert_eq!(config.max_body_bytes, 8 << 20);

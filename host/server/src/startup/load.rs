@@ -102,8 +102,8 @@ impl LoadedModel {
             prompt_cache_entries: entries(config),
             prompt_cache_ttl: Micros(config.prompt_cache_ttl.as_micros() as u64),
             hash_key,
-            // Executors on GPUs don't verify draft tokens, so drafting would only cost time.
-            speculate: if self.placed.is_some() { 0 } else { config.speculate },
+            speculate: config.speculate,
+            max_samples: if self.placed.is_some() { config.step_samples() } else { u32::MAX },
             plan_ahead: config.plan_ahead && self.placed.is_some(),
             ..EngineConfig::default()
         }
@@ -136,8 +136,8 @@ fn without_effect(config: &Config, on_gpu: bool) -> Vec<&'static str> {
     if config.kv_memory_bytes.is_some() && config.kv_cache == KvCacheKind::Contiguous {
         settings.push("--kv-memory has no effect with --kv-cache contiguous, which holds --max-batch-size full-length rows");
     }
-    if config.speculate > 0 && on_gpu {
-        settings.push("--speculate has no effect on a GPU, where draft tokens can't be verified yet");
+    if config.plan_ahead && on_gpu && config.speculate > 0 {
+        settings.push("--plan-ahead has no effect with --speculate, whose draft tokens continue the tokens of the last step");
     }
     settings
 }
@@ -245,7 +245,8 @@ mod tests {
         for (plan_ahead, speculate, on_gpu, named) in [
             (true, 0, false, Some("--plan-ahead")),
             (true, 0, true, None),
-            (false, 4, true, Some("--speculate")),
+            (true, 4, true, Some("--plan-ahead")),
+            (false, 4, true, None),
             (false, 4, false, None),
         ] {
             let config = Config { plan_ahead, speculate, ..Config::default() };

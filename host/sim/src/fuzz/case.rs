@@ -400,6 +400,7 @@ impl Setup {
             strike_window: Micros(self.strike_window_us),
             starvation_bound: Micros(self.starvation_bound_us),
             speculate: self.speculate,
+            max_samples: 2 * self.max_running,
             plan_ahead: self.plan_ahead,
         }
     }

@@ -17,6 +17,7 @@ pub(super) struct Inspector {
     pub device: ScriptedExecutor,
     limits: Limits,
     speculate: u32,
+    max_samples: usize,
     block_size: u32,
     /// The scope that last wrote to a block.
     writers: Vec<Option<Scope>>,
@@ -53,6 +54,7 @@ impl Inspector {
             device: ScriptedExecutor::new(size, total, setup.prompt_cache_entries, setup.vocab()),
             limits: setup.engine().limits,
             speculate: setup.speculate,
+            max_samples: setup.engine().max_samples as usize,
             block_size: size,
             writers: vec![None; total as usize],
             logits: vec![None; setup.prompt_cache_entries as usize],
@@ -98,6 +100,8 @@ impl Inspector {
         assert!(tokens <= limits.max_prefill_tokens, "{tokens} prompt tokens in a batch");
         assert!(batch.tokens.len() <= limits.max_batch_tokens as usize, "{} tokens", batch.tokens.len());
         assert!(batch.rows.len() <= limits.max_running as usize, "{} rows", batch.rows.len());
+        let samples: usize = batch.rows.iter().map(|row| 1 + row.guesses as usize).sum();
+        assert!(samples <= self.max_samples, "{samples} samples");
     }
 
     fn check_row(&self, batch: &Batch, row: &Row, seen: &Seen<'_>) {

@@ -63,20 +63,22 @@ pub fn checkpoints(directory: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Checks one golden checkpoint: prompts in chunks of mixed lengths, then greedy decodes that join the batch one by one.
+/// Checks one golden checkpoint: prompts in chunks of mixed lengths, then greedy decodes that join the batch one by one, then
+/// the same tokens as draft tokens.
 ///
 /// # Errors
-/// Names the checkpoint, prompt and position of each of the two parts that differs, or the file that can't be read.
+/// Names the checkpoint, prompt and position of each part that differs, or the file that can't be read.
 pub fn golden(device: &Arc<dyn Device>, checkpoint: &Path, extent: Extent) -> Result<String, String> {
     let (case, model) = read(checkpoint, device, extent)?;
-    let (logits, tokens) = (case.prompts_in_chunks(&model), case.greedy(&model, extent));
+    let logits = case.prompts_in_chunks(&model);
+    let tokens = [case.greedy(&model, extent), case.drafted(&model)];
     match (logits, tokens) {
-        (Ok(worst), Ok(())) => {
+        (Ok(worst), [Ok(()), Ok(())]) => {
             let (prompts, limit) = (case.prompts.len(), case.tolerance);
             Ok(format!("{prompts} prompts, relative error up to {worst:.1e} of {limit:.0e}"))
         }
-        (logits, tokens) => {
-            let wrong = [logits.err(), tokens.err()];
+        (logits, [tokens, drafted]) => {
+            let wrong = [logits.err(), tokens.err(), drafted.err()];
             Err(wrong.into_iter().flatten().collect::<Vec<_>>().join("; "))
         }
     }
@@ -199,17 +201,49 @@ impl Case {
             let tokens =
                 walk.run(&chunks, Draws::GREEDY).map_err(|wrong| format!("{}: {wrong}", self.name))?;
             for (i, token) in alive.into_iter().zip(tokens) {
-                let (wanted, margin) = self.prompts[i].greedy[drawn[i]];
-                if token != wanted && margin > self.safe_margin {
-                    let name = &self.prompts[i].name;
-                    return Err(format!(
-                        "{} {name} step {}: {token} instead of {wanted}",
-                        self.name, drawn[i]
-                    ));
-                }
+                self.is_greedy(&self.prompts[i], drawn[i], token)?;
                 drawn[i] += 1;
             }
         }
+    }
+
+    /// All prompts are computed but for their last tokens, which are then computed with draft tokens behind them, all of them
+    /// right.
+    fn drafted(&self, model: &DeviceModel) -> Result<(), String> {
+        let wrong = |wrong| format!("{}: {wrong}", self.name);
+        let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, Mode::LAUNCHED)?;
+        for (sequence, prompt) in (0..).zip(&self.prompts).filter(|(_, prompt)| prompt.ids.len() > 1) {
+            let tokens = &prompt.ids[..prompt.ids.len() - 1];
+            walk.inner.run(&[Chunk { sequence, start: 0, tokens }], Draws::NONE).map_err(wrong)?;
+        }
+        let room = |prompt: &Prompt| prompt.greedy.len().min(MAX_SEQ_LEN as usize - prompt.ids.len());
+        let guesses = self.prompts.iter().map(room).min().unwrap_or(0).min(7);
+        let inputs: Vec<Vec<u32>> = (self.prompts.iter())
+            .map(|prompt| {
+                let drafts = prompt.greedy[..guesses].iter().map(|(token, _)| *token);
+                prompt.ids.last().copied().into_iter().chain(drafts).collect()
+            })
+            .collect();
+        let chunks: Vec<Chunk<'_>> = ((0..).zip(self.prompts.iter().zip(&inputs)))
+            .map(|(sequence, (prompt, tokens))| Chunk { sequence, start: prompt.ids.len() - 1, tokens })
+            .collect();
+        let draws = Draws { guesses: guesses as u32, ..Draws::GREEDY };
+        for (prompts, chunks) in self.prompts.chunks(4).zip(chunks.chunks(4)) {
+            for (prompt, drawn) in prompts.iter().zip(walk.draft(chunks, draws).map_err(wrong)?) {
+                for (step, token) in drawn.into_iter().enumerate().take(prompt.greedy.len()) {
+                    self.is_greedy(prompt, step, token)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_greedy(&self, prompt: &Prompt, step: usize, token: u32) -> Result<(), String> {
+        let (wanted, margin) = prompt.greedy[step];
+        if token != wanted && margin > self.safe_margin {
+            return Err(format!("{} {} step {step}: {token} instead of {wanted}", self.name, prompt.name));
+        }
+        Ok(())
     }
 
     fn compare(&self, logits: &[f32], wanted: &[f32], margin: f64, what: &str) -> Result<f64, String> {

@@ -17,17 +17,20 @@ use infer_kernels::cuda::checks::{Check, Effort, all};
 
 pub use golden::{Extent, checkpoints, golden};
 pub use report::Report;
-pub use same::{contiguous_is_paged, graphs_are_eager, memory_runs_out, tokens_stand_alone};
+pub use same::{
+    contiguous_is_paged, drafts_change_no_token, graphs_are_eager, memory_runs_out, tokens_stand_alone,
+};
 
 /// Golden checkpoints that the checks of whole models run on, beside the golden logits of all.
 const FAMILIES: [&str; 4] = ["llama-bf16", "qwen3-bf16", "gemma3-bf16", "llama-f32"];
 
 type ModelCheck = fn(&Arc<dyn Device>, &Path) -> Result<String, String>;
 
-const MODEL_CHECKS: [(&str, ModelCheck); 4] = [
+const MODEL_CHECKS: [(&str, ModelCheck); 5] = [
     ("graphs draw as launches do", graphs_are_eager),
     ("paged is contiguous", contiguous_is_paged),
     ("deterministic tokens stand alone", tokens_stand_alone),
+    ("draft tokens change no token", drafts_change_no_token),
     ("memory runs out", memory_runs_out),
 ];
 

@@ -120,6 +120,55 @@ pub fn tokens_stand_alone(device: &Arc<dyn Device>, checkpoint: &Path) -> Result
     Ok(format!("{compared} samples repeated, {launches} graph launches"))
 }
 
+/// With `--deterministic`, draft tokens change no token: those that are right are confirmed by what is sampled after them,
+/// and those that are wrong leave nothing behind.
+///
+/// # Errors
+/// Says what differs.
+pub fn drafts_change_no_token(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    let model = load(device, checkpoint)?;
+    let mode = Mode { graphs: true, deterministic: true };
+    let steps = 12;
+    let (streams, _) = sampled(&model, 16, mode, steps)?;
+    // Those that were sampled to the end.
+    let streams: Vec<(&[u32], usize)> = (streams.iter().zip(PROMPTS))
+        .map(|(stream, prompt)| (stream.as_slice(), prompt as usize))
+        .filter(|(stream, prompt)| stream.len() == prompt + steps)
+        .collect();
+    let mut walk = Walk::new(&model, 16, MAX_SEQ_LEN, mode)?;
+    for (sequence, (stream, prompt)) in (0..).zip(&streams).filter(|(_, (_, prompt))| *prompt > 1) {
+        walk.inner.run(&[Chunk { sequence, start: 0, tokens: &stream[..prompt - 1] }], Draws::NONE)?;
+    }
+    let (mut done, mut confirmed) = (0, 0);
+    // Draft tokens of a step, and how many are right before the first wrong one.
+    for (guesses, right) in [(4, 2), (3, 3), (4, 0), (3, 3)] {
+        let inputs = streams.iter().map(|(stream, prompt)| {
+            let due = prompt + done - 1;
+            let mut tokens =
+                stream[due..].iter().copied().chain([0; 4]).take(1 + guesses).collect::<Vec<_>>();
+            tokens[1 + right..].iter_mut().for_each(|token| *token = (*token + 1) % 200);
+            (due, tokens)
+        });
+        let inputs: Vec<(usize, Vec<u32>)> = inputs.collect();
+        let chunks: Vec<Chunk<'_>> = ((0..).zip(&inputs))
+            .map(|(sequence, (start, tokens))| Chunk { sequence, start: *start, tokens })
+            .collect();
+        let draws = Draws { temperature: 1.0, index: done as u32, guesses: guesses as u32, ..Draws::GREEDY };
+        for ((stream, prompt), drawn) in streams.iter().zip(walk.draft(&chunks, draws)?) {
+            let wanted = &stream[prompt + done..][..=right];
+            if drawn[..=right] != *wanted {
+                return Err(format!("sampled {drawn:?} after draft tokens and {wanted:?} without"));
+            }
+        }
+        done += 1 + right;
+        confirmed += right * streams.len();
+    }
+    match walk.inner.executor.graph_launches() {
+        0 => Err("no decode with draft tokens was recorded".to_owned()),
+        launches => Ok(format!("{confirmed} confirmed, {launches} graph launches")),
+    }
+}
+
 /// A pool larger than the device's memory is refused with advice, and leaks nothing.
 ///
 /// # Errors

@@ -55,6 +55,21 @@ impl Walk {
         drawn.map(|token| token.ok_or_else(|| "a row sampled nothing".to_owned())).collect()
     }
 
+    /// Runs a batch of these chunks, whose last tokens are draft tokens. Returns for each the tokens sampled, the due one and
+    /// those after its draft tokens.
+    pub(super) fn draft(&mut self, chunks: &[Chunk<'_>], draws: Draws) -> Result<Vec<Vec<u32>>, String> {
+        let mut drawn: Vec<Vec<u32>> =
+            self.run(chunks, draws)?.into_iter().map(|token| vec![token]).collect();
+        for (row, token) in self.inner.after_guesses() {
+            drawn[*row].push(token.ok_or_else(|| "nothing was sampled after a draft token".to_owned())?);
+        }
+        let wanted = 1 + draws.guesses as usize;
+        match drawn.iter().all(|tokens| tokens.len() == wanted) {
+            true => Ok(drawn),
+            false => Err(format!("{wanted} tokens were to be sampled for each sequence: {drawn:?}")),
+        }
+    }
+
     /// Logits that row `index` of the last batch kept.
     pub(super) fn kept(&mut self, index: usize) -> Result<Vec<f32>, String> {
         let kept =

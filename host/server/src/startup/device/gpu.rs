@@ -132,7 +132,7 @@ fn options(config: &Config, total_blocks: u32, max_seq_len: u32, entries: u32) -
     DeviceOptions {
         block_size: config.block_size,
         total_blocks,
-        max_rows: config.max_batch_size,
+        max_rows: config.step_samples(),
         max_tokens: config.step_tokens(true),
         max_seq_len,
         prompt_cache_entries: entries,

@@ -1,5 +1,5 @@
-//! Planning ahead on the emulated device, which is maximally lazy: the streams of every family are the same as on a host that
-//! collects each step before it plans the next.
+//! The engine with the emulated device, which is maximally lazy: the streams of every family are the same when steps are
+//! planned ahead, and with draft tokens, as on a host that does neither.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -18,6 +18,8 @@ use infer_model::{Model, Source};
 
 const LONGEST: u32 = 64;
 const BLOCKS: u32 = 96;
+/// Samples of a step: twice as many as sequences may run.
+const ROWS: u32 = 8;
 
 fn executor(name: &str) -> Option<DeviceExecutor> {
     let Some(emulator) = Emulator::new(11) else {
@@ -29,7 +31,7 @@ fn executor(name: &str) -> Option<DeviceExecutor> {
     let options = DeviceOptions {
         block_size: 4,
         total_blocks: BLOCKS,
-        max_rows: 4,
+        max_rows: ROWS,
         max_tokens: 32,
         max_seq_len: LONGEST,
         prompt_cache_entries: 4,
@@ -41,7 +43,7 @@ fn executor(name: &str) -> Option<DeviceExecutor> {
     Some(model.to_device(&device).and_then(|model| model.executor(options)).expect("a small executor"))
 }
 
-fn config(plan_ahead: bool) -> EngineConfig {
+fn config() -> EngineConfig {
     EngineConfig {
         limits: Limits {
             max_batch_tokens: 32,
@@ -54,7 +56,7 @@ fn config(plan_ahead: bool) -> EngineConfig {
         total_blocks: BLOCKS,
         max_seq_len: LONGEST,
         prompt_cache_entries: 4,
-        plan_ahead,
+        max_samples: ROWS,
         ..EngineConfig::default()
     }
 }
@@ -91,8 +93,8 @@ struct Host {
 }
 
 impl Host {
-    fn new(executor: DeviceExecutor, plan_ahead: bool) -> Self {
-        let engine = Engine::new(config(plan_ahead), Policies::builtin());
+    fn new(executor: DeviceExecutor, config: EngineConfig) -> Self {
+        let engine = Engine::new(config, Policies::builtin());
         let (out, tokens) = (VecDeque::new(), BTreeMap::new());
         Self { engine, executor, out, now: Micros(1), behind: 0, tokens }
     }
@@ -123,8 +125,8 @@ impl Host {
         true
     }
 
-    fn run(&mut self, most_out: usize) {
-        for request in requests() {
+    fn run(&mut self, requests: Vec<Request>, most_out: usize) {
+        for request in requests {
             self.engine.submit(request, self.now).expect("room");
         }
         while self.turn(most_out) {}
@@ -133,12 +135,38 @@ impl Host {
     }
 }
 
+fn planning_ahead() -> EngineConfig {
+    EngineConfig { plan_ahead: true, ..config() }
+}
+
+/// Prompts that repeat themselves, so that draft tokens are found; then those of `requests`.
+fn repetitive() -> Vec<Request> {
+    let prompt = |seed: u32| (0..14).map(|at| (seed * 41 + at % 7 * 3) % 200).collect::<Vec<_>>();
+    let mut all: Vec<Request> = (0..4).map(|seed| request(prompt(seed), 24 + seed)).collect();
+    all[3].sampling = SamplingParams { temperature: 0.2, seed: 9, ..SamplingParams::default() };
+    all.extend(requests());
+    all
+}
+
+fn drafting_is_the_same(name: &str) {
+    let Some(one_by_one) = executor(name) else { return };
+    let mut plain = Host::new(one_by_one, config());
+    plain.run(repetitive(), 1);
+    let drafting = EngineConfig { speculate: 4, ..config() };
+    let mut drafting = Host::new(executor(name).expect("as before"), drafting);
+    drafting.run(repetitive(), 1);
+    assert_eq!(drafting.tokens, plain.tokens);
+    let counters = drafting.engine.snapshot(drafting.now).counters;
+    assert!(counters.accepted_tokens > 0, "{counters:?}");
+    assert!(counters.drafted_tokens > counters.accepted_tokens, "some are wrong: {counters:?}");
+}
+
 fn ahead_is_the_same(name: &str) {
     let Some(one_by_one) = executor(name) else { return };
-    let mut plain = Host::new(one_by_one, false);
-    plain.run(1);
-    let mut ahead = Host::new(executor(name).expect("as before"), true);
-    ahead.run(2);
+    let mut plain = Host::new(one_by_one, config());
+    plain.run(requests(), 1);
+    let mut ahead = Host::new(executor(name).expect("as before"), planning_ahead());
+    ahead.run(requests(), 2);
     assert_eq!(ahead.tokens, plain.tokens);
     assert_eq!(plain.behind, 0);
     assert!(ahead.behind > 8, "{} steps were planned ahead", ahead.behind);
@@ -146,35 +174,46 @@ fn ahead_is_the_same(name: &str) {
 }
 
 #[test]
-fn llama_draws_the_same_tokens() {
+fn llama_draws_the_same_tokens_planned_ahead() {
     ahead_is_the_same("llama-f32");
 }
 
 #[test]
-fn qwen2_draws_the_same_tokens() {
+fn qwen2_draws_the_same_tokens_planned_ahead() {
     ahead_is_the_same("qwen2-bf16");
 }
 
 #[test]
-fn qwen3_draws_the_same_tokens() {
+fn qwen3_draws_the_same_tokens_planned_ahead() {
     ahead_is_the_same("qwen3-bf16");
 }
 
 #[test]
-fn mistral_draws_the_same_tokens() {
+fn mistral_draws_the_same_tokens_planned_ahead() {
     ahead_is_the_same("mistral-bf16");
 }
 
 #[test]
-fn gemma3_draws_the_same_tokens() {
+fn gemma3_draws_the_same_tokens_planned_ahead() {
     ahead_is_the_same("gemma3-bf16");
+}
+
+#[test]
+fn llama_draws_the_same_tokens_with_draft_tokens() {
+    drafting_is_the_same("llama-f32");
+    drafting_is_the_same("llama-bf16");
+}
+
+#[test]
+fn gemma3_draws_the_same_tokens_with_draft_tokens() {
+    drafting_is_the_same("gemma3-bf16");
 }
 
 /// A step that can't be submitted doesn't affect the one before it.
 #[test]
 fn refused_batch_does_not_affect_the_one_before() {
     let Some(device) = executor("llama-f32") else { return };
-    let mut host = Host::new(device, true);
+    let mut host = Host::new(device, planning_ahead());
     let greedy = request(vec![5, 6, 7], 4);
     let id = host.engine.submit(greedy, host.now).expect("room");
     let first = host.engine.begin_step(host.now).expect("a prompt");
@@ -189,7 +228,7 @@ fn refused_batch_does_not_affect_the_one_before() {
     host.out.push_back((second, submitted));
     while host.turn(2) {}
     let ahead = host.tokens.remove(&id);
-    let mut alone = Host::new(executor("llama-f32").expect("as before"), false);
+    let mut alone = Host::new(executor("llama-f32").expect("as before"), config());
     let id = alone.engine.submit(request(vec![5, 6, 7], 4), alone.now).expect("room");
     while alone.turn(1) {}
     assert_eq!(ahead, alone.tokens.remove(&id));
