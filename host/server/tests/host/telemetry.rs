@@ -1,8 +1,8 @@
 //! Metrics and traces as monitoring systems receive them.
 
 #[cfg(feature = "otel")]
-use crate::common::request;
-use crate::common::{self, Host, config};
+use crate::common::{events, request};
+use crate::common::{Host, config};
 use infer_server::config::{Config, MetricsPlane};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -218,7 +218,7 @@ async fn request_is_one_trace_under_the_callers_span() {
         .send()
         .await
         .unwrap();
-    drop(common::events(answer).await);
+    drop(events(answer).await);
     host.server.shutdown().await;
     let (head, body) = collector.await.unwrap();
     assert!(head.starts_with("post /v1/traces http/1.1") && head.contains("application/json"), "{head}");
