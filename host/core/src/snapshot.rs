@@ -115,9 +115,9 @@ pub struct SlotSnapshot {
     pub previous: Option<Arc<PolicyInfo>>,
     /// What its calls cost.
     pub stats: CallStats,
-    /// Faults of this slot since start.
+    /// Faults of the live policy since it was swapped in; it keeps them when it comes back. The built-in has none.
     pub faults: u64,
-    /// Decisions that the built-in made in its stead since start.
+    /// Decisions that the built-in made in this slot since start, whichever policy was live.
     pub fallbacks: u64,
     /// When the live policy became live.
     pub since: Micros,

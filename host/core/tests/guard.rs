@@ -28,8 +28,37 @@ fn strikes_bring_the_previous_policy_back_and_then_the_builtin() {
     assert_eq!(removed, [false, false, true, false, false, true]);
     let slot = bench.engine.snapshot(bench.now).policies[0].clone();
     assert!(slot.fallback && slot.previous.is_none() && slot.last_fault.is_some());
-    assert_eq!(slot.faults, 6);
+    assert_eq!(slot.faults, 0, "they were those of the policies before it");
     assert_eq!(bench.engine.take_retired().len(), 2);
+}
+
+#[test]
+fn a_slot_shows_the_faults_of_its_live_policy_and_of_no_other() {
+    // Fails in its first `times` steps.
+    let failing = |mut times: u32| {
+        move |step: &StepView| {
+            times = times.saturating_sub(1);
+            if times > 0 { Err(trap()) } else { Ok(fcfs(step)) }
+        }
+    };
+    let mut bench = Bench::scheduled(EngineConfig { max_strikes: 9, ..small() }, failing(3));
+    let shown = |bench: &mut Bench| {
+        bench.submit(request(prompt(1, 9), 6));
+        bench.run();
+        let slot = bench.engine.snapshot(bench.now).policies[0].clone();
+        (slot.policy.name.clone(), slot.faults)
+    };
+    assert_eq!(shown(&mut bench), ("scripted".into(), 2), "each fault restarts it");
+    bench.swap_scheduler("second", failing(1));
+    assert_eq!(shown(&mut bench), ("second".into(), 0));
+    bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("the first");
+    assert_eq!(shown(&mut bench), ("scripted".into(), 2), "it brings its own back");
+    let canary = AnyPolicy::Scheduler(Box::new(Scheduler("canary", failing(2))));
+    bench.engine.canary(canary, Micros(1_000_000), bench.now).expect("no other slot is on trial");
+    assert_eq!(shown(&mut bench), ("scripted".into(), 2), "the canary fell at its first");
+    bench.engine.shadow(AnyPolicy::Scheduler(Box::new(Scheduler("shadow", failing(2)))), bench.now);
+    assert_eq!(shown(&mut bench), ("scripted".into(), 2), "the shadow fell at its first");
+    assert_eq!(bench.faults(), [FaultKind::Trap; 4], "all of them are reported");
 }
 
 #[test]

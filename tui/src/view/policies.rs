@@ -242,7 +242,7 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     let faults = if slot.faults > 0 { look.theme.warning } else { plain };
     facts.push((
         "faults",
-        format!("{}; {} decisions made by the built-in", count(slot.faults), count(slot.fallbacks)),
+        format!("{}; built-in decided {} times in this slot", count(slot.faults), count(slot.fallbacks)),
         faults,
     ));
     if !slot.config.is_null() {

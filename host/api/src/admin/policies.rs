@@ -26,9 +26,9 @@ pub struct PolicySlot {
     pub p50_us: f64,
     /// 99th percentile of it.
     pub p99_us: f64,
-    /// Faults in this slot since start.
+    /// Faults of the live policy since it was swapped in; it keeps them when it comes back.
     pub faults: u64,
-    /// Decisions that the built-in made instead of the policy.
+    /// Decisions that the built-in made in this slot since start, whichever policy was live.
     pub fallbacks: u64,
     /// Milliseconds since it became live.
     pub since_ms: u64,

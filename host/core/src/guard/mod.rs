@@ -78,7 +78,6 @@ pub(crate) struct Slot<P: ?Sized> {
     fallback_since: Micros,
     strikes: VecDeque<Strike>,
     budget: Budget,
-    faults: u64,
     fallbacks: u64,
     last_fault: Option<Arc<Fault>>,
     shadow: Option<Shadow<P>>,
@@ -121,7 +120,6 @@ impl<P: Policy + ?Sized> Slot<P> {
             fallback_since: Micros::ZERO,
             strikes: VecDeque::new(),
             budget: Budget::default(),
-            faults: 0,
             fallbacks: 0,
             last_fault: None,
             shadow: None,
@@ -216,7 +214,9 @@ impl<P: Policy + ?Sized> Slot<P> {
     }
 
     fn strike(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView, weight: Weight) {
-        self.faults += 1;
+        if let Some(tenure) = &mut self.current {
+            tenure.faults += 1;
+        }
         let policy = fault.member.clone().unwrap_or_else(|| self.info());
         self.strikes.push_back(Strike { at: cx.now, culprit: Culprit { policy, reason: fault.to_string() } });
         while self.strikes.front().is_some_and(|strike| cx.now.since(strike.at) > self.limits.window) {
@@ -456,7 +456,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             fallback: current.is_none(),
             previous: self.previous.as_ref().map(|t| t.policy.info()),
             stats: self.live_stats(),
-            faults: self.faults,
+            faults: current.map_or(0, |t| t.faults),
             fallbacks: self.fallbacks,
             since: self.since(),
             last_fault: self.last_fault.clone(),

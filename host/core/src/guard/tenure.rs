@@ -6,6 +6,8 @@ use crate::policy::{Policy, PolicyFault};
 pub(super) struct Tenure<P: ?Sized> {
     pub policy: Box<P>,
     pub since: Micros,
+    /// Its faults while it was live. Like the count of its calls, it outlasts restarts and times as the previous policy.
+    pub faults: u64,
     /// A fault left it in an unknown state: `resume` comes before its next call.
     pub broken: bool,
     /// What it last exported or imported: the only copy, from which a restarted instance begins.
@@ -16,7 +18,7 @@ pub(super) struct Tenure<P: ?Sized> {
 
 impl<P: Policy + ?Sized> Tenure<P> {
     pub fn new(policy: Box<P>, since: Micros) -> Self {
-        Self { policy, since, broken: false, state: Vec::new(), failed_exports: 0 }
+        Self { policy, since, faults: 0, broken: false, state: Vec::new(), failed_exports: 0 }
     }
 
     /// Keeps a copy of its state. An error leaves it broken, with the copy that it had.

@@ -93,7 +93,8 @@ pub(super) fn slot(slot: &PolicySlot) {
         trial(canary);
     }
     println!("  calls    {} (p50 {:.1} us, p99 {:.1} us)", slot.calls, slot.p50_us, slot.p99_us);
-    println!("  faults   {}, decisions made by the built-in instead: {}", slot.faults, slot.fallbacks);
+    println!("  faults   {}", slot.faults);
+    println!("  built-in made {} of the slot's decisions since start", slot.fallbacks);
     let configured = |digest: &str| match digest {
         "" => String::new(),
         digest => format!(" ({})", short(digest, "default")),
