@@ -1,8 +1,8 @@
 //! Metrics and traces as monitoring systems receive them.
 
+use crate::common::{Host, config};
 #[cfg(feature = "otel")]
 use crate::common::{events, request};
-use crate::common::{Host, config};
 use infer_server::config::{Config, MetricsPlane};
 use reqwest::Method;
 use serde_json::{Value, json};
