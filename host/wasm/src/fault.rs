@@ -4,17 +4,18 @@ use infer_core::policy::{FaultKind, PolicyFault};
 use wasmtime::{Error, Trap, WasmBacktrace};
 
 use crate::log::LogFull;
-use crate::runtime::HostState;
+use crate::runtime::{HostState, MAX_ANSWER_BYTES};
 use crate::text::clip;
 
 const MAX_MESSAGE_BYTES: usize = 2_048;
+const MAX_NAME_BYTES: usize = 160;
 
 /// The fault of a call of `function`. The store is dropped after this.
 pub(crate) fn from_error(error: &Error, function: &str, state: &mut HostState) -> PolicyFault {
     let (kind, what) = classify(error, state);
     let mut message = format!("{function}() {what}");
     if let Some(name) = innermost_function(error) {
-        message.push_str(&format!(", in `{name}`"));
+        message.push_str(&format!(", in `{}`", clip(&name, MAX_NAME_BYTES)));
     }
     if let Some(words) = state.log.take_last_error() {
         message.push_str(&format!("; its last error line: {words}"));
@@ -43,25 +44,37 @@ fn classify(error: &Error, state: &mut HostState) -> (FaultKind, String) {
             FaultKind::Memory,
             format!("could not have the memory that an instance needs from this machine: {error:#}"),
         ),
-        // Any other failed call comes from reading its answer: bounds, UTF-8, unknown cases, size.
-        None => (
-            FaultKind::InvalidDecision,
-            format!("returned an answer that can't be read: {}", error.root_cause()),
-        ),
+        // Any other failed call comes from reading what it passed to the host: bounds, UTF-8, unknown cases, size.
+        None => {
+            // Guest functions are active only while it calls the host, which it does to log.
+            let inside = error.downcast_ref::<WasmBacktrace>().is_some();
+            let passed = if inside { "logged a line" } else { "returned an answer" };
+            let cause = error.root_cause().to_string();
+            let why = if cause.contains(TOO_LARGE) {
+                format!("larger than the limit of {MAX_ANSWER_BYTES} bytes")
+            } else {
+                format!("that can't be read: {cause}")
+            };
+            (FaultKind::InvalidDecision, format!("{passed} {why}"))
+        }
     }
 }
+
+/// In wasmtime's words, whose type is private.
+const TOO_LARGE: &str = "fuel allocated for hostcalls has been exhausted";
 
 /// Whether the operating system refused something, which says nothing about the component.
 fn is_of_the_machine(error: &Error) -> bool {
     error.chain().any(|cause| cause.is::<std::io::Error>() || cause.is::<rustix::io::Errno>())
 }
 
-/// The guest function that failed: the innermost that is not the panic machinery.
+/// The guest function that failed, demangled: the innermost that is neither the panic machinery nor the library of
+/// the language.
 fn innermost_function(error: &Error) -> Option<String> {
     let backtrace = error.downcast_ref::<WasmBacktrace>()?;
     let mut names = backtrace.frames().iter().filter_map(|frame| {
         let name = frame.symbols().iter().find_map(|symbol| symbol.name()).or_else(|| frame.func_name())?;
-        Some(name.to_owned())
+        Some(format!("{:#}", rustc_demangle::demangle(name)))
     });
     let first = names.next()?;
     if !is_machinery(&first) {
@@ -72,10 +85,39 @@ fn innermost_function(error: &Error) -> Option<String> {
 
 /// Where every Rust guest ends when it panics or runs out of memory, which says nothing about the cause.
 fn is_machinery(name: &str) -> bool {
-    [
-        "panic", "alloc::", "__rust", "abort", "core::", "std::", "dlmalloc", "_$LT$", "<alloc::", "<core::",
-        "<std::",
-    ]
-    .iter()
-    .any(|part| name.starts_with(part) || name.contains("panic"))
+    const CRATES: [&str; 7] =
+        ["__rustc", "alloc", "compiler_builtins", "core", "dlmalloc", "hashbrown", "std"];
+    const SYMBOLS: [&str; 5] = ["__rdl_", "__rg_", "__rust_", "abort", "rust_"];
+    // `<alloc::vec::Vec<T> as core::ops::Index<I>>::index` belongs to the crate of its first path.
+    match name.split_once("::") {
+        Some((before, _)) => {
+            let of = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next();
+            of.is_some_and(|of| CRATES.contains(&of))
+        }
+        None => SYMBOLS.iter().any(|symbol| name.starts_with(symbol)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machinery_is_told_from_the_policy() {
+        for (name, machinery) in [
+            ("__rustc::rust_begin_unwind", true),
+            ("__rust_start_panic", true),
+            ("core::panicking::panic_bounds_check", true),
+            ("core::slice::sort::unstable::quicksort::<mine::Row, mine::by_age>", true),
+            ("<alloc::vec::Vec<mine::Row> as core::ops::index::Index<usize>>::index", true),
+            ("<usize as core::slice::index::SliceIndex<[mine::Row]>>::index", true),
+            ("<mine::Mine as infer_policy_sdk::Scheduler>::schedule", false),
+            ("<mine::Row as core::cmp::Ord>::cmp", false),
+            ("mine::on_panic::{closure#0}", false),
+            ("infer:policy/scheduler@0.1.0#schedule", false),
+            ("look_up", false),
+        ] {
+            assert_eq!(is_machinery(name), machinery, "{name}");
+        }
+    }
 }

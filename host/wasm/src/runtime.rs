@@ -23,7 +23,7 @@ use crate::ticker::{Running, Ticker};
 use crate::usage::{Peaks, Usage};
 
 /// Largest lifted size in bytes of one answer or log line: a plan of a million rows.
-const MAX_ANSWER_BYTES: usize = 8 << 20;
+pub(crate) const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 pub(crate) struct Runtime {
     engine: Engine,

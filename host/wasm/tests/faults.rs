@@ -55,7 +55,14 @@ fn each_way_to_fail_has_its_kind_and_a_restart_brings_the_policy_back() {
             "a plan of a million rows and one",
             &too_long,
             FaultKind::InvalidDecision,
-            "fuel allocated for hostcalls",
+            "schedule() returned an answer larger than the limit of 8388608 bytes",
+        ),
+        (
+            "a line of nine megabytes",
+            "(drop (memory.grow (i32.const 900)))
+             (call $log (i32.const 1) (i32.const 4096) (i32.const 9000000))",
+            FaultKind::InvalidDecision,
+            "schedule() logged a line larger than the limit of 8388608 bytes",
         ),
         ("more log than a call may write", &log_lines(400, 3_000), FaultKind::Trap, "to the log in one call"),
         (
@@ -84,6 +91,18 @@ fn each_way_to_fail_has_its_kind_and_a_restart_brings_the_policy_back() {
         policy.restart().expect(what);
         policy.schedule(&view(1, 2, 2)).expect(what);
     }
+}
+
+#[test]
+fn a_fault_names_the_function_of_the_policy_that_led_to_it() {
+    let guest = Guest::failing_with("(call $look_up)");
+    let more = r#"
+        (func $look_up (@name "_RNvCs1234_4mine7look_up") (call $panic_fmt))
+        (func $panic_fmt (@name "_ZN4core9panicking9panic_fmt17h0123456789abcdefE") (call $abort))
+        (func $abort (@name "_RNvCsfLfy6EI15iL_7___rustc12___rust_abort") unreachable)"#;
+    let mut policy = scheduler(&fuel_loader(), &guest.component_for(str::to_owned, more)).expect("it loads");
+    let fault = fail(&mut *policy);
+    assert!(fault.message.ends_with(", in `mine::look_up`"), "{fault}");
 }
 
 #[test]

@@ -229,7 +229,7 @@ fn replay_fails_if_the_policy_still_fails() {
         // Not a call that this slot's policy has.
         (("scheduler", "builtin-fcfs"), "setup", &evict, 1, "the policy still fails, in the same way"),
         (("scheduler", "builtin-fcfs"), "trap", &evict, 1, "the policy still fails, in another way"),
-        (("scheduler", "builtin-fcfs"), "trap", &lifecycle, 0, "the policy does not fail"),
+        (("scheduler", "builtin-fcfs"), "trap", &lifecycle, 0, "does not fail in this one call; a fault"),
         (("scheduler", "builtin-fcfs"), "step-budget", &lifecycle, 0, "can't show"),
         (("scheduler", "builtin-fcfs"), "starvation", &lifecycle, 0, "can't show"),
         // The file does not contain the pool that the policy knew.
@@ -251,6 +251,10 @@ fn replay_fails_if_the_policy_still_fails() {
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{slot} {kind}: {said}");
         assert!(said.contains(words), "{slot} {kind}: `{words}` isn't in: {said}");
+        if words.contains("this one call") {
+            let said = String::from_utf8_lossy(&replay(&["--times", "3"]).stdout).into_owned();
+            assert!(said.contains("(3 calls)\n") && said.contains("in these calls; a fault"), "{said}");
+        }
         let output = replay(&["--json"]);
         assert_eq!(output.status.code(), Some(code), "{slot} {kind}");
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();

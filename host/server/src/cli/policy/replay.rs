@@ -50,15 +50,22 @@ pub fn run(args: ReplayArgs) -> Result<(), Failure> {
     } else {
         println!("repeating {}() of {}", replayed.question, replayed.policy);
         println!("  then  {}", replayed.then);
-        println!("  now   {} ({} calls)", replayed.now, replayed.asked);
+        let calls = if replayed.asked == 1 { "call" } else { "calls" };
+        println!("  now   {} ({} {calls})", replayed.now, replayed.asked);
     }
+    let calls = if replayed.asked == 1 { "this one call" } else { "these calls" };
     let verdict = match (replayed.fails, replayed.same) {
         (true, Some(true)) => {
             return Err(Failure::Failed("the policy still fails, in the same way".to_owned()));
         }
         (true, _) => return Err(Failure::Failed("the policy still fails, in another way".to_owned())),
-        (false, Some(_)) => "the policy does not fail",
-        (false, None) => "the policy does not fail, but one call can't show whether this fault would recur",
+        (false, Some(_)) => format!(
+            "the policy does not fail in {calls}; a fault that depends on earlier calls may take more: --times N repeats \
+             the call until it fails, up to N times"
+        ),
+        (false, None) => {
+            "the policy does not fail, but one call can't show whether this fault would recur".to_owned()
+        }
     };
     if !args.json {
         println!("{verdict}");

@@ -31,11 +31,14 @@ pub struct Choice {
     pub kind: PolicyKind,
     /// Name in reports.
     pub label: String,
+    /// What named it, for errors.
+    origin: String,
     members: Vec<Member>,
 }
 
 #[derive(Clone)]
 struct Member {
+    name: String,
     /// `None` is the built-in.
     component: Option<Vec<u8>>,
     config: String,
@@ -48,7 +51,8 @@ pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
         Some(at) => (&text[..at], &text[at + 1..]),
         None => (text, "{}"),
     };
-    let wrong = |why: String| Failure::Usage(format!("--{kind} {name}: {why}"));
+    let origin = format!("--{kind} {name}");
+    let wrong = |why: String| Failure::Usage(format!("{origin}: {why}"));
     let fields: Map<String, Value> = serde_json::from_str(config)
         .map_err(|error| wrong(format!("the configuration is not a JSON object: {error}")))?;
     let is_file = is_component_path(name) && Path::new(name).is_file();
@@ -63,7 +67,7 @@ pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
         (name.to_owned(), vec![member(kind, name, Value::Object(fields).to_string())?])
     };
     let label = if config == "{}" { name } else { format!("{name}{config}") };
-    Ok(Choice { kind, label, members })
+    Ok(Choice { kind, label, origin, members })
 }
 
 /// A policy that the host brings, or a file's.
@@ -71,7 +75,7 @@ fn member(kind: PolicyKind, name: &str, config: String) -> Result<Member, Failur
     if is_component_path(name) {
         let bytes = std::fs::read(name)
             .map_err(|error| Failure::Usage(format!("--{kind}: can't read {name}: {error}")))?;
-        return Ok(Member { component: Some(bytes), config });
+        return Ok(Member { name: name.to_owned(), component: Some(bytes), config });
     }
     let found = policies::find(kind, name)
         .map_err(|error| Failure::Usage(format!("--{kind}: {error}, and .wasm files")))?;
@@ -79,7 +83,7 @@ fn member(kind: PolicyKind, name: &str, config: String) -> Result<Member, Failur
     if component.is_none() && config != "{}" {
         return Err(Failure::Usage(format!("--{kind} {name}: {}", PolicyError::NoConfig)));
     }
-    Ok(Member { component, config })
+    Ok(Member { name: name.to_owned(), component, config })
 }
 
 /// Parses several choices.
@@ -93,7 +97,10 @@ impl Choice {
         let one = |member: &Member| match &member.component {
             None => Ok(policies::builtin(self.kind)),
             Some(component) => {
-                loader.load(self.kind, component, &member.config).map_err(|error| error.to_string())
+                loader.load(self.kind, component, &member.config).map_err(|error| match &self.members[..] {
+                    [_] => error.to_string(),
+                    _ => format!("{}: {error}", member.name),
+                })
             }
         };
         let mut loaded = self.members.iter().map(one).collect::<Result<Vec<_>, String>>()?;
@@ -104,11 +111,11 @@ impl Choice {
     }
 }
 
-/// Loads fresh instances for the three slots.
+/// Loads fresh instances for the three slots. An error says what named the policy.
 pub fn slots(loader: &PolicyLoader, choices: [&Choice; 3]) -> Result<Policies, String> {
     let mut slots = Policies::builtin();
     for choice in choices {
-        match choice.load(loader)? {
+        match choice.load(loader).map_err(|error| format!("{}: {error}", choice.origin))? {
             AnyPolicy::Scheduler(policy) => slots.scheduler = policy,
             AnyPolicy::Admission(policy) => slots.admission = policy,
             AnyPolicy::PrefixCache(policy) => slots.prefix_cache = policy,
@@ -146,14 +153,15 @@ impl Components {
                     format!("{kind} `{name}` with SHA-256 {digest} is not bundled; give its file")
                 })?),
             };
-            Ok(Member { component, config: member.config.to_string() })
+            Ok(Member { name: member.name.clone(), component, config: member.config.to_string() })
         };
         let members = policy.members.iter().map(member).collect::<Result<Vec<_>, String>>()?;
         if members.is_empty() {
             return Err(format!("the recording names no {kind} policy"));
         }
         let names: Vec<&str> = policy.members.iter().map(|member| member.name.as_str()).collect();
-        Ok(Choice { kind, label: names.join("+"), members })
+        let label = names.join("+");
+        Ok(Choice { kind, origin: format!("{kind} {label} of the recording"), label, members })
     }
 
     fn component(&self, digest: &str) -> Option<Vec<u8>> {

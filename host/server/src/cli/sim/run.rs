@@ -299,7 +299,7 @@ fn sweep(
     let contenders = contenders(chosen, loader);
     // Report a policy that can't be loaded before an hour of simulation.
     for contender in &contenders {
-        (contender.make)().map_err(|message| Failure::Usage(format!("{}: {message}", contender.name)))?;
+        (contender.make)().map_err(Failure::Usage)?;
     }
     for (_, trace) in &task.traces {
         if trace.read().map_err(Failure::Failed)?.next().is_none() {

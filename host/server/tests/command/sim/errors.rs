@@ -65,6 +65,27 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
 }
 
 #[test]
+fn errors_name_the_flag_and_the_file_of_a_policy_that_cannot_be_loaded() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("srpt.wasm");
+    let component = infer_bundle::find("scheduler", "srpt").expect("it is shipped").component;
+    std::fs::write(&path, component).expect("it can be written");
+    let file = path.to_str().expect("UTF-8");
+    let misfit = "the component is a scheduler policy and does not fit the admission slot";
+    let list = format!("memory-aware,{file}");
+    for (admission, says) in [
+        (file, format!("error: --admission {file}: {misfit}")),
+        (&list, format!("error: --admission {list}: {file}: {misfit}")),
+    ] {
+        for command in ["run", "compare"] {
+            let output = sim(&[command, "--scheduler", "continuous", "--admission", admission]);
+            assert_eq!(output.status.code(), Some(2), "{command}");
+            assert!(text(&output.stderr).contains(&says), "{command}: {}", text(&output.stderr));
+        }
+    }
+}
+
+#[test]
 fn errors_name_the_bad_trace_or_profile_and_its_fault() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, content: &str| {
