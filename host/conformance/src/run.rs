@@ -64,12 +64,15 @@ struct Player<'a> {
 
 impl<'a> Player<'a> {
     fn new(candidate: &'a Candidate, scenario: Scenario) -> Self {
-        let (policy, tape) = transcript::record(candidate.load());
-        let mut policies = Policies::builtin();
-        match policy {
-            AnyPolicy::Scheduler(policy) => policies.scheduler = policy,
-            AnyPolicy::Admission(policy) => policies.admission = policy,
-            AnyPolicy::PrefixCache(policy) => policies.prefix_cache = policy,
+        let (mut policies, mut tapes) = (Policies::builtin(), Vec::new());
+        if scenario.live_after.is_none() {
+            let (policy, tape) = transcript::record(candidate.load());
+            tapes.push(tape);
+            match policy {
+                AnyPolicy::Scheduler(policy) => policies.scheduler = policy,
+                AnyPolicy::Admission(policy) => policies.admission = policy,
+                AnyPolicy::PrefixCache(policy) => policies.prefix_cache = policy,
+            }
         }
         let config = scenario.config.clone();
         let executor =
@@ -92,7 +95,7 @@ impl<'a> Player<'a> {
             engine: Engine::new(config, policies),
             executor,
             now: Micros(1),
-            tapes: vec![tape],
+            tapes,
             alive: BTreeMap::new(),
             run,
         }
@@ -100,7 +103,8 @@ impl<'a> Player<'a> {
 
     fn play(mut self) -> Run {
         let mut arrivals = std::mem::take(&mut self.scenario.arrivals).into_iter().peekable();
-        let mut next_swap = self.scenario.swap_every.unwrap_or(u64::MAX);
+        let every = self.scenario.swap_every.unwrap_or(u64::MAX);
+        let mut next_swap = self.scenario.live_after.unwrap_or(every);
         let last_fuel = self.candidate.fuel().saturating_add(MAX_FUEL);
         for _ in 0..MAX_TURNS {
             if self.candidate.fuel() > last_fuel {
@@ -111,7 +115,7 @@ impl<'a> Player<'a> {
                 self.submit(request);
             }
             if self.run.steps >= next_swap {
-                next_swap += self.scenario.swap_every.unwrap_or(u64::MAX);
+                next_swap = next_swap.saturating_add(every);
                 self.swap();
             }
             self.cancel();

@@ -19,6 +19,8 @@ pub(crate) struct Scenario {
     pub arrivals: Vec<(Micros, Request)>,
     /// How many in a hundred are cancelled some time after they arrived.
     pub cancelled_percent: u64,
+    /// Steps after which the policy replaces the built-in; it is live from the start if `None`.
+    pub live_after: Option<u64>,
     /// Steps after which a fresh instance of the policy replaces the live one and imports its state.
     pub swap_every: Option<u64>,
     /// Decides the cancellations.
@@ -27,7 +29,7 @@ pub(crate) struct Scenario {
 
 /// All of them.
 pub(crate) fn all(seed: u64) -> Vec<Scenario> {
-    let make: [fn(&mut SplitMix) -> Scenario; 10] = [
+    let make: [fn(&mut SplitMix) -> Scenario; 11] = [
         mixed,
         tiny_pool,
         burst,
@@ -35,6 +37,7 @@ pub(crate) fn all(seed: u64) -> Vec<Scenario> {
         conversations,
         cancellations,
         overload,
+        takeover,
         one_at_a_time,
         random_limits,
         random_limits,
@@ -123,6 +126,18 @@ fn overload(rng: &mut SplitMix) -> Scenario {
     Scenario { step: millis(25), ..scenario("overload", config, requests) }
 }
 
+/// The policy becomes live while every slot is taken, and outputs outlast the starvation bound several times.
+fn takeover(rng: &mut SplitMix) -> Scenario {
+    let requests = (0..40)
+        .map(|nth| {
+            let long =
+                testing::request(tokens(rng, 40).collect::<Arc<[u32]>>(), rng.between(300, 600) as u32);
+            (millis(nth * 100), long)
+        })
+        .collect();
+    Scenario { step: millis(50), live_after: Some(60), ..scenario("takeover", host(1_024), requests) }
+}
+
 fn one_at_a_time(rng: &mut SplitMix) -> Scenario {
     let limits = Limits {
         max_batch_tokens: 7,
@@ -162,6 +177,7 @@ fn scenario(name: &'static str, config: EngineConfig, arrivals: Vec<(Micros, Req
         step: millis(10),
         arrivals,
         cancelled_percent: 0,
+        live_after: None,
         swap_every: None,
         rng: SplitMix(0),
     }

@@ -59,6 +59,14 @@ fn a_scheduler_that_misbehaves_fails_with_what_it_does() {
     }
 }
 
+/// On a host of its own it never leaves a sequence idle.
+#[test]
+fn a_scheduler_that_runs_one_sequence_of_those_that_it_takes_over_fails() {
+    let config = r#"{"fault": "single", "after": 0}"#;
+    fails(FAULTY_SCHEDULER, config, "progress", "run `takeover`, step ");
+    fails(FAULTY_SCHEDULER, config, "progress", "was left idle for too long while others ran");
+}
+
 #[test]
 fn an_admission_policy_that_misbehaves_fails_with_what_it_does() {
     let cases = [

@@ -31,6 +31,8 @@ pub enum Fault {
     UnequalColumns,
     /// Never runs the first running and the first waiting sequence, but runs others.
     Starve,
+    /// Runs one sequence at a time, to its end.
+    Single,
     /// Plans nothing.
     Stall,
     /// Reverses every second plan, so that a view alone doesn't determine the answer.
@@ -122,6 +124,7 @@ impl Scheduler for Faulty {
             }
             Fault::UnequalColumns => plan.tokens.push(1),
             Fault::Starve => plan = starve(step),
+            Fault::Single => plan = single(step),
             Fault::Stall => plan = Plan::default(),
             Fault::Moody => {
                 if self.calls.is_multiple_of(2) {
@@ -152,6 +155,16 @@ fn starve(step: &Step) -> Plan {
         planner.run(sequence, u32::MAX);
     }
     for sequence in step.waiting.iter().skip(1) {
+        let _ = planner.start(sequence, u32::MAX);
+    }
+    planner.finish()
+}
+
+fn single(step: &Step) -> Plan {
+    let mut planner = Planner::new(step);
+    if let Some(sequence) = step.running.iter().next() {
+        planner.run(sequence, u32::MAX);
+    } else if let Some(sequence) = step.waiting.iter().next() {
         let _ = planner.start(sequence, u32::MAX);
     }
     planner.finish()
