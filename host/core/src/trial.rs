@@ -147,8 +147,11 @@ pub struct CanaryReport {
     pub since: Micros,
     /// When the trial ended; `NEVER` while it lasts.
     pub ended: Micros,
-    /// How much time with work in it the trial lasts, unless it is extended.
+    /// How much time with work in it the trial lasts, unless it is extended because more is asked of the host than
+    /// before.
     pub window: Micros,
+    /// How much it lasts at most.
+    pub longest: Micros,
     /// How much of that has passed.
     pub watched: Micros,
     /// The other slot whose policy changed meanwhile: what is measured since can't be compared with the

@@ -260,6 +260,19 @@ fn an_idle_host_accepts_no_canary_and_one_without_a_baseline_compares_nothing() 
     };
     assert_eq!(canary.state, CanaryState::Promoted);
     assert!(canary.reason.contains("no baseline to compare with"), "{}", canary.reason);
+    assert_eq!(canary.longest, WINDOW, "there is nothing to wait for");
+}
+
+#[test]
+fn a_canary_that_is_watched_for_longer_says_why_and_for_how_long() {
+    let rising = Traffic { rates: [20.0; 2], rise: 1.0, ..Traffic::HEAVY };
+    let (_, canary) = try_out_for(site(15, rising), [12.0, 20.0], |step| Ok(fcfs(step)));
+    assert_eq!(canary.state, CanaryState::Watching, "{canary:#?}");
+    assert!(canary.watched > WINDOW && canary.watched < canary.longest, "{canary:#?}");
+    assert_eq!(canary.longest, Micros(4 * WINDOW.0));
+    let (why, numbers) = canary.reason.split_once(": ").expect("a reason");
+    assert_eq!(why, "watched for longer, because more is asked of the host than before");
+    assert!(numbers.contains(" requests/s, up from "), "{numbers}");
 }
 
 #[test]

@@ -14,13 +14,15 @@ pub(super) fn canary(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fa
     let Some(trial) = &slot.canary else { return Vec::new() };
     let theme = look.theme;
     let (text, style) = match trial.state.as_str() {
-        "watching" => (
-            format!(
-                "{} on trial, {:.0} of {:.0} s under load watched; on failure {} comes back; {}",
-                trial.policy, trial.watched_s, trial.window_s, trial.previous, trial.reason
-            ),
-            theme.warning,
-        ),
+        "watching" => {
+            let extended = trial.longest_s > trial.window_s && trial.watched_s >= trial.window_s;
+            let (most, of) = if extended { ("at most ", trial.longest_s) } else { ("", trial.window_s) };
+            let text = format!(
+                "{} on trial, {:.0} of {most}{of:.0} s under load watched; on failure {} comes back; {}",
+                trial.policy, trial.watched_s, trial.previous, trial.reason
+            );
+            (text, theme.warning)
+        }
         verdict => {
             let ago = trial.ended_ms.map(|at| format!(", {} ago", age(state.uptime_ms.saturating_sub(at))));
             let style = if verdict == "promoted" { theme.good } else { theme.bad };

@@ -259,6 +259,7 @@ fn canary() -> CanaryInfo {
         reason: "compared with 30.0 s of work before it".into(),
         since_ms: 180_000,
         window_s: 30.0,
+        longest_s: 120.0,
         watched_s: 11.5,
         after: WindowInfo { tokens_per_second: 431.0, itl_p50_ms: 22.4, refused: 0.0, ..before },
         before,

@@ -86,9 +86,12 @@ pub struct CanaryInfo {
     pub since_ms: u64,
     /// Milliseconds from the host's start to the canary's end.
     pub ended_ms: Option<u64>,
-    /// Seconds under load that the trial lasts, unless it is extended.
+    /// Seconds under load that the trial lasts, unless it is extended because more is asked of the host than before.
     pub window_s: f64,
-    /// How many of them have passed.
+    /// Seconds under load that it lasts at most; without a baseline it is not extended.
+    #[serde(default)]
+    pub longest_s: f64,
+    /// Seconds under load that have passed.
     pub watched_s: f64,
     /// The time before the swap: the baseline.
     pub before: WindowInfo,

@@ -11,7 +11,7 @@ use crate::perf::{self, Outlook, Slice, judge};
 use crate::policy::{Policy, PolicyInfo, PolicyKind};
 use crate::trial::{CanaryReport, CanaryState};
 
-/// A window is extended to at most this many times its length if the load isn't comparable.
+/// A window is extended to at most this many times its length while more is asked of the host than before.
 const LONGEST: u64 = 4;
 
 pub(super) struct Canary {
@@ -53,6 +53,7 @@ impl Canary {
             since,
             ended: Micros::NEVER,
             window,
+            longest: if before.is_empty() { window } else { Micros(window.0.saturating_mul(LONGEST)) },
             watched: Micros::ZERO,
             disturbed: None,
             before: perf::summarize(&before),
@@ -70,6 +71,7 @@ impl Canary {
         let report = &mut self.report;
         (report.disturbed, report.watched) = (Some(other), Micros::ZERO);
         (report.before, report.after) = (perf::summarize(&[]), perf::summarize(&[]));
+        report.longest = report.window;
         report.reason = format!("the {other} policy changed meanwhile; only faults are watched for");
     }
 
@@ -94,11 +96,12 @@ impl Canary {
         match judge(&self.before, &self.after, self.report.window) {
             Outlook::Harmful(reason) => Some((CanaryState::RolledBack, reason)),
             Outlook::Fine { .. } if self.report.watched < self.report.window => None,
-            Outlook::Fine { comparable } => {
-                let longest = self.report.window.0.saturating_mul(LONGEST);
-                let done = comparable || self.before.is_empty() || self.report.watched.0 >= longest;
-                done.then(|| (CanaryState::Promoted, self.praise(comparable)))
+            Outlook::Fine { more: Some(more) } if self.report.watched < self.report.longest => {
+                self.report.reason =
+                    format!("watched for longer, because more is asked of the host than before: {more}");
+                None
             }
+            Outlook::Fine { more } => Some((CanaryState::Promoted, self.praise(more.is_none()))),
         }
     }
 

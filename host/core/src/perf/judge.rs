@@ -34,8 +34,8 @@ type Percentile = fn(&Class) -> u64;
 pub(crate) enum Outlook {
     /// Clients are no worse off, as far as the measurements show.
     Fine {
-        /// Whether no more was asked of the host than before.
-        comparable: bool,
+        /// What more was asked of the host than before, in words, so that not everything can be compared.
+        more: Option<String>,
     },
     /// Clients are worse off, in a sentence.
     Harmful(String),
@@ -45,12 +45,13 @@ pub(crate) enum Outlook {
 pub(crate) fn judge(before: &[Slice], after: &[Slice], window: Micros) -> Outlook {
     let window = usize::try_from(window.0 / SLICE.0).unwrap_or(usize::MAX);
     let fewest = (window / 4).clamp(4, 8);
-    let comparable = offers_no_more(&offered(before), &offered(after));
+    let more = more_offered(&offered(before), &offered(after));
+    let comparable = more.is_none();
     let harm = slower_tokens(before, after, fewest)
         .or_else(|| less_throughput(before, after, fewest))
         .or_else(|| comparable.then(|| later_first_tokens(before, after, fewest.max(window / 2))).flatten())
         .or_else(|| more_refusals(before, after).filter(|_| comparable || lets_in_fewer(before, after)));
-    harm.map_or(Outlook::Fine { comparable }, Outlook::Harmful)
+    harm.map_or(Outlook::Fine { more }, Outlook::Harmful)
 }
 
 /// What clients got and asked for, for a report.
@@ -81,8 +82,12 @@ fn offered(slices: &[Slice]) -> [f64; 3] {
     [arrivals, prompts, outputs].map(|sum| per_second(sum, wall))
 }
 
-fn offers_no_more(before: &[f64; 3], after: &[f64; 3]) -> bool {
-    before.iter().zip(after).all(|(&before, &after)| after <= before * SAME_LOAD)
+/// The first of what was asked for that is beyond the same load.
+fn more_offered(before: &[f64; 3], after: &[f64; 3]) -> Option<String> {
+    let names = ["requests", "prompt tokens", "tokens to generate"];
+    let mut all = names.iter().zip(before.iter().zip(after));
+    let (name, (was, is)) = all.find(|&(_, (&before, &after))| after > before * SAME_LOAD)?;
+    Some(format!("{is:.1} {name}/s, up from {was:.1}"))
 }
 
 fn refused(slices: &[Slice]) -> f64 {
@@ -274,7 +279,8 @@ mod tests {
 
     fn said(before: &[Slice], after: &[Slice]) -> String {
         match judge(before, after, Micros(10_000_000)) {
-            Outlook::Fine { comparable } => format!("fine, comparable: {comparable}"),
+            Outlook::Fine { more: None } => "fine".to_owned(),
+            Outlook::Fine { more: Some(more) } => format!("fine, {more}"),
             Outlook::Harmful(words) => words,
         }
     }
@@ -284,7 +290,7 @@ mod tests {
         let before = vec![slice(10_000, 50_000, 1_000, 5); 20];
         let after = |itl, ttft, generated| vec![slice(itl, ttft, generated, 5); 20];
         let cases = [
-            (after(12_000, 90_000, 800), "fine, comparable: true"),
+            (after(12_000, 90_000, 800), "fine"),
             (
                 after(20_000, 50_000, 1_000),
                 "ITL p50 is 20.0 ms, up from 10.0 ms, with 4 to 5 sequences running",
@@ -308,24 +314,26 @@ mod tests {
         assert_eq!(said(&before, &after), "98% of the requests are refused, up from 0%");
         // As many as before are admitted.
         after.iter_mut().for_each(|s| s.refused = 95);
-        assert_eq!(said(&before, &after), "fine, comparable: false");
+        assert_eq!(said(&before, &after), "fine, 200.0 requests/s, up from 10.0");
         // Fewer, but each is larger.
         after.iter_mut().for_each(|s| (s.refused, s.prompt_tokens) = (98, 90_000));
-        assert_eq!(said(&before, &after), "fine, comparable: false");
+        assert_eq!(said(&before, &after), "fine, 200.0 requests/s, up from 10.0");
     }
 
     #[test]
     fn few_slices_an_earlier_spread_and_another_load_are_no_harm() {
         let before = vec![slice(10_000, 50_000, 1_000, 5); 20];
-        assert_eq!(said(&before, &vec![slice(90_000, 50_000, 1_000, 5); 3]), "fine, comparable: true");
+        assert_eq!(said(&before, &vec![slice(90_000, 50_000, 1_000, 5); 3]), "fine");
         let some = |n| {
             [vec![slice(40_000, 50_000, 1_000, 5); n], vec![slice(10_000, 50_000, 1_000, 5); 20]].concat()
         };
-        assert_eq!(said(&before, &some(6)), "fine, comparable: true");
-        assert_eq!(said(&some(5), &vec![slice(30_000, 50_000, 1_000, 5); 20]), "fine, comparable: true");
+        assert_eq!(said(&before, &some(6)), "fine");
+        assert_eq!(said(&some(5), &vec![slice(30_000, 50_000, 1_000, 5); 20]), "fine");
         // More is asked of the host, so clients wait longer for their first tokens.
-        assert_eq!(said(&before, &vec![slice(10_000, 900_000, 1_000, 9); 20]), "fine, comparable: false");
+        let more = "fine, 18.0 requests/s, up from 10.0";
+        assert_eq!(said(&before, &vec![slice(10_000, 900_000, 1_000, 9); 20]), more);
         // Nothing to compare with.
-        assert_eq!(said(&[], &vec![slice(90_000, 900_000, 10, 5); 20]), "fine, comparable: false");
+        let more = "fine, 10.0 requests/s, up from 0.0";
+        assert_eq!(said(&[], &vec![slice(90_000, 900_000, 10, 5); 20]), more);
     }
 }

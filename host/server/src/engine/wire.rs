@@ -60,6 +60,7 @@ pub fn canary_info(report: &CanaryReport) -> CanaryInfo {
         since_ms: ms(report.since),
         ended_ms: ended(report.ended),
         window_s: seconds(report.window),
+        longest_s: seconds(report.longest),
         watched_s: seconds(report.watched),
         before: window(&report.before),
         after: window(&report.after),

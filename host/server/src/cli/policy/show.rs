@@ -139,6 +139,9 @@ pub(super) fn swap(answer: SwapAnswer) {
     if let Some(canary) = answer.canary {
         let state = if canary.state == "watching" { "being watched" } else { &canary.state };
         println!("the canary is {state}: {}", canary.reason);
+        if canary.state == "watching" {
+            println!("it is watched for {}", span(&canary));
+        }
         println!("`infer policy list` shows its progress");
     }
 }
@@ -193,7 +196,7 @@ fn trial(canary: &CanaryInfo) {
         canary.policy, canary.previous, canary.state, canary.reason
     );
     if canary.state == "watching" {
-        println!("      {:.1} of {:.1} s with work in them", canary.watched_s, canary.window_s);
+        println!("      {:.1} of {}", canary.watched_s, span(canary));
     }
     let measured =
         [("before", canary.before), ("since", canary.after)].into_iter().filter(|(_, w)| w.busy_s > 0.0);
@@ -207,6 +210,20 @@ fn trial(canary: &CanaryInfo) {
             window.requests_per_second
         );
     }
+}
+
+/// How long a trial lasts.
+fn span(canary: &CanaryInfo) -> String {
+    let CanaryInfo { watched_s, window_s, longest_s, .. } = *canary;
+    if longest_s <= window_s {
+        return format!("{window_s:.1} s with work in them");
+    }
+    if watched_s < window_s {
+        return format!(
+            "{window_s:.1} s with work in them; up to {longest_s:.1} s if more is asked of the host than before"
+        );
+    }
+    format!("at most {longest_s:.1} s with work in them, extended from {window_s:.1} s")
 }
 
 pub(super) fn history(entries: Vec<HistoryEntry>) {
@@ -226,5 +243,22 @@ pub(super) fn history(entries: Vec<HistoryEntry>) {
             entry.to,
             made_of(&entry.sha256, &entry.config_sha256)
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_says_how_long_it_may_last() {
+        for (watched_s, longest_s, says) in [
+            (1.0, 6.0, "6.0 s with work in them"),
+            (1.0, 24.0, "6.0 s with work in them; up to 24.0 s if more is asked of the host than before"),
+            (12.1, 24.0, "at most 24.0 s with work in them, extended from 6.0 s"),
+        ] {
+            let canary = CanaryInfo { watched_s, window_s: 6.0, longest_s, ..CanaryInfo::default() };
+            assert_eq!(span(&canary), says);
+        }
     }
 }
