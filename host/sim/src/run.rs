@@ -13,7 +13,9 @@ use infer_core::snapshot::Snapshot;
 
 use crate::cost::Profile;
 use crate::device::VirtualDevice;
-use crate::metrics::{Ended, Ending, Known, Outcome, Recorder, Sample, Slo, Start, Watch, count};
+use crate::metrics::{
+    Ended, Ending, Known, Origin, Outcome, Recorder, RequestOutcome, Sample, Slo, Start, Watch, count,
+};
 use crate::trace::{Reader, Replay, TraceError};
 use crate::workload::{Arrival, Capacity, Generator, Traffic, Workload};
 
@@ -113,6 +115,8 @@ struct Run<T, W> {
     traffic: T,
     recorder: Recorder,
     live: BTreeMap<SequenceId, Live>,
+    /// How many of them are reported on.
+    reported: usize,
     events: Vec<Event>,
     /// Batches on the device, oldest first.
     out: VecDeque<Out>,
@@ -122,10 +126,19 @@ struct Run<T, W> {
     /// When the device has finished all its batches.
     device_free: Micros,
     now: Micros,
-    begun: Option<Micros>,
+    /// When the first request of the report arrived, and what was counted before.
+    begun: Option<Begun>,
     block_size: u32,
     fingerprint: u64,
     steps: u64,
+}
+
+/// Counts of the engine when the part of a run begins that reports are about.
+#[derive(Clone, Copy)]
+struct Begun {
+    at: Micros,
+    steps: u64,
+    evicted_blocks: u64,
 }
 
 /// A batch on the device, its output, and when it is done.
@@ -138,6 +151,7 @@ struct Out {
 /// A request in flight.
 struct Live {
     known: Known,
+    origin: Origin,
     /// Under which the traffic must be notified of its end.
     key: Option<u64>,
     deadline: Micros,
@@ -160,6 +174,7 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             device: VirtualDevice::new(profile.clone(), *seed),
             recorder: Recorder::new(*slo),
             live: BTreeMap::new(),
+            reported: 0,
             events: Vec::new(),
             out: VecDeque::new(),
             spare: Vec::new(),
@@ -174,11 +189,16 @@ impl<T: Traffic, W: Watch> Run<T, W> {
     }
 
     fn complete(mut self) -> (Outcome, T) {
-        while self.turn() {
+        while !self.is_over() && self.turn() {
             let so_far = &self.recorder.outcome;
             self.watch.progress(so_far.finished + so_far.refused + so_far.failed);
         }
         self.finish()
+    }
+
+    /// Whether everything has ended that is reported on.
+    fn is_over(&self) -> bool {
+        self.traffic.is_over() && self.reported == 0
     }
 
     /// Submits requests that have arrived, fills the device with batches and waits for the first; or advances time to
@@ -236,11 +256,16 @@ impl<T: Traffic, W: Watch> Run<T, W> {
     }
 
     fn submit(&mut self, arrival: Arrival) {
-        let Arrival { at, conversation: key, request, output_tokens } = arrival;
+        let Arrival { at, conversation: key, background, begins, request, output_tokens } = arrival;
         let (tenant, deadline) = (request.tenant.0, request.deadline);
-        self.begun.get_or_insert(at);
+        let origin = Origin { tenant, background };
+        if !background && self.begun.is_none() {
+            let evicted_blocks = self.engine.snapshot(self.now).counters.evicted_blocks;
+            self.begun = Some(Begun { at, steps: self.steps, evicted_blocks });
+            self.recorder.begin();
+        }
         let prompt_tokens = u32::try_from(request.prompt.len()).expect("prompts are bounded");
-        self.recorder.arrived(tenant);
+        self.recorder.arrived(origin, begins.then_some(at));
         let number = self.recorder.outcome.requests;
         let session = request.session.0;
         let conversation = (session != 0).then_some(session);
@@ -249,13 +274,22 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             Ok(id) => {
                 self.device.expect(id, output_tokens);
                 let reply = Vec::new();
-                let live =
-                    Live { known, key, deadline, reply, last_token: None, started: false, is_hit: None };
+                let live = Live {
+                    known,
+                    origin,
+                    key,
+                    deadline,
+                    reply,
+                    last_token: None,
+                    started: false,
+                    is_hit: None,
+                };
                 self.live.insert(id, live);
+                self.reported += usize::from(!background);
             }
             Err(_) => {
-                self.recorder.refused(tenant, deadline != Micros::NEVER);
-                self.watch.request(&known.outcome(Ending::Refused, None, self.now));
+                self.recorder.refused(origin, deadline != Micros::NEVER);
+                self.tell(origin, &known.outcome(Ending::Refused, None, self.now));
                 if let Some(key) = key {
                     self.traffic.ended(key, None, self.now);
                 }
@@ -282,12 +316,12 @@ impl<T: Traffic, W: Watch> Run<T, W> {
                 if live.key.is_some() {
                     live.reply.push(token);
                 }
-                self.recorder.token(live.known.tenant, gap);
+                self.recorder.token(live.origin, gap);
             }
             Event::Started { id, prefix, cached_tokens, prefill_tokens } => {
                 let Some(live) = self.live.get_mut(&id) else { return };
                 let start = Start {
-                    tenant: live.known.tenant,
+                    origin: live.origin,
                     prefix,
                     cached: cached_tokens,
                     prefill: prefill_tokens,
@@ -298,27 +332,36 @@ impl<T: Traffic, W: Watch> Run<T, W> {
                 self.recorder.started(start);
             }
             Event::Finished { id, usage, .. } => {
-                if let Some(Live { known, deadline, is_hit, .. }) = self.end(id, true) {
-                    let Known { tenant, arrived, .. } = known;
-                    self.recorder.finished(&Ended { tenant, arrived, deadline, is_hit }, &usage);
-                    self.watch.request(&known.outcome(Ending::Finished, Some(&usage), self.now));
+                if let Some(Live { known, origin, deadline, is_hit, .. }) = self.end(id, true) {
+                    self.recorder
+                        .finished(&Ended { origin, arrived: known.arrived, deadline, is_hit }, &usage);
+                    self.tell(origin, &known.outcome(Ending::Finished, Some(&usage), self.now));
                 }
             }
             Event::Failed { id, usage, .. } => {
-                if let Some(Live { known, started, .. }) = self.end(id, false) {
-                    self.recorder.failed(known.tenant, started);
-                    self.watch.request(&known.outcome(Ending::Failed, Some(&usage), self.now));
+                if let Some(Live { known, origin, started, .. }) = self.end(id, false) {
+                    self.recorder.failed(origin, started);
+                    self.tell(origin, &known.outcome(Ending::Failed, Some(&usage), self.now));
                 }
             }
             Event::Refused { id, .. } => {
-                if let Some(Live { known, deadline, .. }) = self.end(id, false) {
-                    self.recorder.refused(known.tenant, deadline != Micros::NEVER);
-                    self.watch.request(&known.outcome(Ending::Refused, None, self.now));
+                if let Some(Live { known, origin, deadline, .. }) = self.end(id, false) {
+                    self.recorder.refused(origin, deadline != Micros::NEVER);
+                    self.tell(origin, &known.outcome(Ending::Refused, None, self.now));
                 }
             }
-            Event::Preempted { .. } => self.recorder.outcome.preemptions += 1,
+            Event::Preempted { .. } => {
+                self.recorder.outcome.preemptions += u64::from(self.begun.is_some());
+            }
             Event::PolicyFault(fault) => self.recorder.faults.add(&fault),
             _ => {}
+        }
+    }
+
+    /// Tells the watch of a request that has ended.
+    fn tell(&mut self, origin: Origin, outcome: &RequestOutcome) {
+        if !origin.background {
+            self.watch.request(outcome);
         }
     }
 
@@ -326,6 +369,7 @@ impl<T: Traffic, W: Watch> Run<T, W> {
     fn end(&mut self, id: SequenceId, well: bool) -> Option<Live> {
         self.device.forget(id);
         let live = self.live.remove(&id)?;
+        self.reported -= usize::from(!live.origin.background);
         if let Some(key) = live.key {
             self.traffic.ended(key, well.then_some(&live.reply), self.now);
         }
@@ -333,12 +377,14 @@ impl<T: Traffic, W: Watch> Run<T, W> {
     }
 
     fn finish(mut self) -> (Outcome, T) {
-        assert!(self.live.is_empty(), "every request ends");
+        assert!(self.is_over() || self.live.is_empty(), "every request ends");
         let snapshot = self.engine.snapshot(self.now);
+        let begun = self.begun.unwrap_or(Begun { at: self.now, steps: 0, evicted_blocks: 0 });
         let outcome = &mut self.recorder.outcome;
-        outcome.evicted_blocks = snapshot.counters.evicted_blocks;
-        outcome.steps = self.steps;
-        outcome.seconds = self.begun.map_or(0.0, |begun| count(self.now.since(begun).0) / 1e6);
+        outcome.evicted_blocks = snapshot.counters.evicted_blocks - begun.evicted_blocks;
+        outcome.steps = self.steps - begun.steps;
+        outcome.seconds = count(self.now.since(begun.at).0) / 1e6;
+        outcome.builtin_share = self.recorder.faults.share(self.steps);
         outcome.fingerprint = format!("{:016x}", self.fingerprint);
         (self.recorder.finish(sample(&snapshot)), self.traffic)
     }

@@ -59,7 +59,7 @@ fn by_name<S: Serializer>(counts: &[u64; 5], serializer: S) -> Result<S::Ok, S::
     serializer.collect_map(PrefixEvent::ALL.map(PrefixEvent::name).into_iter().zip(counts))
 }
 
-/// Occupancy of the block pool as shares of its blocks, from the first arrival to the last end.
+/// Occupancy of the block pool as shares of its blocks, from the first arrival that is reported on to the last end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PoolOutcome {
     /// Blocks that sequences use, mean over time.
@@ -131,7 +131,7 @@ pub struct Outcome {
     pub refused: u64,
     /// Requests that failed.
     pub failed: u64,
-    /// Virtual seconds from the first arrival to the last end.
+    /// Virtual seconds from the first arrival that is reported on to the last end.
     pub seconds: f64,
     /// Engine steps.
     pub steps: u64,
@@ -139,7 +139,7 @@ pub struct Outcome {
     pub output_per_second: f64,
     /// Prompt and output tokens per second, cached ones included.
     pub tokens_per_second: f64,
-    /// Requests per second that met the targets, see `Slo`.
+    /// Requests that met the targets, see `Slo`, per second in which requests began.
     pub goodput_per_second: f64,
     /// Fraction of the requests with a deadline whose first token came in time; refused ones count as late. `None` if
     /// no request had a deadline.

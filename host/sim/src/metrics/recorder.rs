@@ -38,6 +38,12 @@ pub(crate) struct Recorder {
     service: Service,
     slo: Slo,
     good: u64,
+    /// The report has begun: from here on, throughput counts the tokens of all requests.
+    begun: bool,
+    /// Prompt tokens of requests that have started since.
+    prompt: u64,
+    /// When the first and the last of its single requests and conversations began.
+    beginnings: Option<(Micros, Micros)>,
     promised: u64,
     kept: u64,
     pub faults: Faults,
@@ -55,6 +61,8 @@ struct Mean {
 #[derive(Default)]
 struct Tenant {
     ttft: Few,
+    /// Output tokens since the report has begun.
+    drawn: u64,
     requests: u64,
     finished: u64,
     refused: u64,
@@ -64,10 +72,18 @@ struct Tenant {
     output: u64,
 }
 
+/// Whose request it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub tenant: u32,
+    /// It comes before or after the requests that are reported on.
+    pub background: bool,
+}
+
 /// Prefix hit of a request when it first started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
-    pub tenant: u32,
+    pub origin: Origin,
     pub prefix: PrefixEvent,
     pub cached: u32,
     pub prefill: u32,
@@ -85,7 +101,7 @@ impl Start {
 /// A request that has finished.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
-    pub tenant: u32,
+    pub origin: Origin,
     pub arrived: Micros,
     pub deadline: Micros,
     /// See `Start::is_hit`.
@@ -97,6 +113,9 @@ impl Recorder {
         Self {
             slo,
             good: 0,
+            begun: false,
+            prompt: 0,
+            beginnings: None,
             itl: histogram(),
             latency: histogram(),
             queue: histogram(),
@@ -120,30 +139,56 @@ impl Recorder {
         }
     }
 
-    pub fn arrived(&mut self, tenant: u32) {
-        self.outcome.requests += 1;
-        self.tenant(tenant).requests += 1;
-        self.service.waits(tenant, 1);
+    /// The first request that is reported on arrives next.
+    pub fn begin(&mut self) {
+        self.begun = true;
     }
 
-    pub fn refused(&mut self, tenant: u32, promised: bool) {
+    /// `began`: its time of arrival, unless it continues a conversation.
+    pub fn arrived(&mut self, origin: Origin, began: Option<Micros>) {
+        self.service.waits(origin.tenant, 1);
+        if origin.background {
+            return;
+        }
+        if let Some(at) = began {
+            let first = self.beginnings.map_or(at, |(first, _)| first);
+            self.beginnings = Some((first, at));
+        }
+        self.outcome.requests += 1;
+        self.tenant(origin.tenant).requests += 1;
+    }
+
+    pub fn refused(&mut self, origin: Origin, promised: bool) {
+        self.service.waits(origin.tenant, -1);
+        if origin.background {
+            return;
+        }
         self.outcome.refused += 1;
         self.promised += u64::from(promised);
-        self.tenant(tenant).refused += 1;
-        self.service.waits(tenant, -1);
+        self.tenant(origin.tenant).refused += 1;
     }
 
-    pub fn failed(&mut self, tenant: u32, started: bool) {
-        self.outcome.failed += 1;
-        self.tenant(tenant).failed += 1;
+    pub fn failed(&mut self, origin: Origin, started: bool) {
         if !started {
-            self.service.waits(tenant, -1);
+            self.service.waits(origin.tenant, -1);
         }
+        if origin.background {
+            return;
+        }
+        self.outcome.failed += 1;
+        self.tenant(origin.tenant).failed += 1;
     }
 
     pub fn started(&mut self, start: Start) {
-        self.service.waits(start.tenant, -1);
-        self.service.serve(start.tenant, f64::from(start.prefill));
+        let Origin { tenant, background } = start.origin;
+        self.service.waits(tenant, -1);
+        self.service.serve(tenant, f64::from(start.prefill));
+        if self.begun {
+            self.prompt += u64::from(start.cached) + u64::from(start.prefill);
+        }
+        if background {
+            return;
+        }
         let at = Counters::prefix_index(start.prefix);
         self.events[at] += 1;
         self.with_block[at] += u64::from(start.has_block);
@@ -153,21 +198,32 @@ impl Recorder {
             self.cached.add(f64::from(start.cached));
         }
         self.prefilled.add(f64::from(start.prefill));
-        let tenant = self.tenant(start.tenant);
+        let tenant = self.tenant(tenant);
         tenant.prompt += u64::from(start.cached) + u64::from(start.prefill);
         tenant.cached += u64::from(start.cached);
     }
 
-    pub fn token(&mut self, tenant: u32, gap: Option<Micros>) {
-        self.service.serve(tenant, OUTPUT_WEIGHT);
-        self.tenant(tenant).output += 1;
+    pub fn token(&mut self, origin: Origin, gap: Option<Micros>) {
+        self.service.serve(origin.tenant, OUTPUT_WEIGHT);
+        if !self.begun {
+            return;
+        }
+        let tenant = self.tenant(origin.tenant);
+        tenant.drawn += 1;
+        if origin.background {
+            return;
+        }
+        tenant.output += 1;
         if let Some(gap) = gap {
             record(&mut self.itl, gap);
         }
     }
 
     pub fn finished(&mut self, ended: &Ended, usage: &Usage) {
-        let Ended { tenant, arrived, deadline, is_hit } = *ended;
+        let Ended { origin: Origin { tenant, background }, arrived, deadline, is_hit } = *ended;
+        if background {
+            return;
+        }
         self.outcome.finished += 1;
         let ttft = usage.first_token.since(arrived);
         record(&mut self.ttft, ttft);
@@ -194,11 +250,13 @@ impl Recorder {
     pub fn finish(mut self, last: Sample) -> Outcome {
         let mut outcome = self.outcome;
         let seconds = outcome.seconds.max(1e-9);
-        let output: u64 = self.tenants.values().map(|tenant| tenant.output).sum();
+        let drawn: u64 = self.tenants.values().map(|tenant| tenant.drawn).sum();
         let prompt: u64 = self.tenants.values().map(|tenant| tenant.prompt).sum();
-        outcome.output_per_second = count(output) / seconds;
-        outcome.tokens_per_second = count(output + prompt) / seconds;
-        outcome.goodput_per_second = count(self.good) / seconds;
+        outcome.output_per_second = count(drawn) / seconds;
+        outcome.tokens_per_second = count(drawn + self.prompt) / seconds;
+        // Traffic is offered at the rate at which it begins, however long the last requests take.
+        let offering = self.beginnings.map_or(0.0, |(first, last)| count(last.since(first).0) / 1e6);
+        outcome.goodput_per_second = count(self.good) / if offering > 0.0 { offering } else { seconds };
         outcome.in_time = (self.promised > 0).then(|| count(self.kept) / count(self.promised));
         outcome.ttft_ms = durations(&self.ttft);
         outcome.ttft_quantiles_ms = quantiles(&self.ttft);
@@ -225,7 +283,6 @@ impl Recorder {
             prefilled_tokens: self.prefilled_tokens,
         };
         outcome.pool = self.occupancy.shares();
-        outcome.builtin_share = self.faults.share(outcome.steps);
         (outcome.policy_faults, outcome.fault) = (self.faults.number, self.faults.first);
         outcome.tenants = std::mem::take(&mut self.tenants)
             .into_iter()
@@ -236,7 +293,7 @@ impl Recorder {
                 refused: state.refused,
                 failed: state.failed,
                 tokens: state.prompt + state.output,
-                output_per_second: count(state.output) / seconds,
+                output_per_second: count(state.drawn) / seconds,
                 ttft_ms: state.ttft.durations(),
                 cached_ratio: (state.prompt > 0).then(|| count(state.cached) / count(state.prompt)),
             })
@@ -267,6 +324,8 @@ impl Mean {
 mod tests {
     use super::*;
 
+    const ORIGIN: Origin = Origin { tenant: 0, background: false };
+
     #[test]
     fn hit_rates_only_count_prompts_with_a_full_block() {
         use PrefixEvent::{ConversationalHit, CrossRequestHit, FullHitNoPrefillNeeded, MissFull};
@@ -281,7 +340,7 @@ mod tests {
             (FullHitNoPrefillNeeded, 64, 0),
         ] {
             let has_block = cached + prefill >= 16;
-            recorder.started(Start { tenant: 0, prefix, cached, prefill, has_block });
+            recorder.started(Start { origin: ORIGIN, prefix, cached, prefill, has_block });
         }
         let outcome = recorder.finish(Sample::default());
         let cache = &outcome.cache;
@@ -309,10 +368,10 @@ mod tests {
             // No full block: neither a hit nor a miss.
             (FullHitNoPrefillNeeded, 9, 0, 1),
         ] {
-            let start = Start { tenant: 0, prefix, cached, prefill, has_block: cached + prefill >= 16 };
+            let start = Start { origin: ORIGIN, prefix, cached, prefill, has_block: cached + prefill >= 16 };
             recorder.started(start);
             let ended =
-                Ended { tenant: 0, arrived: Micros(5), deadline: Micros::NEVER, is_hit: start.is_hit() };
+                Ended { origin: ORIGIN, arrived: Micros(5), deadline: Micros::NEVER, is_hit: start.is_hit() };
             let first_token = Micros(5 + 1_000 * ttft_ms);
             recorder.finished(&ended, &Usage { first_token, ended: first_token, ..Usage::default() });
         }
@@ -326,8 +385,8 @@ mod tests {
     #[test]
     fn run_in_which_nothing_started_has_no_times_and_no_ratios() {
         let mut recorder = Recorder::new(Slo::default());
-        recorder.arrived(7);
-        recorder.refused(7, false);
+        recorder.arrived(Origin { tenant: 7, ..ORIGIN }, Some(Micros(1)));
+        recorder.refused(Origin { tenant: 7, ..ORIGIN }, false);
         let outcome = recorder.finish(Sample::default());
         assert_eq!((outcome.tenants[0].cached_ratio, outcome.cache.prefilled_ratio), (None, None));
         assert_eq!((outcome.itl_quantiles_ms.len(), outcome.ttft_quantiles_ms.len()), (0, 0));
@@ -345,7 +404,7 @@ mod tests {
         let in_time = |deadlines: &[Micros]| {
             let mut recorder = Recorder::new(Slo::default());
             for &deadline in deadlines {
-                let ended = Ended { tenant: 0, arrived: Micros(1), deadline, is_hit: None };
+                let ended = Ended { origin: ORIGIN, arrived: Micros(1), deadline, is_hit: None };
                 recorder.finished(&ended, &Usage { first_token: Micros(50), ..Usage::default() });
             }
             recorder.finish(Sample::default()).in_time

@@ -1,5 +1,5 @@
-//! The pool and the queue over time, from the first arrival on, at equal distances that grow with the run, so that the
-//! number of samples is bounded for a run of any length. Distances are in virtual time and not in steps: a pause has as
+//! The pool and the queue over time, from the first reported arrival on, at equal distances that grow with the run, so
+//! that the number of samples is bounded for a run of any length. Distances are in virtual time and not in steps: a pause has as
 //! many samples as work that takes as long.
 
 use infer_core::ids::Micros;

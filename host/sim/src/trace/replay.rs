@@ -164,7 +164,14 @@ impl<'a> Replay<'a> {
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         };
         let key = recorded.followed.then_some(recorded.id);
-        Arrival { at, conversation: key, request, output_tokens: wanted }
+        Arrival {
+            at,
+            conversation: key,
+            background: false,
+            begins: recorded.after.is_none(),
+            request,
+            output_tokens: wanted,
+        }
     }
 
     fn prompt(&self, recorded: &Recorded) -> Vec<u32> {

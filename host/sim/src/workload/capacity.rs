@@ -9,6 +9,7 @@ use super::arrivals::Clock;
 use super::source::{Source, outgrown};
 use super::{Arrivals, Stream, Workload};
 use crate::cost::{Profile, Work};
+use crate::metrics::count;
 use crate::run::Settings;
 
 /// Minimum number of requests to measure: heavy-tailed lengths need thousands for a stable mean.
@@ -21,22 +22,33 @@ const SEED: u64 = 1;
 /// What a device can finish of a workload, which a load of 1 offers.
 #[derive(Clone, Debug)]
 pub struct Capacity {
-    /// Requests per second of each stream.
-    pub(super) streams: Vec<f64>,
+    /// Of each stream.
+    pub(super) streams: Vec<Pace>,
+}
+
+/// A stream on a busy device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// Requests that it finishes per second.
+    pub per_s: f64,
+    /// Microseconds of a step, so from one output token of a request to the next.
+    pub step_us: f64,
 }
 
 impl Capacity {
     /// That of the settings' device and limits.
     pub fn of(workload: &Workload, settings: &Settings) -> Self {
         let Settings { engine, profile, .. } = settings;
-        let of =
-            |stream: &Stream| stream.share * capacity(stream, profile, &engine.limits, engine.max_seq_len);
+        let of = |stream: &Stream| {
+            let Pace { per_s, step_us } = pace(stream, profile, &engine.limits, engine.max_seq_len);
+            Pace { per_s: stream.share * per_s, step_us }
+        };
         Self { streams: workload.streams.iter().map(of).collect() }
     }
 
     /// Requests per second of all streams.
     pub fn requests_per_second(&self) -> f64 {
-        self.streams.iter().sum()
+        self.streams.iter().map(|pace| pace.per_s).sum()
     }
 }
 
@@ -58,15 +70,16 @@ struct Queue {
     ready: Vec<Slot>,
 }
 
-/// Requests of `stream` that the device can finish per second.
-fn capacity(stream: &Stream, profile: &Profile, limits: &Limits, max_seq_len: u32) -> f64 {
+/// The most of `stream` that the device can finish, one request after another in each slot.
+fn pace(stream: &Stream, profile: &Profile, limits: &Limits, max_seq_len: u32) -> Pace {
     let mut queue = Queue::new(stream, max_seq_len);
     let mut slots: Vec<Slot> = (0..limits.max_running).map(|_| queue.next()).collect();
     let warm = WARM * u64::from(limits.max_running);
     let last = warm + REQUESTS.max(8 * u64::from(limits.max_running));
-    let (mut ended, mut us, mut warm_us, mut warm_ended) = (0, 0.0, 0.0, 0);
+    let (mut ended, mut us, mut warm_us, mut warm_ended, mut steps) = (0, 0.0, 0.0, 0, 0);
     while ended < last {
         us += profile.step_us(&step(&mut slots, profile, limits));
+        steps += 1;
         for slot in slots.iter_mut().filter(|slot| slot.output_left == 0) {
             *slot = queue.next();
             ended += 1;
@@ -75,7 +88,7 @@ fn capacity(stream: &Stream, profile: &Profile, limits: &Limits, max_seq_len: u3
             (warm_us, warm_ended) = (us, ended);
         }
     }
-    crate::metrics::count(ended - warm_ended) / (us - warm_us) * 1e6
+    Pace { per_s: count(ended - warm_ended) / (us - warm_us) * 1e6, step_us: us / count(steps) }
 }
 
 /// Runs one step: every slot decodes a token or prefills a chunk, within the limits.

@@ -1,13 +1,13 @@
 //! Generates the requests of a workload in virtual time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use infer_core::ids::{Micros, SessionId, TenantId};
 use infer_core::request::{Request, SamplingParams};
 
 use super::arrivals::Clock;
-use super::source::{Ask, Begin, Source, outgrown};
+use super::source::{Ask, Begin, Source, outgrown, us};
 use super::{Capacity, Limit, Traffic, Workload};
 use crate::device::END_TOKEN;
 use crate::metrics::count;
@@ -20,6 +20,10 @@ pub struct Arrival {
     pub at: Micros,
     /// Key under which the traffic must be notified of its end; `None` if it need not be.
     pub conversation: Option<u64>,
+    /// It comes before or after those that a run reports on.
+    pub background: bool,
+    /// It continues nothing.
+    pub begins: bool,
     /// The request.
     pub request: Request,
     /// Actual length of its output.
@@ -34,34 +38,48 @@ pub struct Generator {
     due: BTreeMap<(u64, u64), Due>,
     conversations: BTreeMap<u64, Conversation>,
     begun: Vec<u64>,
-    last: Rank,
+    span: Span,
+    /// Requests of the report that have yet to arrive.
+    left: u64,
     serial: u64,
     max_seq_len: u32,
 }
 
 #[derive(Debug)]
 enum Due {
-    Begin { stream: usize, begin: Begin },
+    Begin { stream: usize, begin: Begin, background: bool },
     Turn { conversation: u64 },
 }
 
 #[derive(Debug)]
 struct Conversation {
     stream: usize,
+    background: bool,
+    /// It has yet to ask.
+    begins: bool,
     /// Remaining turns, the next one first.
     asks: VecDeque<Ask>,
     /// History, turn by turn.
     turns: Vec<Vec<u32>>,
 }
 
-/// Order of all requests by their arrival times on an infinitely fast host. A run consists of the first requests in
-/// this order, so its requests don't depend on the host's speed.
+/// Order of arrivals, which doesn't depend on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     at_us: u64,
     stream: usize,
     begin: u64,
-    turn: usize,
+}
+
+/// What begins in this part of the traffic is reported on, to its end. A host that has just begun has fewer conversations
+/// than the load means, so others begin before, and go on beginning until those of the report have ended.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from_us: u64,
+    last: Rank,
+    /// Requests of the last.
+    last_asks: usize,
+    until_us: u64,
 }
 
 impl Generator {
@@ -73,7 +91,7 @@ impl Generator {
         let max_seq_len = settings.engine.max_seq_len;
         assert!(workload.longest() <= max_seq_len, "the longest request must fit");
         let rates: Vec<f64> =
-            capacity.streams.iter().map(|capacity| (settings.load * capacity).max(1e-6)).collect();
+            capacity.streams.iter().map(|pace| (settings.load * pace.per_s).max(1e-6)).collect();
         let run_s = count(workload.requests) / rates.iter().sum::<f64>();
         let sources = workload.streams.iter().zip(rates).zip(0..);
         let streams: Vec<Source> = sources
@@ -84,10 +102,11 @@ impl Generator {
             .collect();
         let mut generator = Self {
             begun: vec![0; streams.len()],
-            last: last(streams.clone(), workload.requests),
+            span: Span::new(streams.clone(), workload.requests, longest_us(workload, capacity, run_s)),
             streams,
             due: BTreeMap::new(),
             conversations: BTreeMap::new(),
+            left: workload.requests,
             serial: 0,
             max_seq_len,
         };
@@ -102,19 +121,23 @@ impl Generator {
 
     fn begin_later(&mut self, stream: usize) {
         let mut begin = self.streams[stream].begin();
-        let ranks = ranks(&begin, stream, self.begun[stream]);
-        let asked = ranks.take_while(|rank| *rank <= self.last).count();
+        let rank = Rank { at_us: begin.at_us, stream, begin: self.begun[stream] };
         self.begun[stream] += 1;
-        begin.asks.truncate(asked);
-        if asked > 0 {
-            self.add(begin.at_us, Due::Begin { stream, begin });
+        let Span { from_us, last, last_asks, until_us } = self.span;
+        if rank == last {
+            begin.asks.truncate(last_asks);
+        }
+        if rank <= last || rank.at_us < until_us {
+            let background = rank.at_us < from_us || rank > last;
+            self.add(begin.at_us, Due::Begin { stream, begin, background });
         }
     }
 
-    fn begin(&mut self, stream: usize, begin: Begin, at: Micros) -> Arrival {
+    fn begin(&mut self, stream: usize, begin: Begin, background: bool, at: Micros) -> Arrival {
         let Begin { conversation, prefix, mut asks, .. } = begin;
         if let Some(id) = conversation {
-            self.conversations.insert(id, Conversation { stream, asks, turns: Vec::new() });
+            self.conversations
+                .insert(id, Conversation { stream, background, begins: true, asks, turns: Vec::new() });
             return self.turn(id, at);
         }
         let ask = asks.pop_front().expect("it has one");
@@ -123,7 +146,7 @@ impl Generator {
             text(&mut prompt, identity, tokens);
         }
         text(&mut prompt, ask.text, ask.prompt_tokens);
-        self.request(stream, at, prompt, ask.output_tokens, None)
+        Arrival { background, ..self.request(stream, at, prompt, ask.output_tokens, None) }
     }
 
     fn turn(&mut self, conversation: u64, at: Micros) -> Arrival {
@@ -135,8 +158,13 @@ impl Generator {
         let window = self.streams[state.stream].stream.text.window(self.max_seq_len, ask.output_tokens);
         let gone = outgrown(state.turns.iter().map(Vec::len), window);
         state.turns.drain(..gone);
-        let (stream, prompt) = (state.stream, state.turns.concat());
-        self.request(stream, at, prompt, ask.output_tokens, Some(conversation))
+        let (stream, prompt, background) = (state.stream, state.turns.concat(), state.background);
+        let begins = std::mem::replace(&mut state.begins, false);
+        Arrival {
+            background,
+            begins,
+            ..self.request(stream, at, prompt, ask.output_tokens, Some(conversation))
+        }
     }
 
     fn request(
@@ -167,7 +195,7 @@ impl Generator {
             stop_tokens: Arc::from([END_TOKEN]),
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         };
-        Arrival { at, conversation, request, output_tokens }
+        Arrival { at, conversation, background: false, begins: true, request, output_tokens }
     }
 }
 
@@ -179,21 +207,32 @@ impl Traffic for Generator {
     fn pop(&mut self, now: Micros) -> Option<Arrival> {
         let at = self.next_at().filter(|&at| at <= now)?;
         let (_, due) = self.due.pop_first().expect("something is due");
-        Some(match due {
-            Due::Begin { stream, begin } => {
+        let arrival = match due {
+            Due::Begin { stream, begin, background } => {
                 self.begin_later(stream);
-                self.begin(stream, begin, at)
+                self.begin(stream, begin, background, at)
             }
             Due::Turn { conversation } => self.turn(conversation, at),
-        })
+        };
+        self.left -= u64::from(!arrival.background);
+        Some(arrival)
+    }
+
+    fn is_over(&self) -> bool {
+        self.left == 0
     }
 
     fn ended(&mut self, conversation: u64, reply: Option<&[u32]>, now: Micros) {
         let Some(state) = self.conversations.get_mut(&conversation) else { return };
-        if let (Some(reply), Some(last)) = (reply, state.turns.last_mut()) {
-            last.extend(reply.iter().filter(|&&token| token != END_TOKEN));
+        match reply {
+            Some(reply) => {
+                let last = state.turns.last_mut().expect("it was just asked");
+                last.extend(reply.iter().filter(|&&token| token != END_TOKEN));
+            }
+            // The client gives the question up, and asks its next one.
+            None => _ = state.turns.pop(),
         }
-        match state.asks.front().filter(|_| reply.is_some()) {
+        match state.asks.front() {
             Some(next) => {
                 let at = now.plus(Micros(next.think_us)).0;
                 self.add(at, Due::Turn { conversation });
@@ -203,28 +242,37 @@ impl Traffic for Generator {
     }
 }
 
-/// Ranks of the requests of the `number`th arrival of a stream.
-fn ranks(begin: &Begin, stream: usize, number: u64) -> impl Iterator<Item = Rank> + '_ {
-    begin.times_us().enumerate().map(move |(turn, at_us)| Rank { at_us, stream, begin: number, turn })
+impl Span {
+    /// `requests` requests of what begins from `longest_us` on.
+    fn new(mut sources: Vec<Source>, requests: u64, longest_us: u64) -> Self {
+        let (mut ahead, streams) = (BTreeMap::new(), sources.len());
+        let mut next = |ahead: &mut BTreeMap<Rank, usize>, stream: usize, number: u64| {
+            let begin = sources[stream].begin();
+            ahead.insert(Rank { at_us: begin.at_us, stream, begin: number }, begin.asks.len());
+        };
+        (0..streams).for_each(|stream| next(&mut ahead, stream, 0));
+        let mut left = requests.max(1);
+        loop {
+            let (last, asks) = ahead.pop_first().expect("streams don't end");
+            let counted = if last.at_us < longest_us { 0 } else { asks as u64 };
+            if counted >= left {
+                let last_asks = usize::try_from(left).expect("at most its requests");
+                return Self { from_us: longest_us, last, last_asks, until_us: last.at_us + longest_us };
+            }
+            left -= counted;
+            next(&mut ahead, last.stream, last.begin + 1);
+        }
+    }
 }
 
-/// Rank of the last of `requests` requests.
-fn last(mut sources: Vec<Source>, requests: u64) -> Rank {
-    let mut ahead = BTreeSet::new();
-    for (stream, source) in sources.iter_mut().enumerate() {
-        ahead.extend(ranks(&source.begin(), stream, 0));
-    }
-    let mut left = requests;
-    loop {
-        let rank = ahead.pop_first().expect("streams don't end");
-        left = left.saturating_sub(1);
-        if left == 0 {
-            return rank;
-        }
-        if rank.turn == 0 {
-            ahead.extend(ranks(&sources[rank.stream].begin(), rank.stream, rank.begin + 1));
-        }
-    }
+/// How long the longest conversations last on a busy device, but at most a multiple of the run.
+fn longest_us(workload: &Workload, capacity: &Capacity, run_s: f64) -> u64 {
+    const MOST_RUNS: f64 = 4.0;
+    let lasts_s = workload.streams.iter().zip(&capacity.streams).map(|(stream, pace)| {
+        let answer_s = stream.output.mean() * pace.step_us / 1e6;
+        stream.text.lasts_s(answer_s)
+    });
+    us(lasts_s.fold(0.0, f64::max).min(MOST_RUNS * run_s) * 1e6)
 }
 
 /// Appends the first `tokens` tokens of the text with id `identity`.
@@ -237,10 +285,26 @@ pub(crate) fn text(to: &mut Vec<u32>, identity: u64, tokens: u32) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use infer_core::config::EngineConfig;
 
     use super::*;
     use crate::{Profile, Slo};
+
+    const CONVERSING: [&str; 3] = ["chat", "window", "flood"];
+
+    #[derive(Default, PartialEq)]
+    struct Asked {
+        background: Vec<(u64, usize, u32, u32)>,
+        reported: Vec<(u64, usize, u32, u32)>,
+    }
+
+    impl Asked {
+        fn all(self) -> Vec<(u64, usize, u32, u32)> {
+            [self.background, self.reported].concat()
+        }
+    }
 
     fn generator(workload: &str, requests: u64, max_seq_len: u32) -> Generator {
         let settings = Settings {
@@ -257,8 +321,8 @@ mod tests {
     }
 
     /// The requests to a host that takes `answer_us(n)` for the n-th one: conversation, turn, prompt and output length.
-    fn asked(mut traffic: Generator, answer_us: fn(u64) -> u64) -> Vec<(u64, usize, u32, u32)> {
-        let (mut asked, mut turns) = (Vec::new(), BTreeMap::<u64, usize>::new());
+    fn asked(mut traffic: Generator, answer_us: fn(u64) -> u64) -> Asked {
+        let (mut asked, mut turns) = (Asked::default(), BTreeMap::<u64, usize>::new());
         let mut answers = BTreeMap::new();
         for number in 0.. {
             while let Some(&(end, first)) = answers.keys().next()
@@ -273,13 +337,15 @@ mod tests {
             let id = arrival.conversation.unwrap_or(u64::from(prompt[prompt.len() - 1]));
             let turn = turns.entry(id).and_modify(|turn| *turn += 1).or_default();
             assert!(arrival.output_tokens <= max_new_tokens);
-            asked.push((id, *turn, prompt.len() as u32, arrival.output_tokens));
+            let part = if arrival.background { &mut asked.background } else { &mut asked.reported };
+            part.push((id, *turn, prompt.len() as u32, arrival.output_tokens));
             if arrival.conversation.is_some() {
                 let reply = vec![7; arrival.output_tokens as usize - 1];
                 answers.insert((at.plus(Micros(answer_us(number))), number), (id, reply));
             }
         }
-        asked.sort_unstable();
+        asked.background.sort_unstable();
+        asked.reported.sort_unstable();
         asked
     }
 
@@ -288,7 +354,8 @@ mod tests {
         for name in Workload::NAMES {
             let quick = asked(generator(name, 700, 8_192), |_| 1);
             let slow = asked(generator(name, 700, 8_192), |number| 500_000 + number * 7_919 % 20_000_000);
-            assert_eq!(quick.len(), 700, "{name}");
+            assert_eq!(quick.reported.len(), 700, "{name}");
+            assert_eq!(quick.background.is_empty(), !CONVERSING.contains(&name), "{name}");
             assert!(quick == slow, "{name}");
         }
     }
@@ -297,9 +364,9 @@ mod tests {
     fn short_context_only_drops_old_turns_of_conversations() {
         for name in Workload::NAMES {
             let longest = Workload::named(name, 1).expect("a known workload").longest();
-            let [wide, tight] = [8_192, longest].map(|tokens| asked(generator(name, 700, tokens), |_| 1));
-            let converses = ["chat", "window", "flood"].contains(&name);
-            assert!(converses || wide == tight, "{name}");
+            let [wide, tight] =
+                [8_192, longest].map(|tokens| asked(generator(name, 700, tokens), |_| 1)).map(Asked::all);
+            assert!(CONVERSING.contains(&name) || wide == tight, "{name}");
             // Shorter conversations are cheaper, so the same load has more of them, and some are only in one of the
             // runs.
             let wide: BTreeMap<_, _> =
@@ -318,13 +385,36 @@ mod tests {
     #[test]
     fn every_prompt_is_distinct_even_after_dropping_turns() {
         let mut traffic = generator("chat", 300, 1_000);
-        let mut prompts = BTreeSet::new();
+        let (mut prompts, mut reported) = (BTreeSet::new(), 0);
         while let Some(at) = traffic.next_at() {
-            let Arrival { request, conversation, output_tokens, .. } = traffic.pop(at).expect("it is due");
-            assert!(prompts.insert(request.prompt.to_vec()), "the prompt repeats");
-            let reply = vec![7; output_tokens as usize - 1];
-            traffic.ended(conversation.expect("it converses"), Some(&reply), at);
+            let arrival = traffic.pop(at).expect("it is due");
+            assert!(prompts.insert(arrival.request.prompt.to_vec()), "the prompt repeats");
+            reported += u64::from(!arrival.background);
+            let reply = vec![7; arrival.output_tokens as usize - 1];
+            traffic.ended(arrival.conversation.expect("it converses"), Some(&reply), at);
         }
-        assert_eq!(prompts.len(), 300);
+        assert_eq!(reported, 300);
+    }
+
+    #[test]
+    fn refused_turns_leave_out_nothing_but_their_own_text() {
+        let (mut reported, mut last) = (0, BTreeMap::<u64, Vec<u32>>::new());
+        let mut traffic = generator("chat", 300, 8_192);
+        for number in 0.. {
+            let Some(at) = traffic.next_at() else { break };
+            let arrival = traffic.pop(at).expect("it is due");
+            reported += u64::from(!arrival.background);
+            let (id, prompt) = (arrival.conversation.expect("it converses"), arrival.request.prompt);
+            let before = last.entry(id).or_default();
+            assert!(prompt.starts_with(before) && prompt.len() > before.len());
+            if number % 3 == 0 {
+                traffic.ended(id, None, at);
+                continue;
+            }
+            let reply = vec![7; arrival.output_tokens as usize - 1];
+            traffic.ended(id, Some(&reply), at);
+            *before = [&prompt[..], &reply].concat();
+        }
+        assert_eq!(reported, 300);
     }
 }

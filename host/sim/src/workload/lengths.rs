@@ -41,6 +41,17 @@ impl Lengths {
         }
     }
 
+    /// The mean, ignoring the maximum of a heavy-tailed distribution except as a bound.
+    pub fn mean(&self) -> f64 {
+        match *self {
+            Self::Fixed(tokens) => f64::from(tokens.max(1)),
+            Self::Uniform(low, high) => f64::midpoint(f64::from(low.max(1)), f64::from(high.max(low).max(1))),
+            Self::HeavyTailed { median, sigma, max } => {
+                (f64::from(median) * libm::exp(sigma * sigma / 2.0)).clamp(1.0, f64::from(max.max(1)))
+            }
+        }
+    }
+
     /// The largest possible length.
     pub fn max(&self) -> u32 {
         match *self {
@@ -58,12 +69,12 @@ mod tests {
     #[test]
     fn samples_are_bounded_and_have_the_expected_mean() {
         let mut random = Random::new(11, 0);
-        // The mean of a log-normal is median * exp(sigma^2 / 2).
         for (lengths, expected) in [
             (Lengths::Fixed(40), 40.0),
             (Lengths::Uniform(10, 90), 50.0),
             (Lengths::HeavyTailed { median: 100, sigma: 0.5, max: 4_000 }, 113.3),
         ] {
+            assert!((lengths.mean() - expected).abs() < 0.1, "{lengths:?}");
             let draws: Vec<u32> = (0..20_000).map(|_| lengths.draw(&mut random)).collect();
             assert!(draws.iter().all(|tokens| (1..=lengths.max()).contains(tokens)));
             let mean = draws.iter().map(|&tokens| f64::from(tokens)).sum::<f64>() / draws.len() as f64;

@@ -4,7 +4,8 @@
 //! Single requests follow their arrival process regardless of the host; the turns of a conversation wait for the
 //! previous turn to finish. Rates are relative to a device's capacity, so that a workload means the same pressure on
 //! every profile. The seed alone determines the requests: a slower host gets the next turn of a conversation later, but
-//! no other requests.
+//! no other requests, and where a turn is refused or fails, the client asks its next one. Conversations that a run reports
+//! on begin and end among others, so the load is what was asked for all along.
 
 mod arrivals;
 mod capacity;
@@ -24,6 +25,11 @@ pub use lengths::Lengths;
 use infer_core::ids::Micros;
 use serde::{Deserialize, Serialize};
 
+/// Turns of the longest conversations with this mean.
+fn longest(turns: u32) -> u32 {
+    turns.saturating_mul(2).saturating_sub(1).max(1)
+}
+
 /// A source of requests.
 pub(crate) trait Traffic {
     /// When the next request arrives, as far as known; `None` if none arrives before one finishes.
@@ -31,6 +37,11 @@ pub(crate) trait Traffic {
 
     /// The next request, if it arrives by `now`.
     fn pop(&mut self, now: Micros) -> Option<Arrival>;
+
+    /// Whether everything has arrived that the run reports on.
+    fn is_over(&self) -> bool {
+        false
+    }
 
     /// Reports the output of a request with an [`Arrival::conversation`]; `None` if it did not finish.
     fn ended(&mut self, conversation: u64, reply: Option<&[u32]>, now: Micros);
@@ -147,6 +158,16 @@ impl Text {
         match self {
             Self::Conversation { window, .. } => window.min(fits) as usize,
             Self::Unique | Self::Shared { .. } | Self::Repeated { .. } => fits as usize,
+        }
+    }
+
+    /// Mean seconds from the first to the last turn of the longest conversations, if a response takes `answer_s`.
+    fn lasts_s(self, answer_s: f64) -> f64 {
+        match self {
+            Self::Conversation { turns, think_s, .. } => {
+                f64::from(longest(turns) - 1) * (think_s.max(0.0) + answer_s)
+            }
+            Self::Unique | Self::Shared { .. } | Self::Repeated { .. } => 0.0,
         }
     }
 

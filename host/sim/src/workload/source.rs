@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::arrivals::Clock;
-use super::{Lengths, Limit, Stream, Text};
+use super::{Lengths, Limit, Stream, Text, longest};
 use crate::random::Random;
 
 /// A running stream.
@@ -69,7 +69,7 @@ impl Source {
                 Begin { at_us, conversation: None, prefix, asks: single(ask) }
             }
             Text::Conversation { turns, think_s, .. } => {
-                let turns = Lengths::Uniform(1, (2 * turns).saturating_sub(1)).draw(&mut self.random);
+                let turns = Lengths::Uniform(1, longest(turns)).draw(&mut self.random);
                 let conversation = Some(self.random.bits() | 1);
                 let thinks = |turn| if turn == 0 { 0.0 } else { think_s };
                 let asks = (0..turns).map(|turn| self.ask(thinks(turn))).collect();
@@ -85,20 +85,15 @@ impl Source {
             (wanted, Limit::Tight) => wanted,
             (wanted, Limit::Fixed(limit)) => wanted.min(limit.max(1)),
         };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
-        let think_us = (random.exponential(think_s) * 1e6) as u64;
+        let think_us = us(random.exponential(think_s) * 1e6);
         Ask { text, prompt_tokens, output_tokens, think_us }
     }
 }
 
-impl Begin {
-    /// Arrival time of each of its requests on an infinitely fast host.
-    pub fn times_us(&self) -> impl Iterator<Item = u64> + '_ {
-        self.asks.iter().scan(self.at_us, |at_us, ask| {
-            *at_us += ask.think_us;
-            Some(*at_us)
-        })
-    }
+/// Whole microseconds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
+pub(super) fn us(us: f64) -> u64 {
+    us as u64
 }
 
 /// Number of oldest turns to drop so that the rest, of the given lengths, fits into `window` tokens. Never drops the
