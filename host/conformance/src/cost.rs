@@ -158,6 +158,7 @@ fn busy(running: u32, waiting: u32) -> Load {
         waiting,
         waiting_tokens: u64::from(waiting) * 756,
         waiting_prompt_tokens: u64::from(waiting) * 500,
+        started_prompt_tokens: u64::from(running) * 10,
         expected_output_tokens: u64::from(running + waiting) * 100,
         promised_blocks: running * 16,
         tenant_running: running,

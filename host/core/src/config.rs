@@ -17,6 +17,14 @@ pub struct Limits {
     pub max_prefill_tokens: u32,
 }
 
+impl Limits {
+    /// Prompt tokens of a step that is full of them.
+    pub(crate) fn full_prefill(&self) -> u32 {
+        let sequences = self.prefill_chunk.saturating_mul(self.max_prefill_sequences);
+        self.max_batch_tokens.min(self.max_prefill_tokens).min(sequences)
+    }
+}
+
 /// Settings of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {

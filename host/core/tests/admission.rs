@@ -495,6 +495,26 @@ fn a_whole_request_is_asked_about_on_the_host_that_its_last_sequence_meets() {
 }
 
 #[test]
+fn load_tells_what_is_left_of_prompts_that_have_started() {
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let seen = left.clone();
+    let admission = Admission(move |_: &AdmissionRequest, load: &Load| {
+        seen.lock().unwrap().push((load.waiting_prompt_tokens, load.started_prompt_tokens));
+        Ok(Verdict::Admit)
+    });
+    let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+    let limits = infer_core::Limits { prefill_chunk: 4, ..small().limits };
+    let mut bench = Bench::with(EngineConfig { limits, ..small() }, policies);
+    bench.submit(request(prompt(1, 10), 9));
+    for round in 0..3 {
+        bench.step();
+        bench.submit(request(prompt(2 + round, 2), 2));
+    }
+    // Four of ten were computed, then eight, then all; the short prompts each take one step.
+    assert_eq!(*left.lock().unwrap(), [(0, 0), (0, 6), (0, 2), (0, 0)]);
+}
+
+#[test]
 fn a_whole_request_is_refused_for_the_load_before_anything_is_charged() {
     let purse = Arc::new(Mutex::new((1_000, BTreeSet::new())));
     let shared = purse.clone();

@@ -99,6 +99,7 @@ pub(crate) fn admission(policy: &mut Instance<admission::AdmissionPolicy>) -> Re
         waiting: u32::MAX,
         waiting_tokens: u64::MAX,
         waiting_prompt_tokens: u64::MAX,
+        started_prompt_tokens: u64::MAX,
         expected_output_tokens: u64::MAX,
         promised_blocks: u32::MAX,
         prefill_tokens_per_second: u32::MAX,

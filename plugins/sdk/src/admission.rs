@@ -66,9 +66,12 @@ pub struct Load {
     pub waiting_tokens: u64,
     /// Their prompts alone.
     pub waiting_prompt_tokens: u64,
+    /// Tokens that sequences which have started must still compute before they generate: the rest of their
+    /// prompts and, after a preemption, of their output so far.
+    pub started_prompt_tokens: u64,
     /// Output tokens that they and the running ones are still expected to generate.
     pub expected_output_tokens: u64,
-    /// Measured over the last seconds, while the device was busy; 0 until known.
+    /// Prompt tokens per second in steps full of them, from what the last seconds' steps took; 0 until known.
     pub prefill_tokens_per_second: u32,
     /// Measured over the last seconds, while the device was busy; 0 until known.
     pub output_tokens_per_second: u32,

@@ -6,9 +6,9 @@
 //! is taken, the time until enough sequences have ended, at the output rate, if their expected output is
 //! spread evenly.
 //!
-//! It ignores what no number tells: what is left of prompts that have started, and the scheduler's order. All
-//! waiting requests are taken to be ahead, which errs towards refusing. While a rate is unknown, everything
-//! passes. It never says `wait`, so it can come before or behind a policy that manages memory.
+//! It ignores what no number tells: the scheduler's order. All waiting requests are taken to be ahead, which
+//! errs towards refusing. While a rate is unknown, everything passes. It never says `wait`, so it can come
+//! before or behind a policy that manages memory.
 
 use infer_policy_sdk::{
     Admission, Load, Micros, Policy, Pressure, Reason, Refusal, Request, SequenceId, Verdict, export_policy,
@@ -148,7 +148,10 @@ impl Ahead {
         let waiting = u64::from(load.waiting) - u64::from(queued);
         let sequences = u64::from(load.running) + waiting;
         Self {
-            prompt_tokens: load.waiting_prompt_tokens.saturating_sub(own(request.prompt_tokens)),
+            prompt_tokens: load
+                .waiting_prompt_tokens
+                .saturating_sub(own(request.prompt_tokens))
+                .saturating_add(load.started_prompt_tokens),
             own_tokens,
             output_tokens: load.expected_output_tokens.saturating_sub(own(request.expected_tokens)),
             sequences,

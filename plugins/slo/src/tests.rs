@@ -77,6 +77,9 @@ fn prompts_ahead_and_its_own_must_fit_before_the_deadline() {
         let load = Load { waiting: 1, waiting_prompt_tokens, ..load() };
         let request = Request { cached_tokens, ..request(prompt, due) };
         assert_eq!(retry(policy("{}").admit(&request, &load)), expected, "{prompt} tokens due in {due} ms");
+        // The rest of a prompt that has started is ahead, too.
+        let load = Load { waiting_prompt_tokens: 0, started_prompt_tokens: waiting_prompt_tokens, ..load };
+        assert_eq!(retry(policy("{}").admit(&request, &load)), expected, "{prompt} tokens due in {due} ms");
     }
 }
 

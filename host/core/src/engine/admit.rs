@@ -98,7 +98,7 @@ impl Engine {
     /// Milliseconds until a slot of the queue may come free: the mean of what waits, at the throughput of the last
     /// seconds. From a second to a minute.
     pub fn retry_after_ms(&self, now: Micros) -> u32 {
-        let (prefill, output) = self.demand.rates.per_second(now);
+        let (prefill, output) = self.demand.rates.per_second(now, self.config.limits.full_prefill());
         let pace = u64::from(prefill) + u64::from(output);
         let per_request = self.demand.waiting_tokens / u64::from(self.queued().max(1));
         let one_place_ms = (per_request * 1_000).checked_div(pace).unwrap_or(0);
@@ -414,6 +414,7 @@ fn on_an_idle_host(request: AdmissionRequest, load: Load, others: u32) -> (Admis
         waiting: others,
         waiting_tokens: 0,
         waiting_prompt_tokens: 0,
+        started_prompt_tokens: 0,
         expected_output_tokens: u64::from(request.expected_tokens),
         promised_blocks: 0,
         tenant_running: 0,

@@ -57,7 +57,7 @@ impl Demand {
 impl Engine {
     /// The load as a request of this tenant meets it.
     pub(super) fn load(&self, tenant_row: u32, now: Micros) -> Load {
-        let (prefill, output) = self.demand.rates.per_second(now);
+        let (prefill, output) = self.demand.rates.per_second(now, self.config.limits.full_prefill());
         let tenants = &self.view.tenants;
         let at = tenant_row as usize;
         let terms = self.tenants.terms(tenant_row);
@@ -74,6 +74,7 @@ impl Engine {
             waiting: self.queued(),
             waiting_tokens: self.demand.waiting_tokens,
             waiting_prompt_tokens: self.demand.waiting_prompt_tokens,
+            started_prompt_tokens: self.started_prompt_tokens(),
             expected_output_tokens: self.demand.expected_output_tokens,
             prefill_tokens_per_second: prefill,
             output_tokens_per_second: output,
@@ -86,6 +87,21 @@ impl Engine {
             tenant_prompt_tokens_served: served(&tenants.prompt_tokens_served),
             tenant_output_tokens_served: served(&tenants.output_tokens_served),
         }
+    }
+
+    /// Tokens that sequences which have started must still compute before they generate.
+    fn started_prompt_tokens(&self) -> u64 {
+        let left = |rows: &SequenceColumns, at: usize| {
+            let tokens = rows.prompt_tokens[at] + rows.generated_tokens[at];
+            // One that generates computes its last token.
+            u64::from(
+                Some(tokens.saturating_sub(rows.computed_tokens[at])).filter(|left| *left > 1).unwrap_or(0),
+            )
+        };
+        let (running, waiting) = (&self.view.running, &self.view.waiting);
+        let prefilling = (0..running.len()).map(|at| left(running, at));
+        let preempted = (0..self.rows.preempted).map(|at| left(waiting, at));
+        prefilling.chain(preempted).sum()
     }
 
     /// Blocks that admitted sequences may still allocate at their longest: the growth of running ones, and

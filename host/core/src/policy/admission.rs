@@ -44,6 +44,7 @@ pub struct Load {
     pub waiting: u32,
     pub waiting_tokens: u64,
     pub waiting_prompt_tokens: u64,
+    pub started_prompt_tokens: u64,
     pub expected_output_tokens: u64,
     pub prefill_tokens_per_second: u32,
     pub output_tokens_per_second: u32,

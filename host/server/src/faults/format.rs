@@ -334,6 +334,8 @@ mirror!(Load as LoadJson {
     waiting: u32,
     waiting_tokens: u64,
     waiting_prompt_tokens: u64,
+    #[serde(default)]
+    started_prompt_tokens: u64,
     expected_output_tokens: u64,
     prefill_tokens_per_second: u32,
     output_tokens_per_second: u32,
@@ -383,7 +385,7 @@ mirror!(CacheEvents as CacheEventsJson {
 mod tests {
     use super::*;
 
-    /// From before requests had `idle_blocks` and loads `admitted` and `preempted`.
+    /// From before requests had `idle_blocks` and loads `admitted`, `preempted` and `started_prompt_tokens`.
     const OLDER: &str = r#"{"admit": {
         "request": {"id": 1, "tenant": 1, "session": 0, "priority": 0, "arrived": 1, "deadline": 9,
             "prompt_tokens": 4, "cached_tokens": 2, "max_new_tokens": 4, "expected_tokens": 4},
@@ -400,7 +402,7 @@ mod tests {
         let question = question_of_json(serde_json::from_str(OLDER).unwrap()).unwrap();
         let FaultView::Admit(request, load) = &question else { panic!("{question:?}") };
         assert_eq!((request.cached_tokens, request.idle_blocks), (2, 0));
-        assert_eq!((load.running, load.admitted, load.preempted), (1, 0, 0));
+        assert_eq!((load.running, load.admitted, load.preempted, load.started_prompt_tokens), (1, 0, 0, 0));
         let again = question_of_json(question_json(&question)).unwrap();
         assert_eq!(format!("{again:?}"), format!("{question:?}"));
     }

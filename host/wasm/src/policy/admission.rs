@@ -88,6 +88,7 @@ fn wit_load(load: &Load) -> wit::Load {
         waiting: load.waiting,
         waiting_tokens: load.waiting_tokens,
         waiting_prompt_tokens: load.waiting_prompt_tokens,
+        started_prompt_tokens: load.started_prompt_tokens,
         expected_output_tokens: load.expected_output_tokens,
         prefill_tokens_per_second: load.prefill_tokens_per_second,
         output_tokens_per_second: load.output_tokens_per_second,

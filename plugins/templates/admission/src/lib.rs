@@ -1,7 +1,8 @@
-//! Admits long prompts only while the pool has room for them; everything else is admitted at once.
+//! Lets a long prompt in only while the pool has room for it.
 //!
-//! A long prompt takes many blocks and slows down every step. While the pool is more than half full it waits;
-//! what can never fit is refused, and the client is told why.
+//! A long prompt takes many blocks and slows down every step. While the pool is more than half full it waits,
+//! and so does what comes after it and is no more urgent: the host holds a queue. What can never fit is
+//! refused, and the client is told why.
 
 use infer_policy_sdk::{
     Admission, Load, Policy, Pressure, Reason, Refusal, Request, Verdict, blocks_for, export_policy,
@@ -34,8 +35,7 @@ impl Policy for PromptGate {
     type Config = Config;
     const NAME: &'static str = env!("CARGO_PKG_NAME");
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str =
-        "Long prompts wait while the pool is full; everything else is admitted.";
+    const DESCRIPTION: &'static str = "The queue stops at a long prompt while the pool is full.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,

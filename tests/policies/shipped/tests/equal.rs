@@ -87,6 +87,7 @@ fn random_request(rng: &mut Rng) -> (AdmissionRequest, Load) {
         memory,
         max_running: number(4),
         waiting_prompt_tokens: u64::from(number(3_000)),
+        started_prompt_tokens: u64::from(number(3_000)),
         expected_output_tokens: u64::from(number(3_000)),
         prefill_tokens_per_second: number(5_000),
         output_tokens_per_second: number(500),
