@@ -25,6 +25,9 @@ pub(crate) struct Inner {
     pub(crate) scheme: Scheme,
 }
 
+/// Bytes of text that `far_exceeds` encodes at once. The library needs up to some 260 bytes for each.
+const PIECE_BYTES: usize = 32 << 10;
+
 /// Classes for which transformers 4 builds the post-processor from `add_bos_token` and `add_eos_token`, whatever
 /// tokenizer.json has, and what an absent `add_bos_token` means beside the other. An absent `add_eos_token` is false.
 const REBUILDING: &[(&str, bool)] = &[
@@ -80,6 +83,24 @@ impl Tokenizer {
             ModelError::tokenizer(format!("the text can't be turned into tokens: {error}"))
         })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Whether `text` has far more than `limit` tokens: twice as many in pieces, of which only as many are encoded as it takes
+    /// to know. A cut changes the tokens beside it, and what a normalizer or pre-tokenizer makes of a beginning and an end, but
+    /// that is far from half of a piece: a text that fits is not refused.
+    #[must_use]
+    pub fn far_exceeds(&self, text: &str, limit: usize) -> bool {
+        let (mut rest, mut tokens) = (text, 0);
+        while rest.len() > PIECE_BYTES && rest.len() / 2 > limit - tokens {
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            // Encoding the whole text reports an error.
+            let counted = self.inner.library.encode_fast(piece, false).map_or(0, |encoding| encoding.len());
+            (rest, tokens) = (after, tokens + counted / 2);
+            if tokens > limit {
+                return true;
+            }
+        }
+        false
     }
 
     /// The text of `tokens`; unknown ids have none, and invalid UTF-8 becomes U+FFFD.

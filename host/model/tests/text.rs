@@ -64,6 +64,23 @@ fn text_becomes_the_same_tokens() {
     }
 }
 
+/// A text that fits must never be refused, and one that is hopelessly long must not be encoded as a whole.
+#[test]
+fn text_is_far_too_long_only_if_it_is() {
+    for golden in Golden::all() {
+        let name = golden.name;
+        let cases = golden.cases("encode").iter().map(|case| text(&case["text"]));
+        let mixed: String = cases.collect();
+        let words = "word ".to_owned();
+        for part in [mixed, words, " ".to_owned(), "\n".to_owned(), "e\u{301}".to_owned(), "a".to_owned()] {
+            let whole = part.repeat((200 << 10) / part.len());
+            let tokens = golden.tokenizer.encode(&whole, false).expect("encodes").len();
+            assert!(!golden.tokenizer.far_exceeds(&whole, tokens), "{name}: {:?}", &part[..1]);
+            assert!(golden.tokenizer.far_exceeds(&whole, tokens / 3), "{name}: {:?}", &part[..1]);
+        }
+    }
+}
+
 #[test]
 fn tokens_become_the_same_text_at_once_and_in_a_stream() {
     for golden in Golden::all() {

@@ -10,20 +10,18 @@ use std::time::Duration;
 use infer_api::trace::Settings;
 use infer_chat::ChatTemplate;
 use infer_model::{SamplingDefaults, Tokenizer};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::config::{Config, ConfigError};
 use crate::data::{Compiler, PendingTemplate};
 use crate::engine::{Clock, EngineHandle};
-use crate::http::{ApiError, BodyRoom, Connections, Room, Tls, Unsent};
+use crate::http::{ApiError, BodyRoom, Connections, Tls, Unsent};
 use crate::metrics::{Recorder, Scrapes};
 use crate::otel::Traces;
 use crate::policies::PolicyManager;
 use crate::reload::Reload;
 use crate::tenants::Tenants;
-
-/// Shorter texts are tokenized on the spot: handing them to another thread would take longer.
-const INLINE_TOKENIZE_BYTES: usize = 1_024;
+use crate::texts::Turns;
 
 /// Shared by both planes.
 pub struct App {
@@ -106,8 +104,7 @@ pub struct Served {
     pub seeds: Seeds,
     pub(crate) chat: PendingTemplate,
     pub(crate) keys: RandomState,
-    /// Bounds concurrent work on threads that may block.
-    pub(crate) tokenizing: Arc<Semaphore>,
+    pub(crate) turns: Turns,
 }
 
 /// Whether the engine can serve.
@@ -211,45 +208,6 @@ impl Served {
             () if computing > step_timeout => Health::Hanging(computing),
             () => Health::Working,
         }
-    }
-
-    /// Tokenizes a text from a request's body.
-    pub async fn encode(&self, text: String, special: bool, room: Room) -> Result<Vec<u32>, ApiError> {
-        let bytes = text.len();
-        let encode = move |tokenizer: &Tokenizer| {
-            let _room = room;
-            tokenizer.encode(&text, special)
-        };
-        self.with_tokenizer(bytes, encode).await?.map_err(|e| ApiError::invalid("prompt", e))
-    }
-
-    /// Runs `work` on a text of `bytes` bytes: at once if the text is short, else on a thread that may block.
-    pub async fn with_tokenizer<T: Send + 'static>(
-        &self,
-        bytes: usize,
-        work: impl FnOnce(&Tokenizer) -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        if bytes <= INLINE_TOKENIZE_BYTES {
-            return Ok(work(&self.tokenizer));
-        }
-        let tokenizer = self.tokenizer.clone();
-        self.off_thread(move || work(&tokenizer)).await
-    }
-
-    /// Runs `work` on a thread that may block. At most `--threads` of these run at once; the permit moves
-    /// into the work, which continues even if its client disconnects.
-    pub async fn off_thread<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let turn = Arc::clone(&self.tokenizing).acquire_owned().await.expect("the semaphore is never closed");
-        let work = move || {
-            let _turn = turn;
-            work()
-        };
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|_| ApiError::internal("tokenizer", "the tokenizer failed on this text"))
     }
 
     /// The chat template; waits until it is compiled.

@@ -27,6 +27,7 @@ pub mod serve;
 pub mod sockets;
 pub mod startup;
 pub mod tenants;
+pub mod texts;
 pub mod trace;
 pub mod trust;
 pub mod utc;

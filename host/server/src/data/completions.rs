@@ -98,6 +98,7 @@ async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option
     let Parsed { prompts: inputs, max_tokens, logprobs, echo, special, mut common } = parsed;
     // Before any work is spent on them.
     job::check_sequences(common.n as usize * inputs.len(), MAX_SEQUENCES)?;
+    let (inputs, room) = served.fitting("prompt", (inputs, room), |(inputs, _)| texts(inputs)).await?;
     let (longest, bytes) = (served.max_seq_len as usize, inputs.iter().map(|input| input.work(echo)).sum());
     let reading = Reading { special, echo, offsets: echo && logprobs.is_some(), longest };
     let read = move |tokenizer: &Tokenizer| {
@@ -105,7 +106,7 @@ async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option
         let prompts = inputs.into_iter().map(|input| input.read(tokenizer, reading));
         prompts.collect::<Result<Vec<Prompted>, _>>()
     };
-    let prompted = served.with_tokenizer(bytes, read).await?.map_err(|e| ApiError::invalid("prompt", e))?;
+    let prompted = served.encoding(bytes, read).await?.map_err(|e| ApiError::invalid("prompt", e))?;
     let prompts = prompted.iter().map(|prompt| Arc::clone(&prompt.tokens)).collect();
     let shape = common.shape.take();
     let prompt_logprobs = if echo { logprobs } else { None };
@@ -122,6 +123,14 @@ async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option
         common,
     };
     Ok((job, echo.then_some(prompted)))
+}
+
+fn texts<'a>(inputs: &'a [PromptInput]) -> Vec<&'a str> {
+    let text = |input: &'a PromptInput| match input {
+        PromptInput::Text(text) => Some(text.as_str()),
+        PromptInput::Tokens(_) => None,
+    };
+    inputs.iter().filter_map(text).collect()
 }
 
 impl PromptInput {

@@ -20,6 +20,7 @@ pub use structured::{Compiler, Prelude, Shape};
 
 pub(crate) use chat::{Expected, Part, Speaker, Speech, check as check_chat};
 pub(crate) use completions::check as check_completion;
+pub(crate) use sequence::job::beyond_context;
 
 // Shorter paths for `structured`.
 use request::{fields, json};

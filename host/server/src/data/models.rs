@@ -12,6 +12,7 @@ use super::request::json::{Fields, PromptField};
 use super::response::logprobs;
 use crate::app::{App, Served};
 use crate::http::{Answer, ApiError, ReadBody, json};
+use crate::texts::{FieldText, Purpose};
 
 /// Lists the served model under each of its names.
 pub fn list(app: &App) -> Result<Answer, ApiError> {
@@ -99,14 +100,17 @@ pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
     refuse_rest(&fields, TOKENIZE_FIELDS)?;
     let tokens = match (prompt, messages) {
         (Some(PromptField::Text(text)), None) if text.is_empty() => Vec::new(),
-        (Some(PromptField::Text(text)), None) => served.encode(text, special, room).await?,
+        (Some(PromptField::Text(text)), None) => {
+            let text = FieldText { field: "prompt", text, special, purpose: Purpose::Count };
+            served.encode(text, room).await?
+        }
         (Some(_), None) => return Err(ApiError::wrong_type("prompt", "text")),
         (None, Some(messages)) => {
             let reads = served.chat_template().await?.reads();
             let messages = messages::normalize(Some(messages), reads)?;
             variables.extend(tools.map(|tools| ("tools".to_owned(), Value::Array(tools))));
             let prompt = ChatPrompt { messages, add_generation_prompt, variables };
-            chat::render(served, prompt, room).await?.tokens
+            chat::render(served, prompt, Purpose::Count, room).await?.tokens
         }
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid("messages", "give either `messages` or `prompt`, not both"));

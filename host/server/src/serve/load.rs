@@ -10,7 +10,6 @@ use std::time::Instant;
 use infer_core::engine::Policies;
 use infer_core::{Engine, EngineConfig, Executor};
 use infer_wasm::PolicyLoader;
-use tokio::sync::Semaphore;
 
 use super::StartError;
 use crate::app::{App, Seeds, Served};
@@ -21,6 +20,7 @@ use crate::faults::{self, FaultRecorder};
 use crate::policies::{self, Choices, Origins, PolicyManager};
 use crate::reload;
 use crate::startup::load::LoadedModel;
+use crate::texts::Turns;
 
 /// Creates the executor that computes batches.
 pub type MakeExecutor = Box<dyn FnOnce(&EngineConfig) -> Box<dyn Executor + Send> + Send>;
@@ -95,7 +95,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Serv
         seeds: Seeds::new(config.seed),
         chat,
         keys: RandomState::new(),
-        tokenizing: Arc::new(Semaphore::new(config.threads.max(1))),
+        turns: Turns::new(config.threads),
     };
     Ok((thread, served))
 }

@@ -25,6 +25,7 @@ mod reasoning;
 mod structured;
 mod telemetry;
 mod tenants;
+mod texts;
 mod timeouts;
 mod tls_and_reload;
 mod trace;

@@ -30,6 +30,7 @@ use crate::data::response::frames::Head;
 use crate::data::response::{collect, stream_answer};
 use crate::data::sequence::job::{Asked, Job, Longest};
 use crate::http::{Answer, ApiError, ReadBody, json_bytes};
+use crate::texts::Purpose;
 
 /// Handles a request.
 pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> {
@@ -42,7 +43,7 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
     let (streams, options) = (common.stream.unwrap_or(false), common.stream_options);
     let special = calls::TAGS.into_iter().all(|tag| served.tokenizer.is_special(tag));
     let shape = offer.shape(template.tools(), special, common.shape.take())?;
-    let Rendered { tokens, opens_reasoning } = render(served, prompt, room).await?;
+    let Rendered { tokens, opens_reasoning } = render(served, prompt, Purpose::Prompt, room).await?;
     let (reasoning, prelude) = if separate_reasoning && template.reasons() {
         reasoning::expect(opens_reasoning, shape.is_some(), &served.tokenizer)
     } else {

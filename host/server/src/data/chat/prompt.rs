@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::reasoning;
 use crate::app::Served;
 use crate::http::{ApiError, Room};
+use crate::texts::{FieldText, Purpose};
 
 /// A conversation and the template's other inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,18 +29,24 @@ pub struct Rendered {
 }
 
 /// Renders a conversation and tokenizes it. `room` is the share of its body in the memory budget.
-pub async fn render(served: &Served, prompt: ChatPrompt, room: Room) -> Result<Rendered, ApiError> {
-    let (template, tokenizer) = (served.chat_template().await?, served.tokenizer.clone());
+pub async fn render(
+    served: &Served,
+    prompt: ChatPrompt,
+    purpose: Purpose,
+    room: Room,
+) -> Result<Rendered, ApiError> {
+    let template = served.chat_template().await?;
     let work = move || {
-        let _room = room;
         let ChatPrompt { messages, add_generation_prompt, variables } = prompt;
-        let text = template.render_with(&messages, add_generation_prompt, &variables)?;
-        // The template has already written the special tokens.
-        let tokens = tokenizer.encode(&text, false)?;
-        Ok(Rendered { tokens, opens_reasoning: reasoning::opens(&text) })
+        (template.render_with(&messages, add_generation_prompt, &variables), room)
     };
-    served.off_thread(work).await?.map_err(|error: ModelError| match error.kind {
+    let (text, room) = served.off_thread(work).await?;
+    let text = text.map_err(|error: ModelError| match error.kind {
         ModelErrorKind::Template => ApiError::invalid("messages", error.message).code("template_refused"),
         _ => ApiError::invalid("messages", error),
-    })
+    })?;
+    let opens_reasoning = reasoning::opens(&text);
+    // The template has already written the special tokens.
+    let text = FieldText { field: "messages", text, special: false, purpose };
+    Ok(Rendered { tokens: served.encode(text, room).await?, opens_reasoning })
 }

@@ -221,12 +221,7 @@ impl Job {
         let (limit, prompt) = (u64::from(served.max_seq_len), prompt.len() as u64);
         let least = self.common.min_tokens;
         if prompt >= limit {
-            let message = format!(
-                "{}; the prompt of {prompt} tokens with at least one of output exceeds the context window; \
-                 shorten it",
-                maximum_context(limit)
-            );
-            return Err(ApiError::invalid(self.source, message).code("context_length_exceeded"));
+            return Err(beyond_context(self.source, limit, format_args!("{prompt}")));
         }
         let room = (limit - prompt) as u32;
         let (longest, name) = match self.longest {
@@ -305,6 +300,15 @@ impl Job {
             metadata: self.common.metadata.clone(),
         }
     }
+}
+
+/// The error of a prompt that leaves no room for output; `tokens` is its length.
+pub fn beyond_context(field: &str, limit: u64, tokens: std::fmt::Arguments<'_>) -> ApiError {
+    let message = format!(
+        "{}; the prompt of {tokens} tokens with at least one of output exceeds the context window; shorten it",
+        maximum_context(limit)
+    );
+    ApiError::invalid(field, message).code("context_length_exceeded")
 }
 
 /// OpenAI's words, which clients look for in an error to tell that they must shorten a conversation; LangChain's are
