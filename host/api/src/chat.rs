@@ -35,7 +35,7 @@ pub struct ChatFields {
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub tools: Option<Vec<Tool>>,
     /// Whether the model may, must or must not call a function, or which one it must call.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::tool_choice"))]
     pub tool_choice: Option<Value>,
     /// Whether the model may call several functions.
@@ -112,7 +112,7 @@ pub struct Message {
     )]
     pub role: String,
     /// Text, or a list of text parts.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::content"))]
     pub content: Option<Value>,
     /// The assistant's reasoning, which the template may ignore.

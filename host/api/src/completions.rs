@@ -106,12 +106,12 @@ pub struct CompletionRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
     /// Required form of the output: `{"type": "json_object"}`, or `json_schema` with a schema.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::response_format"))]
     pub response_format: Option<serde_json::Value>,
     /// Required form of the output, as exactly one of `json`, `json_object`, `regex`, `choice` and `grammar`
     /// (Lark).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::structured_outputs"))]
     pub structured_outputs: Option<serde_json::Value>,
     /// The conversation that this request continues.

@@ -13,6 +13,9 @@ use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
+use super::chat::request::UNSUPPORTED;
+use super::request::fields::FOREIGN_LIMIT;
+use super::request::router_fields;
 use super::route::{Endpoint, ROUTES, Route};
 use crate::app::App;
 use crate::http::{Answer, json as answer_json};
@@ -58,6 +61,12 @@ pub fn document() -> Value {
     let chat = chat_request(&schemas);
     schemas.insert("ChatRequest".to_owned(), chat);
     schemas.remove("ChatFields");
+    for (schema, foreign) in foreign() {
+        let fields = schemas[schema]["properties"].as_object_mut().expect("it has fields");
+        for (name, schema) in foreign {
+            fields.entry(name).or_insert(schema);
+        }
+    }
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -86,6 +95,22 @@ fn chat_request(schemas: &Map<String, Value>) -> Value {
     chat["additionalProperties"] = json!(false);
     chat["description"] = json!("Body of `POST /v1/chat/completions`.");
     chat
+}
+
+/// The fields that requests may have beside the documented ones, which other clients send.
+fn foreign() -> [(&'static str, Vec<(&'static str, Value)>); 2] {
+    let limit = json!({
+        "type": ["integer", "null"],
+        "minimum": 1,
+        "description": "Another name of `max_tokens`, which wins over it."
+    });
+    let limit = [(FOREIGN_LIMIT, limit)];
+    let never = UNSUPPORTED.iter().map(|&name| (name, json!({"type": "null"})));
+    let shared = || router_fields::schemas().chain(limit.clone());
+    [
+        ("CompletionRequest", shared().collect()),
+        ("ChatRequest", shared().chain(router_fields::schemas_of_chats()).chain(never).collect()),
+    ]
 }
 
 /// What distinguishes an endpoint's operation from the others.
@@ -231,9 +256,60 @@ mod tests {
             ("DetokenizeRequest", models::DETOKENIZE_FIELDS.to_vec()),
         ];
         for (schema, mut names) in read {
+            let foreign =
+                foreign().into_iter().filter(|(of, _)| *of == schema).flat_map(|(_, fields)| fields);
+            names.extend(foreign.map(|(name, _)| name));
             names.sort_unstable();
+            names.dedup();
             assert_eq!(fields_of(&document, schema), names, "{schema}");
         }
+    }
+
+    /// Clients that are generated from the document send a required field always, if only as null.
+    #[test]
+    fn only_what_a_request_must_have_is_required() {
+        let document = document();
+        for (schema, required) in [
+            ("CompletionRequest", &["model", "prompt"][..]),
+            ("ChatRequest", &["messages", "model"]),
+            ("Message", &["role"]),
+            ("Tool", &["function", "type"]),
+            ("Function", &["name"]),
+            ("ToolCall", &["function"]),
+            ("CalledFunction", &[]),
+            ("StreamOptions", &[]),
+            ("TokenizeRequest", &[]),
+            ("DetokenizeRequest", &["tokens"]),
+        ] {
+            let listed = document["components"]["schemas"][schema]["required"].as_array();
+            let mut listed: Vec<_> = listed.into_iter().flatten().filter_map(Value::as_str).collect();
+            listed.sort_unstable();
+            assert_eq!(listed, required, "{schema}");
+        }
+    }
+
+    #[test]
+    fn examples_of_the_readme_have_documented_fields() {
+        let document = document();
+        let examples = include_str!("../../README.md").lines().filter_map(|line| {
+            let path = line.split_once("localhost:8000")?.1.split_once(' ')?.0;
+            Some((path, line.split_once("-d '")?.1.split_once('\'')?.0))
+        });
+        let mut seen = 0;
+        for (path, body) in examples {
+            let Ok(body) = serde_json::from_str::<Value>(body) else { continue };
+            let operation = &document["paths"][path]["post"]["requestBody"]["content"]["application/json"];
+            let reference = operation["schema"]["$ref"].as_str().unwrap_or_else(|| panic!("{path}"));
+            let schema = document.pointer(reference.trim_start_matches('#')).unwrap();
+            for name in body.as_object().unwrap().keys() {
+                assert!(schema["properties"][name].is_object(), "{path}: {name}");
+            }
+            for name in schema["required"].as_array().into_iter().flatten() {
+                assert!(!body[name.as_str().unwrap()].is_null(), "{path}: {name} is missing in {body}");
+            }
+            seen += 1;
+        }
+        assert!(seen >= 6, "{seen}");
     }
 
     #[test]

@@ -41,7 +41,7 @@ const OWN_FIELDS: &[&str] = &[
 
 /// Fields of OpenAI's API that would change the response if they were honoured. Null is accepted; any other
 /// value is an error that says so.
-const UNSUPPORTED: &[&str] = &["audio", "moderation", "web_search_options"];
+pub const UNSUPPORTED: &[&str] = &["audio", "moderation", "web_search_options"];
 
 /// Instructions to the model that are passed to the template, and their values.
 const HINTS: [(&str, &[&str]); 2] = [

@@ -13,6 +13,8 @@ use crate::http::ApiError;
 /// Longest label, in bytes.
 pub const MAX_TEXT_BYTES: usize = 512;
 const MAX_METADATA: usize = 16;
+/// Transformers' name of `max_tokens`.
+pub const FOREIGN_LIMIT: &str = "max_new_tokens";
 
 /// Parses a body into fields. A malformed one is a 400.
 pub fn read(body: &[u8]) -> Result<Fields, ApiError> {
@@ -97,10 +99,9 @@ fn bounded(name: &str, value: &Value, min: u32, max: u32) -> Result<u32, ApiErro
 /// Takes the most tokens to generate, by the first of `names` that the request has, or else by transformers' name. The
 /// others are ignored: lm-eval passes `max_new_tokens` on and adds a `max_tokens` of its own.
 pub fn token_limit(fields: &mut Fields, names: &[&str], least: u32) -> Result<Option<u32>, ApiError> {
-    const FOREIGN: &str = "max_new_tokens";
     // Not with `take`: it is no documented field.
-    let foreign = fields.rest.iter().position(|(name, _)| name == FOREIGN);
-    let foreign = foreign.map(|at| (FOREIGN, fields.rest.swap_remove(at).1));
+    let foreign = fields.rest.iter().position(|(name, _)| name == FOREIGN_LIMIT);
+    let foreign = foreign.map(|at| (FOREIGN_LIMIT, fields.rest.swap_remove(at).1));
     let own: Vec<_> = names.iter().filter_map(|&name| Some((name, fields.take(name)?))).collect();
     let given = own.into_iter().chain(foreign).find(|(_, value)| !value.is_null());
     given.map(|(name, value)| bounded(name, &value, least, u32::MAX)).transpose()

@@ -1,7 +1,7 @@
 //! Fields of vLLM, SGLang, transformers and OpenAI's older API that this host lacks. Routers add them to the requests
 //! they forward and clients send them at their defaults, so they are accepted with the values that have no effect.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::fields::not_supported;
 use crate::http::ApiError;
@@ -70,6 +70,29 @@ const OF_CHATS: &[(&str, Only)] = &[
     ("mm_processor_kwargs", Only::Null),
 ];
 
+/// JSON schemas of those of completions and chats.
+pub fn schemas() -> impl Iterator<Item = (&'static str, Value)> {
+    SHARED.iter().map(|&(name, only)| (name, schema(only)))
+}
+
+/// JSON schemas of those of chats alone.
+pub fn schemas_of_chats() -> impl Iterator<Item = (&'static str, Value)> {
+    OF_CHATS.iter().map(|&(name, only)| (name, schema(only)))
+}
+
+fn schema(only: Only) -> Value {
+    let mut schema = match only {
+        Only::Null => json!({"type": "null"}),
+        Only::True => json!({"enum": [true, null]}),
+        Only::False => json!({"enum": [false, null]}),
+        Only::One => json!({"enum": [1, null]}),
+        Only::EmptyList => json!({"type": ["array", "null"], "maxItems": 0}),
+        Only::NoCall => json!({"enum": ["none", "auto", null]}),
+    };
+    schema["description"] = json!("A field of other servers, accepted where it has no effect.");
+    schema
+}
+
 /// Removes those of completions and chats from a request's fields. They are not part of the documented API.
 ///
 /// # Errors
@@ -115,7 +138,6 @@ fn check(name: &str, value: &Value, only: Only) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn one(name: &str, value: Value) -> Result<(), ApiError> {
         let mut fields = vec![(name.to_owned(), value)];
