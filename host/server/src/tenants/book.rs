@@ -58,7 +58,7 @@ struct Names {
 }
 
 impl Tenants {
-    /// Loads a tenants file. Without one, every request belongs to `default`.
+    /// Loads a tenants file, which must have a key. Without one, every request belongs to `default`.
     pub fn open(path: Option<&Path>) -> Result<Self, String> {
         let all =
             Self { path: path.map(Path::to_path_buf), book: RwLock::default(), names: Mutex::default() };
@@ -70,7 +70,18 @@ impl Tenants {
     /// Reloads the file. On an error nothing changes.
     pub fn reload(&self) -> Result<(), String> {
         let book = match &self.path {
-            Some(path) => self.book_of(file::read(path)?)?,
+            Some(path) => {
+                let grants = file::read(path)?;
+                // A file that is just being written is often empty.
+                if grants.iter().all(|grant| grant.keys.is_empty()) {
+                    let shown = path.display();
+                    return Err(format!(
+                        "{shown} has no keys, so nobody could use the host; `infer keys new TENANT --file {shown}` \
+                         adds one"
+                    ));
+                }
+                self.book_of(grants)?
+            }
             None => {
                 let grant = Grant {
                     name: "default".to_owned(),
@@ -206,9 +217,21 @@ mod tests {
         let number = bob.id;
         assert_ne!(number, TenantId(0), "0 is the tenant of requests without a key");
 
-        write("[tenants.bob]\nkeys = 3\n".to_owned());
-        assert!(tenants.reload().unwrap_err().contains(":2: tenants.bob.keys"));
-        tenants.authenticate(&bearer("bearer a")).unwrap();
+        for (text, part) in [
+            ("[tenants.bob]\nkeys = 3\n", ":2: tenants.bob.keys"),
+            ("", " has no keys, "),
+            ("[tenants.bob]\n", " has no keys, "),
+        ] {
+            write(text.to_owned());
+            let error = tenants.reload().unwrap_err();
+            assert!(error.contains(part), "{error}");
+            tenants.authenticate(&bearer("bearer a")).unwrap();
+        }
+        let error = Tenants::open(Some(file.path())).unwrap_err();
+        assert!(
+            error.contains(&format!("`infer keys new TENANT --file {}`", file.path().display())),
+            "{error}"
+        );
 
         write(key("carol", "c"));
         tenants.reload().unwrap();
@@ -225,6 +248,7 @@ mod tests {
         let open = Tenants::open(None).unwrap();
         assert_eq!(open.authenticate(&HeaderMap::new()).unwrap().name, "default");
         let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("[tenants.a]\nkeys = [\"{}\"]\n", KeyDigest::of("a"))).unwrap();
         let closed = Tenants::open(Some(file.path())).unwrap();
         assert!(closed.need_keys());
         assert_eq!(closed.authenticate(&HeaderMap::new()).unwrap_err().reason(), "missing_api_key");
@@ -235,7 +259,8 @@ mod tests {
 
     #[test]
     fn usage_lists_a_bounded_number_of_tenants() {
-        let text: String = (0..200).map(|n| format!("[tenants.t{n}]\n")).collect();
+        let key = |n: usize| KeyDigest::of(&n.to_string());
+        let text: String = (0..200).map(|n| format!("[tenants.t{n}]\nkeys = [\"{}\"]\n", key(n))).collect();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let tenants = Tenants::open(Some(file.path())).unwrap();

@@ -183,6 +183,13 @@ async fn reload_applies_valid_files_and_skips_invalid_ones() {
         text.push_str(std::str::from_utf8(chunk.unwrap().as_ref()).unwrap());
     }
     assert!(text.contains("\"finish_reason\":\"length\""), "the stream is not affected");
+
+    // A file that is just being written.
+    std::fs::write(&keys, "").unwrap();
+    let outcomes = host.server.reload().await;
+    let error = outcomes.iter().find(|o| o.what == "api-keys").and_then(|o| o.error.as_deref());
+    assert!(error.is_some_and(|error| error.contains("has no keys")), "{outcomes:?}");
+    assert_eq!(status("two").await, 200);
     host.server.shutdown().await;
 }
 
