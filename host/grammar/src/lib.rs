@@ -41,6 +41,20 @@ pub fn limits() -> ParserLimits {
     }
 }
 
+/// A message of llguidance without its marks. That it stopped where nothing can follow means that nothing can begin: only
+/// the first mask is computed here.
+pub fn explained(why: &str) -> String {
+    if why.trim_start().starts_with("NoExtensionBias") {
+        return UNSATISFIABLE.to_owned();
+    }
+    let marks = ["<backtrace>", "<non-verbose/>"];
+    let end = marks.iter().filter_map(|mark| why.find(mark)).min().unwrap_or(why.len());
+    why[..end].trim().to_owned()
+}
+
+/// What is wrong with a grammar that has no first token.
+pub const UNSATISFIABLE: &str = "no text can satisfy it";
+
 /// Stack that a thread needs for [`Rehearsal::check`].
 pub const STACK_BYTES: usize = BOUNDS.stack_bytes + (1 << 20);
 
@@ -75,7 +89,7 @@ impl Rehearsal {
         compile().map_err(|failure| match failure {
             // It asserts sizes that it was made for.
             Failure::Panicked(_) => "it is too large for the compiler".to_owned(),
-            failure => failure.why(),
+            failure => explained(&failure.why()),
         })
     }
 }

@@ -53,6 +53,14 @@ fn calls(count: usize) -> String {
 }
 
 #[test]
+fn grammars_without_a_text_are_called_that() {
+    let circle = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}});
+    for grammar in [schema(circle), TopLevelGrammar::from_lark("start: start start".to_owned())] {
+        assert_eq!(check(grammar), Err("no text can satisfy it".to_owned()));
+    }
+}
+
+#[test]
 fn hostile_grammars_end_at_a_limit() {
     let heavy = json!({"type": "object", "required": names(10_000)});
     let patterns = |count: usize, longer: &str| -> Map<String, Value> {

@@ -18,7 +18,7 @@ const SPECIAL: [&str; 3] = ["end", "<tool_call>", "</tool_call>"];
 /// Compiles the grammar in `request`, which is JSON: a list of [`ParserLimits`] and [`TopLevelGrammar`].
 ///
 /// # Errors
-/// What the compiler says is wrong with the grammar, or that no output fulfils it.
+/// What the compiler says is wrong with the grammar, or that no text can satisfy it.
 pub fn compile(request: &[u8]) -> Result<(), String> {
     let (limits, grammar): (ParserLimits, TopLevelGrammar) =
         serde_json::from_slice(request).map_err(|error| error.to_string())?;
@@ -32,7 +32,7 @@ pub fn compile(request: &[u8]) -> Result<(), String> {
     factory.quiet();
     let parser = factory.create_parser(grammar).map_err(|error| error.to_string())?;
     let first = Matcher::new(Ok(parser)).compute_mask_or_eos().map_err(|error| error.to_string())?;
-    if first.is_zero() { Err("no output fulfils it".to_owned()) } else { Ok(()) }
+    if first.is_zero() { Err("no text can satisfy it".to_owned()) } else { Ok(()) }
 }
 
 #[cfg(target_arch = "wasm32")]

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use infer_grammar::{Rehearsal, limits};
+use infer_grammar::{Rehearsal, UNSATISFIABLE, explained, limits};
 use infer_model::Tokenizer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
@@ -183,7 +183,7 @@ impl Compiler {
             .map_err(no_thread)?;
         let compiled = answer.await.unwrap_or_else(|_| Err("the compiler failed on it".to_owned()));
         compiled.map_err(|why| {
-            let mut why = shape.explained(why.split("<backtrace>").next().unwrap_or_default().trim());
+            let mut why = shape.explained(&explained(&why));
             why.truncate(why.floor_char_boundary(MESSAGE_BYTES));
             ApiError::invalid(shape.field, why)
         })
@@ -206,10 +206,10 @@ impl Inner {
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)?;
         let parser = factory.create_parser(grammar).map_err(|error| error.to_string())?;
         let mut matcher = Matcher::new(Ok(parser));
-        // What no output fulfils, or is too much work at its very start, is found out here.
-        let first = matcher.compute_mask_or_eos().map_err(|error| error.to_string())?;
+        // What no text can satisfy, or is too much work at its very start, is found out here.
+        let first = matcher.compute_mask_or_eos().map_err(|error| explained(&error.to_string()))?;
         if first.is_zero() {
-            return Err("no output fulfils it".to_owned());
+            return Err(UNSATISFIABLE.to_owned());
         }
         Ok(Compiled { matcher, bytes })
     }
