@@ -83,6 +83,7 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
         .unzip();
     planes.extend(publishing);
     tokio::spawn(watch_over(Arc::clone(&app), stopping));
+    tokio::spawn(prepare(Arc::clone(&app)));
     if let Some(file) = &token_file {
         tracing::info!("the admin token is in {}", file.path().display());
     }
@@ -98,6 +99,14 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
         _token_file: token_file,
         kv_endpoints,
     })
+}
+
+/// Prepares what only some requests need, when the rest is served: on one core it would delay the start by seconds. Chats
+/// come first, because more clients ask for them.
+async fn prepare(app: Arc<App>) {
+    let Ok(served) = app.served() else { return };
+    let _ = served.chat_template().await;
+    let _ = served.compiler.prepare().await;
 }
 
 /// Starts publishing the engine's KV events; returns the addresses of the sockets, and the task that serves them.

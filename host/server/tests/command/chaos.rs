@@ -120,7 +120,7 @@ fn killed_in_a_recording(home: &Home, mut host: Host, turn: usize) {
 }
 
 /// Waits for something that another process does.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
         assert!(begun.elapsed() < Duration::from_secs(60), "not within a minute: {what}");

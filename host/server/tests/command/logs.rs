@@ -11,6 +11,7 @@ use std::time::Duration;
 use infer_server::tenants::{KeyDigest, fresh};
 use serde_json::{Value, json};
 
+use crate::chaos::until;
 use crate::process::{COMPLETION, Home, Host};
 
 /// Writes the log to a file, one JSON object a line.
@@ -106,6 +107,15 @@ fn log_is_json_from_the_start_to_the_end() {
     assert!(listening["data"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{listening}");
     assert_eq!(listening["admin"], json!(admin));
     assert_eq!((&listening["level"], &listening["target"]), (&json!("INFO"), &json!("infer_server::serve")));
+}
+
+/// Otherwise the first request that asks for structured output waits for seconds where nothing is cached.
+#[test]
+fn structured_output_is_prepared_after_the_start() {
+    let home = Home::new();
+    let host = Host::start(home.serve(&format!("{TO_FILE}infer_server=debug; "), &[]));
+    until("it is prepared", || !lines(&log(&home), "ready for structured output").is_empty());
+    host.ends();
 }
 
 /// Where `auto` finds no GPU, whether or not the build could use one.

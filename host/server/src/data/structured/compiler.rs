@@ -13,7 +13,7 @@ use infer_model::Tokenizer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::ahead::Ahead;
@@ -51,11 +51,13 @@ struct Inner {
     tokenizer: Tokenizer,
     vocab_size: u32,
     ends: Arc<[u32]>,
-    /// Made for the first request that asks: a large vocabulary takes a while.
+    /// Whether the next two are there: a large vocabulary takes a while, and the sandbox's code seconds where no cache has
+    /// it.
+    prepared: OnceCell<()>,
     factory: OnceLock<Result<ParserFactory, String>>,
-    /// Started with it.
-    ahead: OnceLock<Result<Ahead, String>>,
     rehearsal: OnceLock<Result<Rehearsal, String>>,
+    /// Started by the first request that asks.
+    ahead: OnceLock<Result<Ahead, String>>,
     turns: Arc<Semaphore>,
     kept: Mutex<Kept>,
 }
@@ -99,6 +101,7 @@ impl Compiler {
                 tokenizer,
                 vocab_size,
                 ends,
+                prepared: OnceCell::new(),
                 factory: OnceLock::new(),
                 ahead: OnceLock::new(),
                 rehearsal: OnceLock::new(),
@@ -106,6 +109,26 @@ impl Compiler {
                 kept: Mutex::default(),
             }),
         }
+    }
+
+    /// Waits until shapes can be compiled, and prepares for that, on a thread of its own, unless somebody else does.
+    pub async fn prepare(&self) -> Result<(), ApiError> {
+        let prepare = || async {
+            let inner = Arc::clone(&self.inner);
+            let (reply, done) = oneshot::channel();
+            std::thread::Builder::new()
+                .name("grammar".to_owned())
+                .stack_size(STACK_BYTES)
+                .spawn(move || {
+                    inner.prepare();
+                    let _ = reply.send(());
+                })
+                .map_err(no_thread)?;
+            // If the thread panics, so does the one that compiles, and its shape is refused.
+            let _ = done.await;
+            Ok(())
+        };
+        self.inner.prepared.get_or_try_init(prepare).await.copied()
     }
 
     /// A mask for each of `count` sequences, or the 422 that says what is wrong with the shape or its alternative.
@@ -144,6 +167,8 @@ impl Compiler {
             let message = "this model has no end token, which structured output needs";
             return Err(ApiError::invalid(shape.field, message).code("not_supported"));
         }
+        // Before the time that the shape has.
+        self.prepare().await?;
         let turn = match turn {
             Some(turn) => turn.clone(),
             None => turn.insert(self.turn(TURN_PATIENCE).await?).clone(),
@@ -203,8 +228,7 @@ impl Inner {
     fn compile(&self, shape: &Shape) -> Result<Compiled, String> {
         let grammar = shape.grammar();
         let bytes = self.rehearsal()?.check(&limits(), &grammar)?;
-        let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)?;
-        let parser = factory.create_parser(grammar).map_err(|error| error.to_string())?;
+        let parser = self.parsers()?.create_parser(grammar).map_err(|error| error.to_string())?;
         let mut matcher = Matcher::new(Ok(parser));
         // What no text can satisfy, or is too much work at its very start, is found out here.
         let first = matcher.compute_mask_or_eos().map_err(|error| explained(&error.to_string()))?;
@@ -212,6 +236,21 @@ impl Inner {
             return Err(UNSATISFIABLE.to_owned());
         }
         Ok(Compiled { matcher, bytes })
+    }
+
+    fn prepare(&self) {
+        if self.ends.is_empty() {
+            return;
+        }
+        let begun = Instant::now();
+        match self.rehearsal().and_then(|_| self.parsers()) {
+            Ok(_) => tracing::debug!(ms = begun.elapsed().as_millis() as u64, "ready for structured output"),
+            Err(error) => tracing::warn!("structured output is not available: {error}"),
+        }
+    }
+
+    fn parsers(&self) -> Result<&ParserFactory, String> {
+        self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)
     }
 
     fn rehearsal(&self) -> Result<&Rehearsal, String> {
@@ -303,6 +342,14 @@ mod tests {
         let _held = Arc::clone(&compiler.inner.turns).acquire_many_owned(AT_ONCE as u32).await.unwrap();
         let error = compiler.turn(Duration::ZERO).await.unwrap_err();
         assert_eq!((error.status().as_u16(), error.reason()), (503, "busy"), "{}", error.message());
+    }
+
+    #[tokio::test]
+    async fn prepared_compiler_has_all_that_a_shape_needs() {
+        let compiler = compiler();
+        compiler.prepare().await.unwrap_or_else(|error| panic!("{}", error.message()));
+        assert!(compiler.inner.rehearsal.get().is_some_and(Result::is_ok));
+        assert!(compiler.inner.factory.get().is_some_and(Result::is_ok));
     }
 
     #[tokio::test]
