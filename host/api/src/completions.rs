@@ -89,7 +89,7 @@ pub struct CompletionRequest {
     /// Stream the response as server-sent events. Default: true, unless `Accept` lists `application/json`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// Not allowed with `stream: false`.
+    /// Only allowed in a request whose response is streamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
     /// Stop strings. The output ends before the first one.

@@ -64,10 +64,11 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     // With the OpenAI dialect the host also streams only on request, as OpenAI does.
     let (speaks_openai, default) = match app.config.sse_dialect {
         DialectChoice::Named => (false, !wants_json),
-        DialectChoice::OpenAi => (true, options.is_some()),
+        DialectChoice::OpenAi => (true, false),
         DialectChoice::Auto => (wants_json || options.is_some(), !wants_json),
     };
     let streams = parsed.common.stream.unwrap_or(default);
+    parsed.common.check_options(streams)?;
     let (job, prompted) = job(served, parsed, room).await?;
     let n = job.common.n as usize;
     let prompt_tokens = job.prompts.iter().map(|prompt| prompt.len() as u32).sum();

@@ -204,6 +204,27 @@ async fn compressed_body_is_a_415_that_asks_for_a_plain_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn options_of_a_stream_are_refused_where_there_is_none() {
+    let host = Host::start(config()).await;
+    let chat = json!({"model": "demo", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1});
+    for (path, body, without) in [
+        ("/v1/completions", request(json!({"max_tokens": 1})), 200),
+        // Chats stream only on request.
+        ("/v1/chat/completions", chat, 422),
+    ] {
+        for (stream, status) in [(Value::Null, without), (json!(false), 422), (json!(true), 200)] {
+            let mut body = body.clone();
+            body["stream"] = stream.clone();
+            body["stream_options"] = json!({"include_usage": true});
+            let answer = host.post(path, &body).await;
+            assert_eq!(answer.status(), status, "{path}, {stream}");
+            assert!(status == 200 || answer.text().await.unwrap().contains("stream_options: only allowed"));
+        }
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_ids_are_echoed_or_generated() {
     let host = Host::start(config()).await;
     let answer = host.client.get(host.url("/health")).header("x-request-id", "mine-1").send().await.unwrap();

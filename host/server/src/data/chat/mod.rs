@@ -41,6 +41,7 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
         request::parse(&body, &served.model_names, &template)?;
     let room = body.into_room();
     let (streams, options) = (common.stream.unwrap_or(false), common.stream_options);
+    common.check_options(streams)?;
     let special = calls::TAGS.into_iter().all(|tag| served.tokenizer.is_special(tag));
     let shape = offer.shape(template.tools(), special, common.shape.take())?;
     let Rendered { tokens, opens_reasoning } = render(served, prompt, Purpose::Prompt, room).await?;

@@ -136,14 +136,23 @@ impl Common {
             user: label(fields, "user")?,
             metadata: metadata(fields)?,
         };
-        if common.stream == Some(false) && common.stream_options.is_some() {
-            return Err(ApiError::invalid("stream_options", "only allowed with `stream: true`"));
-        }
         if common.shape.is_some() && common.ignore_eos {
             let message = "structured output needs the model's end token, so it can't be ignored";
             return Err(ApiError::invalid("ignore_eos", message));
         }
         Ok(common)
+    }
+}
+
+impl Common {
+    /// Refuses options of a stream in a request that gets none.
+    pub fn check_options(&self, streams: bool) -> Result<(), ApiError> {
+        match self.stream_options {
+            Some(_) if !streams => {
+                Err(ApiError::invalid("stream_options", "only allowed with `stream: true`"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
