@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use infer_core::{EngineConfig, Executor, Limits, Micros};
 use infer_model::{
-    DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelError, SamplingDefaults,
-    Source, Tokenizer,
+    DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelError, ModelErrorKind,
+    SamplingDefaults, Source, Tokenizer,
 };
 use tracing::field;
 
@@ -68,7 +68,7 @@ impl LoadedModel {
         if let Some(placed) = &self.placed {
             return Ok(placed.executor(config, total_blocks, max_seq_len, entries(config))?);
         }
-        Ok(Box::new(self.model.executor(ExecutorOptions {
+        let executor = self.model.executor(ExecutorOptions {
             kv_cache: config.kv_cache,
             block_size: config.block_size,
             total_blocks,
@@ -76,6 +76,13 @@ impl LoadedModel {
             max_seq_len,
             prompt_cache_entries: entries(config),
             threads: config.threads,
+        });
+        Ok(Box::new(executor.map_err(|error| match error.kind {
+            // Sizes that settings decide.
+            ModelErrorKind::Unsupported => {
+                ConfigError(format!("{}: {}", size_flag(config), error.message)).into()
+            }
+            _ => StartError::from(error),
         })?))
     }
 
@@ -160,8 +167,26 @@ fn check_sizes(config: &Config, source: &Source<'_>, on_gpu: bool) -> Result<(),
     };
     // If the type is unknown, assume the smallest: two bytes per number.
     let dtype = config.dtype.or(stored).unwrap_or(DType::Bf16);
-    sizing::size(config, &Shapes::of(&model, dtype), Room::Machine(sizing::free_memory()))?;
-    Ok(())
+    let free = sizing::free_memory();
+    sizing::size(config, &Shapes::of(&model, dtype), Room::Machine(free))?;
+    match config.kv_memory_bytes {
+        Some(bytes) if bytes > free && !on_gpu && config.kv_cache == KvCacheKind::Paged => {
+            let (wanted, free) = (bytes.div_ceil(1 << 20), free >> 20);
+            let message =
+                format!("--kv-memory: {wanted} MiB are more than the {free} MiB that are available");
+            Err(ConfigError(message).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The setting that decides the size of the KV cache.
+fn size_flag(config: &Config) -> &'static str {
+    match (config.kv_cache, config.kv_memory_bytes) {
+        (KvCacheKind::Contiguous, _) => "--max-batch-size",
+        (KvCacheKind::Paged, Some(_)) => "--kv-memory",
+        (KvCacheKind::Paged, None) => "--max-seq-len",
+    }
 }
 
 /// The checkpoint's sampling parameters, unless the configuration ignores them.

@@ -345,9 +345,12 @@ fn impossible_sizes_are_refused_before_weights_are_read() {
         std::fs::write(checkpoint.path().join(name), bytes).unwrap();
     }
     let directory = checkpoint.path().to_str().unwrap();
-    for (flag, value) in
-        [("--max-seq-len", "9999999"), ("--kv-memory", "4KiB"), ("--max-prefill-memory", "1KiB")]
-    {
+    for (flag, value) in [
+        ("--max-seq-len", "9999999"),
+        ("--kv-memory", "4KiB"),
+        ("--kv-memory", "20000GiB"),
+        ("--max-prefill-memory", "1KiB"),
+    ] {
         let output = generate(&home, &["--model", directory, flag, value]);
         let said = complaint(&output);
         assert!(output.status.code() == Some(2) && said.contains(flag), "{flag}: {said}");
@@ -404,10 +407,13 @@ fn checked_settings_are_those_that_a_host_accepts() {
     let port = taken.local_addr().unwrap().port().to_string();
     let fine = check(&["--admin", "127.0.0.1:0", "--port", &port]);
     assert!(fine.status.success(), "an address in use may be the running host's: {}", complaint(&fine));
-    let cases: [(&[&str], i32, &str); 5] = [
+    std::fs::write(home.path("none.toml"), "").unwrap();
+    let cases: [(&[&str], i32, &str); 7] = [
         (&["--model", "/nonexistent/model"], 2, "--model: /nonexistent/model"),
         (&["--device", "cuda:99"], 2, "--device"),
         (&["--kv-memory", "1"], 2, "--kv-memory"),
+        (&["--kv-memory", "20000GiB"], 2, "--kv-memory: 20480000 MiB are more than the "),
+        (&["--api-keys", "none.toml"], 2, "infer keys new TENANT --file none.toml"),
         (&["--max-seq-len", "9999999"], 2, "--max-seq-len"),
         (&["--host", "192.0.2.1"], 1, "--host: can't listen on 192.0.2.1:0"),
     ];
