@@ -149,6 +149,10 @@ impl Client {
         let request = self.request("GET", &url).body(Full::default()).map_err(|e| wrong(&e))?;
         let reply = self.web.send(request).await.map_err(|e| format!("{url}: {e}"))?;
         if !reply.status().is_success() {
+            let advice = match reply.status().as_u16() {
+                401 | 403 => "give a key of that host with --api-key",
+                _ => advice,
+            };
             return Err(format!("{url}: status {}; {advice}", reply.status()));
         }
         let text = reply.text().await.map_err(|e| wrong(&e))?;

@@ -52,13 +52,13 @@ pub struct NewArgs {
     /// Name of the tenant: letters, digits, dots, dashes, underscores
     tenant: String,
     /// Share of the host relative to other tenants
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = weight)]
     weight: Option<f64>,
     /// Rate limit in tokens per minute, prompt and output together
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     tokens_per_minute: Option<u32>,
     /// Tokens that may be used at once; a minute's worth unless given
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     burst: Option<u32>,
     /// Highest priority that its requests may have
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -92,7 +92,13 @@ fn new(args: &NewArgs) -> Result<(), Failure> {
     let Added { text: after, changed } =
         with_key(&before, args, KeyDigest::of(&key)).map_err(|e| Failure::Failed(format!("{shown}: {e}")))?;
     // Write only what a host can read.
-    tenants::grants(&shown, &after).map_err(Failure::Usage)?;
+    tenants::grants(&shown, &after).map_err(|wrong| match args.burst {
+        // The line that is wrong isn't in the file yet.
+        Some(_) if args.tokens_per_minute.is_none() && tenants::grants(&shown, &before).is_ok() => {
+            Failure::Usage("--burst: needs --tokens-per-minute, the rate at which it refills".to_owned())
+        }
+        _ => Failure::Usage(wrong),
+    })?;
     replace(&path, &after).map_err(|error| cant("write", error))?;
     println!("{key}");
     eprintln!(
@@ -102,6 +108,12 @@ fn new(args: &NewArgs) -> Result<(), Failure> {
         eprintln!("changed for all keys of {}: {}", args.tenant, changed.join(", "));
     }
     Ok(())
+}
+
+/// Parses a weight.
+fn weight(text: &str) -> Result<f64, String> {
+    let weight = text.parse().ok().filter(|weight| (0.001..=1_000.0).contains(weight));
+    weight.ok_or_else(|| "expected a number from 0.001 to 1000".to_owned())
 }
 
 /// A file of tenants with another key.

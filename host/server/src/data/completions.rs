@@ -218,6 +218,10 @@ fn prompts(field: Option<PromptField>) -> Result<Vec<PromptInput>, ApiError> {
         Some(PromptField::TooMany) => {
             return Err(ApiError::invalid("prompt", format!("more than {MAX_SEQUENCES} prompts")));
         }
+        Some(PromptField::NoToken(number, at)) => {
+            let message = format!("{number} at index {at} is not a token of any model");
+            return Err(ApiError::invalid("prompt", message));
+        }
         Some(PromptField::Wrong) => return Err(ApiError::wrong_type("prompt", NOT_A_PROMPT)),
     };
     let empty = |prompt: &PromptInput| match prompt {
@@ -367,6 +371,17 @@ mod tests {
         }
         assert_eq!(parse(b"{\"model\": \"demo\"}", &["demo".to_owned()]).unwrap_err().status().as_u16(), 400);
         assert_eq!(with(json!({"prompt": ["a", "b"]})).unwrap().prompts.len(), 2);
+        for (prompt, number) in
+            [(json!([-1]), "-1 at index 0"), (json!([[1], [2, 4_294_967_301_u64]]), "4294967301 at index 1")]
+        {
+            let error = with(json!({"prompt": prompt})).unwrap_err();
+            assert_eq!(error.status().as_u16(), 422, "{prompt}");
+            assert!(
+                error.message().starts_with(&format!("prompt: {number} is not a token of any model")),
+                "{}",
+                error.message()
+            );
+        }
     }
 
     #[test]

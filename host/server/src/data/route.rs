@@ -174,7 +174,11 @@ type Found<'a> = (&'static Route, &'a str);
 
 fn enter<'a>(app: &App, found: Option<Found<'a>>, head: &Parts) -> Result<Entry<'a>, ApiError> {
     let found = found.filter(|(route, _)| route.is_served(&app.config));
-    let (route, parameter) = found.ok_or_else(|| no_such_path(head.uri.path()))?;
+    let (route, parameter) = found.ok_or_else(|| match head.uri.path() {
+        // CONNECT names a host in place of a path.
+        "" => ApiError::not_found("this host is no proxy; /openapi.json lists its paths"),
+        path => no_such_path(path),
+    })?;
     if let Some(origins) = app.config.allowed_origins.as_ref().filter(|_| AllowedOrigins::is_preflight(head))
     {
         return origins.preflight(route.method, &head.headers).map(Entry::Preflight);

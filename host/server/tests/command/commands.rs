@@ -360,6 +360,32 @@ fn impossible_sizes_are_refused_before_weights_are_read() {
 }
 
 #[test]
+fn flags_that_a_file_of_tenants_cannot_have_are_named() {
+    let home = Home::new();
+    for (flags, words) in [
+        (&["--tokens-per-minute", "0"][..], "--tokens-per-minute"),
+        (&["--weight", "0"], "--weight"),
+        (&["--burst", "5"], "--burst: needs --tokens-per-minute"),
+    ] {
+        let output = home.command("", &[&["keys", "new", "a"], flags].concat()).output().unwrap();
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{flags:?}: {said}");
+        assert!(!said.contains("tenants.toml:"), "{said}");
+    }
+}
+
+#[test]
+fn path_that_is_no_component_is_named_before_a_host_is_asked() {
+    let home = Home::new();
+    for (policy, words) in [("/etc/passwd", "is no component"), ("./nowhere", "neither a component")] {
+        let swap = ["policy", "swap", "scheduler", policy, "--admin", "127.0.0.1:1"];
+        let output = home.command("", &swap).output().unwrap();
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(2) && said.contains(&format!("{policy} {words}")), "{said}");
+    }
+}
+
+#[test]
 fn empty_variables_count_as_absent() {
     let home = Home::new();
     std::fs::write(home.path("tenants.toml"), "").unwrap();

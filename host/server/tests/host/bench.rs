@@ -8,6 +8,7 @@ use infer_server::bench::{
 };
 use infer_server::config::Config;
 use infer_server::generate::Sequential;
+use infer_server::tenants::KeyDigest;
 
 fn short(requests: usize, vocab_size: u32) -> Workload {
     let shape = Shape { prompt_tokens: (20, 60), output_tokens: (2, 9), shared_prefix: 0, vocab_size };
@@ -149,6 +150,17 @@ async fn unreachable_server_is_an_error() {
     let target = "http://127.0.0.1:1".to_owned();
     let error = bench::run(plan(target, Dialect::Named, None, vec![short(1, 256)]), None).await.unwrap_err();
     assert!(error.to_string().starts_with("--url: "), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_that_wants_a_key_is_given_one_with_a_flag() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("[tenants.a]\nkeys = [\"{}\"]\n", KeyDigest::of("k"))).unwrap();
+    let host = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
+    let error = bench::run(plan(host.url(""), Dialect::Named, None, vec![short(1, 256)]), None).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("--api-key") && !error.contains("--served-model"), "{error}");
+    host.server.shutdown().await;
 }
 
 #[test]

@@ -5,7 +5,7 @@ use infer_server::config::{Bounds, Config, DialectChoice};
 use reqwest::Response;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -221,6 +221,17 @@ async fn options_of_a_stream_are_refused_where_there_is_none() {
             assert!(status == 200 || answer.text().await.unwrap().contains("stream_options: only allowed"));
         }
     }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn host_that_is_taken_for_a_proxy_says_so() {
+    let host = Host::start(config()).await;
+    let mut stream = tokio::net::TcpStream::connect(host.server.data_addr).await.unwrap();
+    stream.write_all(b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("this host is no proxy"), "{answer}");
     host.server.shutdown().await;
 }
 

@@ -246,6 +246,13 @@ async fn swap(
     mut query: Vec<(&'static str, String)>,
 ) -> Result<(), Failure> {
     let config = config.map(read_config).transpose()?;
+    if policy.contains('/') && !is_component_path(policy) {
+        let why = match std::path::Path::new(policy).is_file() {
+            true => "is no component, whose name ends in .wasm",
+            false => "is neither a component, whose name ends in .wasm, nor the name of a policy",
+        };
+        return Err(Failure::Usage(format!("{policy} {why}")));
+    }
     let body = if is_component_path(policy) {
         let bytes = read_component(policy)?;
         if let Some(config) = config.map(|config| config.to_string()) {

@@ -251,24 +251,25 @@ fn stream_options(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError
         Some(_) => return Err(ApiError::wrong_type(NAME, "an object")),
     };
     let mut options = StreamOptions::default();
+    // OpenAI's padding of chunks, which hides their lengths. This host adds none.
+    let mut obfuscation = false;
     for (key, value) in object {
-        let on = match value {
-            Value::Null => false,
-            Value::Bool(on) => on,
-            _ => return Err(ApiError::wrong_type(&format!("{NAME}.{key}"), "true or false")),
-        };
-        match key.as_str() {
-            "include_usage" => options.include_usage = on,
-            "continuous_usage_stats" => options.continuous_usage = on,
-            // OpenAI's padding of chunks, which hides their lengths. This host adds none.
-            "include_obfuscation" => {}
+        let option = match key.as_str() {
+            "include_usage" => &mut options.include_usage,
+            "continuous_usage_stats" => &mut options.continuous_usage,
+            "include_obfuscation" => &mut obfuscation,
             _ => {
                 let shown: String = key.chars().take(64).collect();
                 let message =
                     format!("unknown option `{shown}`; known: include_usage and continuous_usage_stats");
                 return Err(ApiError::invalid(NAME, message));
             }
-        }
+        };
+        *option = match value {
+            Value::Null => false,
+            Value::Bool(on) => on,
+            _ => return Err(ApiError::wrong_type(&format!("{NAME}.{key}"), "true or false")),
+        };
     }
     Ok(Some(options))
 }
@@ -325,7 +326,11 @@ mod tests {
         ] {
             assert_eq!(read(options).unwrap(), expected, "{options}");
         }
-        for (options, status) in [(r#"{"include_obfuscation": 1}"#, 400), (r#"{"obfuscation": true}"#, 422)] {
+        for (options, status) in [
+            (r#"{"include_obfuscation": 1}"#, 400),
+            (r#"{"obfuscation": true}"#, 422),
+            (r#"{"obfuscation": 1}"#, 422),
+        ] {
             assert_eq!(read(options).unwrap_err().status(), status, "{options}");
         }
     }

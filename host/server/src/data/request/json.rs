@@ -31,7 +31,7 @@ pub enum PromptField {
     Null,
     /// Text.
     Text(String),
-    /// Integers. Those out of range become `u32::MAX`, which is not a token of any model.
+    /// Integers.
     Tokens(Vec<u32>),
     /// Several texts.
     Texts(Vec<String>),
@@ -39,6 +39,8 @@ pub enum PromptField {
     TokenLists(Vec<Vec<u32>>),
     /// More prompts than a request may have.
     TooMany,
+    /// An integer that is no token of any model, and its index in its list.
+    NoToken(i64, usize),
     /// Anything else.
     Wrong,
 }
@@ -126,7 +128,17 @@ impl PromptField {
     /// fit.
     fn push(&mut self, item: Item) -> bool {
         match (&mut *self, item) {
-            (Self::Tokens(all), Item::Token(token)) => all.push(token),
+            (Self::Tokens(all), Item::Number(number)) => match u32::try_from(number) {
+                Ok(token) => all.push(token),
+                Err(_) => {
+                    *self = Self::NoToken(number, all.len());
+                    return false;
+                }
+            },
+            (Self::Tokens(_) | Self::TokenLists(_), Item::List(wrong @ Self::NoToken(..))) => {
+                *self = wrong;
+                return false;
+            }
             (Self::Tokens(none), Item::Text(text)) if none.is_empty() => *self = Self::Texts(vec![text]),
             (Self::Tokens(none), Item::List(Self::Tokens(list))) if none.is_empty() => {
                 *self = Self::TokenLists(vec![list]);
@@ -148,7 +160,7 @@ impl PromptField {
 /// A value inside a prompt.
 enum Item {
     Null,
-    Token(u32),
+    Number(i64),
     Text(String),
     List(PromptField),
     Wrong,
@@ -160,7 +172,7 @@ impl Item {
             Self::Null => PromptField::Null,
             Self::Text(text) => PromptField::Text(text),
             Self::List(list) => list,
-            Self::Token(_) | Self::Wrong => PromptField::Wrong,
+            Self::Number(_) | Self::Wrong => PromptField::Wrong,
         }
     }
 }
@@ -193,12 +205,12 @@ impl<'de> Visitor<'de> for Part {
         Ok(Item::Wrong)
     }
 
-    fn visit_u64<E>(self, id: u64) -> Result<Item, E> {
-        Ok(Item::Token(u32::try_from(id).unwrap_or(u32::MAX)))
+    fn visit_u64<E>(self, number: u64) -> Result<Item, E> {
+        Ok(i64::try_from(number).map_or(Item::Wrong, Item::Number))
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Item, E> {
-        Ok(Item::Token(u32::MAX))
+    fn visit_i64<E>(self, number: i64) -> Result<Item, E> {
+        Ok(Item::Number(number))
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Item, E> {
@@ -221,7 +233,8 @@ impl<'de> Visitor<'de> for Part {
             fits = all.push(item);
         }
         while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(if fits || all == PromptField::TooMany { Item::List(all) } else { Item::Wrong })
+        let said = fits || matches!(all, PromptField::TooMany | PromptField::NoToken(..));
+        Ok(if said { Item::List(all) } else { Item::Wrong })
     }
 }
 
@@ -303,13 +316,12 @@ mod tests {
     fn prompt_is_text_or_token_ids() {
         assert_eq!(prompt("\"a\\n\""), PromptField::Text("a\n".to_owned()));
         assert_eq!(prompt("[1, 2]"), PromptField::Tokens(vec![1, 2]));
-        assert_eq!(prompt("[-1, 99999999999]"), PromptField::Tokens(vec![u32::MAX, u32::MAX]));
+        assert_eq!(prompt("[1, -1, 99999999999]"), PromptField::NoToken(-1, 1));
+        assert_eq!(prompt("[99999999999]"), PromptField::NoToken(99_999_999_999, 0));
         assert_eq!(prompt("null"), PromptField::Null);
         assert_eq!(prompt("[\"a\", \"b\"]"), PromptField::Texts(vec!["a".to_owned(), "b".to_owned()]));
-        assert_eq!(
-            prompt("[[1, 2], [-3], []]"),
-            PromptField::TokenLists(vec![vec![1, 2], vec![u32::MAX], vec![]])
-        );
+        assert_eq!(prompt("[[1, 2], [3], []]"), PromptField::TokenLists(vec![vec![1, 2], vec![3], vec![]]));
+        assert_eq!(prompt("[[1, 2], [4, 5, -3], []]"), PromptField::NoToken(-3, 2));
         let wrong =
             ["3", "true", "{\"a\": [1]}", "[1.5, 2]", "[\"a\", 1]", "[[1], 2]", "[[1], [[2]]]", "[null, 1]"];
         for wrong in wrong {

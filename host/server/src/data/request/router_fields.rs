@@ -171,6 +171,7 @@ mod tests {
         for other in [json!({}), json!(false), json!(0)] {
             let error = one("guided_json", other).unwrap_err();
             assert_eq!((error.status().as_u16(), error.reason()), (422, "not_supported"));
+            assert!(error.message().ends_with("use `json` in `structured_outputs`"), "{}", error.message());
         }
     }
 

@@ -227,7 +227,11 @@ fn structured_outputs(mut object: Map<String, Value>) -> Result<Shape, ApiError>
             return Err(not_supported(&format!("{OUTPUTS}.{name}"), &given, &only.to_string()));
         }
     }
-    let mut given = object.into_iter().filter(|(_, value)| !value.is_null());
+    let mut given = object.into_iter().filter(|(_, value)| !value.is_null()).collect::<Vec<_>>().into_iter();
+    if let Some((other, _)) = given.as_slice().iter().find(|(way, _)| !WAYS.contains(&way.as_str())) {
+        let error = unknown_field(other, WAYS);
+        return Err(ApiError::invalid(OUTPUTS, error.message()).code("unknown_field"));
+    }
     let (Some((way, value)), None) = (given.next(), given.next()) else {
         let message = format!("give exactly one of {}", WAYS.join(", "));
         return Err(ApiError::invalid(OUTPUTS, message));
@@ -253,10 +257,7 @@ fn structured_outputs(mut object: Map<String, Value>) -> Result<Shape, ApiError>
         ("regex" | "grammar", _) => return Err(wrong("text")),
         ("choice", Value::Array(list)) => choice(list)?,
         ("choice", _) => return Err(wrong("a list of texts")),
-        (other, _) => {
-            let error = unknown_field(other, WAYS);
-            return Err(ApiError::invalid(OUTPUTS, error.message()).code("unknown_field"));
-        }
+        (other, _) => unreachable!("`{other}` is none of the ways"),
     };
     Ok(Shape::new(OUTPUTS, kind))
 }
@@ -386,6 +387,19 @@ mod tests {
         for all in [shape("a").or(shape("b")).or(shape("c")), shape("a").or(shape("b").or(shape("c")))] {
             let fields: Vec<&str> = all.alternatives().map(|shape| shape.field).collect();
             assert_eq!(fields, ["a", "b", "c"]);
+        }
+    }
+
+    #[test]
+    fn unknown_way_is_named_beside_a_known_one() {
+        for (outputs, part) in [
+            (json!({"regex": "a", "bogus": 1}), "unknown field `bogus`"),
+            (json!({"regx": "a"}), "did you mean `regex`?"),
+            (json!({"regex": "a", "choice": ["b"]}), "give exactly one of json, "),
+            (json!({"bogus": null}), "give exactly one of json, "),
+        ] {
+            let error = Shape::of_outputs(outputs.as_object().unwrap().clone()).unwrap_err();
+            assert!(error.message().contains(part), "{outputs}: {}", error.message());
         }
     }
 
