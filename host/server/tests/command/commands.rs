@@ -438,7 +438,7 @@ fn checked_settings_are_those_that_a_host_accepts() {
         (&["--model", "/nonexistent/model"], 2, "--model: /nonexistent/model"),
         (&["--device", "cuda:99"], 2, "--device"),
         (&["--kv-memory", "1"], 2, "--kv-memory"),
-        (&["--kv-memory", "20000GiB"], 2, "--kv-memory: 20480000 MiB are more than the "),
+        (&["--device", "cpu", "--kv-memory", "20000GiB"], 2, "--kv-memory: 20480000 MiB are more than the "),
         (&["--api-keys", "none.toml"], 2, "infer keys new TENANT --file none.toml"),
         (&["--max-seq-len", "9999999"], 2, "--max-seq-len"),
         (&["--host", "192.0.2.1"], 1, "--host: can't listen on 192.0.2.1:0"),
