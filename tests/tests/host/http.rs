@@ -59,14 +59,15 @@ async fn misbehaving_scheduler_is_reported_and_changes_no_stream() {
     let host = Host::start().await;
     let undisturbed = host.stream_all().await;
     for (fault, reason) in [("trap", "trap"), ("spin", "deadline"), ("unknown-id", "invalid-decision")] {
-        let before = host.scheduler_slot().await["faults"].as_u64().expect("a count");
+        let before = host.scheduler_slot().await["fallbacks"].as_u64().expect("a count");
         let config = format!(r#"{{"fault": "{fault}", "after": 100}}"#);
         let put = host.put_scheduler(&[("config", &config)]);
         let answer = put.body(FAULTY_SCHEDULER).send().await.expect("an answer");
         assert_eq!(answer.status(), 200, "{:?}", answer.text().await);
         assert_eq!(host.stream_all().await, undisturbed, "{fault}");
         let slot = host.scheduler_slot().await;
-        assert!(slot["faults"].as_u64().expect("a count") > before, "{slot}");
+        assert!(slot["fallbacks"].as_u64().expect("a count") > before, "{slot}");
+        assert_eq!(slot["faults"], 0, "its own: {slot}");
         assert_eq!(slot["last_fault"]["reason"], reason, "{slot}");
         assert_eq!(slot["last_fault"]["policy"], "faulty-scheduler", "{slot}");
         assert_ne!(slot["name"], "faulty-scheduler", "it was removed: {slot}");
@@ -83,7 +84,7 @@ async fn misbehaving_scheduler_is_reported_and_changes_no_stream() {
         assert!(faults.iter().any(|&(other, count)| other == reason && count > 0), "{reason}: {metrics}");
     }
     let sum: u64 = faults.iter().map(|(_, count)| count).sum();
-    assert_eq!(host.scheduler_slot().await["faults"], sum, "{metrics}");
+    assert_eq!(host.scheduler_slot().await["fallbacks"], sum, "{metrics}");
     for line in [
         "infer_policy_changes_total{kind=\"scheduler\",change=\"swap\"} 3\n",
         "infer_policy_changes_total{kind=\"scheduler\",change=\"fault\"} 3\n",

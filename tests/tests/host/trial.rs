@@ -89,8 +89,8 @@ async fn failing_canary_is_rolled_back_quarantined_and_can_be_replayed() {
     assert_eq!(host.stream_all().await, undisturbed);
     let slot = host.scheduler_slot().await;
     assert_eq!(
-        (&slot["name"], &slot["faults"]),
-        (&json!("continuous"), &json!(1)),
+        (&slot["name"], &slot["faults"], &slot["fallbacks"]),
+        (&json!("continuous"), &json!(0), &json!(1)),
         "one fault is enough: {slot}"
     );
     assert_eq!(slot["canary"]["state"], "rolled_back");
