@@ -262,7 +262,6 @@ impl<T: Traffic, W: Watch> Run<T, W> {
         if !background && self.begun.is_none() {
             let evicted_blocks = self.engine.snapshot(self.now).counters.evicted_blocks;
             self.begun = Some(Begun { at, steps: self.steps, evicted_blocks });
-            self.recorder.begin();
         }
         let prompt_tokens = u32::try_from(request.prompt.len()).expect("prompts are bounded");
         self.recorder.arrived(origin, begins.then_some(at));

@@ -94,9 +94,10 @@ impl Engine {
         let left = |rows: &SequenceColumns, at: usize| {
             let tokens = rows.prompt_tokens[at] + rows.generated_tokens[at];
             // One that generates computes its last token.
-            u64::from(
-                Some(tokens.saturating_sub(rows.computed_tokens[at])).filter(|left| *left > 1).unwrap_or(0),
-            )
+            match tokens.saturating_sub(rows.computed_tokens[at]) {
+                0 | 1 => 0,
+                left => u64::from(left),
+            }
         };
         let (running, waiting) = (&self.view.running, &self.view.waiting);
         let prefilling = (0..running.len()).map(|at| left(running, at));

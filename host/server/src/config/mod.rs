@@ -238,8 +238,8 @@ impl Config {
 
     /// Maximum tokens sampled per step on a GPU, those after draft tokens included.
     ///
-    /// Up to some hundred tokens a decode takes as long as reading the weights, so draft tokens are nearly free. With
-    /// more, they would compete with the tokens of other sequences.
+    /// By the ratio of a GPU's arithmetic to its bandwidth, a decode of up to some hundred tokens takes as long as reading
+    /// the weights, so draft tokens are nearly free. With more, they would compete with the tokens of other sequences.
     pub fn step_samples(&self) -> u32 {
         const NEARLY_FREE: u32 = 128;
         let drafting = self.max_batch_size * (1 + self.speculate);

@@ -38,9 +38,7 @@ pub(crate) struct Recorder {
     service: Service,
     slo: Slo,
     good: u64,
-    /// The report has begun: from here on, throughput counts the tokens of all requests.
-    begun: bool,
-    /// Prompt tokens of requests that have started since.
+    /// Prompt tokens of requests that have started since the report has begun.
     prompt: u64,
     /// When the first and the last of its single requests and conversations began.
     beginnings: Option<(Micros, Micros)>,
@@ -113,7 +111,6 @@ impl Recorder {
         Self {
             slo,
             good: 0,
-            begun: false,
             prompt: 0,
             beginnings: None,
             itl: histogram(),
@@ -139,9 +136,9 @@ impl Recorder {
         }
     }
 
-    /// The first request that is reported on arrives next.
-    pub fn begin(&mut self) {
-        self.begun = true;
+    /// From the first request that is reported on, throughput counts the tokens of all requests.
+    fn has_begun(&self) -> bool {
+        self.outcome.requests > 0
     }
 
     /// `began`: its time of arrival, unless it continues a conversation.
@@ -183,7 +180,7 @@ impl Recorder {
         let Origin { tenant, background } = start.origin;
         self.service.waits(tenant, -1);
         self.service.serve(tenant, f64::from(start.prefill));
-        if self.begun {
+        if self.has_begun() {
             self.prompt += u64::from(start.cached) + u64::from(start.prefill);
         }
         if background {
@@ -205,7 +202,7 @@ impl Recorder {
 
     pub fn token(&mut self, origin: Origin, gap: Option<Micros>) {
         self.service.serve(origin.tenant, OUTPUT_WEIGHT);
-        if !self.begun {
+        if !self.has_begun() {
             return;
         }
         let tenant = self.tenant(origin.tenant);

@@ -55,8 +55,6 @@ enum Due {
 struct Conversation {
     stream: usize,
     background: bool,
-    /// It has yet to ask.
-    begins: bool,
     /// Remaining turns, the next one first.
     asks: VecDeque<Ask>,
     /// History, turn by turn.
@@ -136,9 +134,8 @@ impl Generator {
     fn begin(&mut self, stream: usize, begin: Begin, background: bool, at: Micros) -> Arrival {
         let Begin { conversation, prefix, mut asks, .. } = begin;
         if let Some(id) = conversation {
-            self.conversations
-                .insert(id, Conversation { stream, background, begins: true, asks, turns: Vec::new() });
-            return self.turn(id, at);
+            self.conversations.insert(id, Conversation { stream, background, asks, turns: Vec::new() });
+            return Arrival { begins: true, ..self.turn(id, at) };
         }
         let ask = asks.pop_front().expect("it has one");
         let mut prompt = Vec::new();
@@ -159,10 +156,9 @@ impl Generator {
         let gone = outgrown(state.turns.iter().map(Vec::len), window);
         state.turns.drain(..gone);
         let (stream, prompt, background) = (state.stream, state.turns.concat(), state.background);
-        let begins = std::mem::replace(&mut state.begins, false);
         Arrival {
             background,
-            begins,
+            begins: false,
             ..self.request(stream, at, prompt, ask.output_tokens, Some(conversation))
         }
     }
