@@ -52,7 +52,7 @@ pub struct NewArgs {
     /// Name of the tenant: letters, digits, dots, dashes, underscores
     tenant: String,
     /// Share of the host relative to other tenants
-    #[arg(long, value_name = "NUMBER", value_parser = weight)]
+    #[arg(long, value_name = "NUMBER", value_parser = |text: &str| tenants::weight_of(text.parse().ok()))]
     weight: Option<f64>,
     /// Rate limit in tokens per minute, prompt and output together
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -108,12 +108,6 @@ fn new(args: &NewArgs) -> Result<(), Failure> {
         eprintln!("changed for all keys of {}: {}", args.tenant, changed.join(", "));
     }
     Ok(())
-}
-
-/// Parses a weight.
-fn weight(text: &str) -> Result<f64, String> {
-    let weight = text.parse().ok().filter(|weight| (0.001..=1_000.0).contains(weight));
-    weight.ok_or_else(|| "expected a number from 0.001 to 1000".to_owned())
 }
 
 /// A file of tenants with another key.

@@ -104,9 +104,7 @@ fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
         match field.key.replace('_', "-").as_str() {
             "keys" => grant.keys = digests(document, &field)?,
             "weight" => {
-                let weight = field.number().filter(|w| (0.001..=1_000.0).contains(w));
-                let weight =
-                    weight.ok_or_else(|| wrong("expected a number from 0.001 to 1000".to_owned()))?;
+                let weight = weight_of(field.number()).map_err(wrong)?;
                 grant.terms.weight_permille = (weight * 1_000.0).round() as u32;
             }
             "tokens-per-minute" => grant.terms.rate_per_minute = whole(&field, 1, u32::MAX).map_err(wrong)?,
@@ -139,6 +137,12 @@ where
 {
     let value = field.integer().and_then(|n| T::try_from(n).ok()).filter(|n| (min..=max).contains(n));
     value.ok_or_else(|| format!("expected a whole number from {min} to {max}"))
+}
+
+/// A weight, if it is in range.
+pub fn weight_of(number: Option<f64>) -> Result<f64, String> {
+    let weight = number.filter(|weight| (0.001..=1_000.0).contains(weight));
+    weight.ok_or_else(|| "expected a number from 0.001 to 1000".to_owned())
 }
 
 #[cfg(test)]

@@ -10,6 +10,6 @@ mod key;
 mod usage;
 
 pub use book::{Tenant, Tenants};
-pub use file::{Grant, MAX_KEYS, MAX_TENANTS, check_name, grants, read};
+pub use file::{Grant, MAX_KEYS, MAX_TENANTS, check_name, grants, read, weight_of};
 pub use key::{KeyDigest, check_strength, fresh};
 pub use usage::{Usage, UsageSnapshot};
