@@ -52,7 +52,7 @@ impl Default for Inputs {
 }
 
 impl Inputs {
-    /// Storage format.
+    /// Storage format, never [`Format::Int4`].
     pub fn format(&self) -> Format {
         self.format
     }
@@ -85,7 +85,7 @@ impl Inputs {
                         f32::from_bits(word >> (i % 2 * 16) << 16)
                     }
                 },
-                Format::Int8 => {
+                Format::Int8 | Format::Int4 => {
                     let word = words[i / GROUP * group_words(self.layout) + i % GROUP / 4];
                     let integer = (word >> (i % 4 * 8)) as u8 as i8;
                     f32::from(integer) * self.scales[scale(self.layout, self.groups(), row, i / GROUP)]
@@ -120,6 +120,7 @@ impl Inputs {
 
     /// Changes the shape. The content is then arbitrary until each row is written.
     pub(crate) fn reshape(&mut self, isa: Isa, format: Format, rows: usize, width: usize) -> Writer {
+        let format = format.inputs();
         (self.format, self.layout, self.rows, self.width) = (format, isa.layout(), rows, width);
         // Tiles are whole. Rows beyond the last are multiplied too, and the results ignored.
         let places = match self.layout {
@@ -159,7 +160,7 @@ fn stride(format: Format, layout: Layout, width: usize) -> usize {
         (Format::Bf16, Layout::Wide) => width.next_multiple_of(2),
         (Format::Bf16, Layout::Pairs) => width.div_ceil(2),
         (Format::Bf16, Layout::Tiles) => width.div_ceil(GROUP) * BF16_WORDS,
-        (Format::Int8, _) => width.div_ceil(GROUP) * INT8_WORDS,
+        (Format::Int8 | Format::Int4, _) => width.div_ceil(GROUP) * INT8_WORDS,
     }
 }
 
@@ -172,6 +173,12 @@ fn start(format: Format, layout: Layout, width: usize, row: usize) -> usize {
         (Format::Int8, Layout::Tiles) => row / TILE_ROWS * TILE_ROWS * stride + row % TILE_ROWS * INT8_WORDS,
         _ => row * stride,
     }
+}
+
+/// The sum of a group's numbers, of its offset and its scale.
+#[inline(always)]
+pub(crate) fn sum_of_group(offset: i32, scale: f32) -> f32 {
+    -(offset >> 7) as f32 * scale
 }
 
 /// Words from one group of 8-bit integers of a row to the next.
@@ -273,7 +280,7 @@ impl Writer {
                         }
                     }
                 }
-                Format::Int8 => {
+                Format::Int8 | Format::Int4 => {
                     let group = start / GROUP;
                     let at = scale(self.layout, self.width.div_ceil(GROUP), row, group);
                     let mut padded = [0.0; GROUP];

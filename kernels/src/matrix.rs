@@ -6,6 +6,10 @@
 //! are `round(w / scale) + 128`, with an f16 scale per 32 inputs of an output, as in GGUF's Q8_0, whose numbers pass through
 //! unchanged. A group's scales precede its integers.
 //!
+//! 4-bit integers are `n` of `scale * n + base`, both f16 per 32 inputs of an output, which covers GGUF's Q4_0, Q4_1 and Q4_K.
+//! Scales come first, then bases, then integers: the low halves of a word's bytes are four inputs, the high halves the next
+//! four. They are multiplied by the same inputs as 8-bit integers.
+//!
 //! The matrix of a gated feed-forward layer has 32 columns of the gate next to the same 32 of the other half, so that both
 //! are in registers at the same time.
 
@@ -30,23 +34,45 @@ pub enum Format {
     Bf16,
     /// 8-bit integers with an f16 scale per 32; inputs are rounded likewise (f32 scale), sums are f32.
     Int8,
+    /// 4-bit integers with an f16 scale and an f16 base per 32; inputs are those of [`Format::Int8`].
+    Int4,
 }
 
 impl Format {
+    /// The format of the inputs of a product.
+    pub fn inputs(self) -> Self {
+        if self == Self::Int4 { Self::Int8 } else { self }
+    }
+
     /// Adjacent inputs of a column.
     pub(crate) fn step(self) -> usize {
         match self {
             Self::F32 => 1,
             Self::Bf16 => 2,
-            Self::Int8 => GROUP,
+            Self::Int8 | Self::Int4 => GROUP,
         }
     }
 
     /// Bytes of one column's step.
     pub(crate) fn step_bytes(self) -> usize {
+        2 * self.units() + 4 * self.words()
+    }
+
+    /// Scales and bases of one column's step.
+    pub(crate) fn units(self) -> usize {
         match self {
-            Self::F32 | Self::Bf16 => 4,
-            Self::Int8 => GROUP + 2,
+            Self::F32 | Self::Bf16 => 0,
+            Self::Int8 => 1,
+            Self::Int4 => 2,
+        }
+    }
+
+    /// Words of one column's step, beside its units.
+    pub(crate) fn words(self) -> usize {
+        match self {
+            Self::F32 | Self::Bf16 => 1,
+            Self::Int8 => GROUP / 4,
+            Self::Int4 => GROUP / 8,
         }
     }
 }
@@ -129,6 +155,15 @@ impl Matrix {
                     for (i, out) in out.iter_mut().enumerate() {
                         let byte = step[2 * width + i / 4 * 4 * width + 4 * column + i % 4];
                         *out = (f32::from(byte) - 128.0) * unit * scale;
+                    }
+                }
+                Format::Int4 => {
+                    let [unit, base] =
+                        [0, 2 * width].map(|units| f16::from_bits(number(step, units + 2 * column)).to_f32());
+                    for (i, out) in out.iter_mut().enumerate() {
+                        let byte = step[4 * width + i / 8 * 4 * width + 4 * column + i % 4];
+                        let integer = byte >> (i % 8 / 4 * 4) & 15;
+                        *out = (f32::from(integer) * unit + base) * scale;
                     }
                 }
             }

@@ -8,12 +8,10 @@ use half::f16;
 
 use crate::cpu::{Cpu, Shared};
 use crate::element::nearest_bf16;
+use crate::group4::Group4;
 use crate::matrix::{Format, GROUP, Matrix, PANEL, Shape, largest_and_poison};
 use crate::memory::{Arena, OutOfMemory};
 use crate::simd::{Isa, LANES, Simd, on_isa};
-
-/// Words of an 8-bit group.
-const GROUP_WORDS: usize = GROUP / 4;
 
 /// Packs matrices into memory with huge pages, on several threads.
 pub struct Packer {
@@ -45,7 +43,7 @@ impl Packer {
         inputs: usize,
         row: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<Matrix, OutOfMemory> {
-        self.pack(Shape { format, outputs, inputs, gated: false }, row)
+        self.numbers(Shape { format, outputs, inputs, gated: false }, row)
     }
 
     /// Packs the matrix of a gated layer, for `Cpu::gated`: rows `0..width` are the gate's, the next `width` rows the other
@@ -63,10 +61,72 @@ impl Packer {
         inputs: usize,
         row: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<Matrix, OutOfMemory> {
-        self.pack(Shape { format, outputs: 2 * width, inputs, gated: true }, row)
+        self.numbers(Shape { format, outputs: 2 * width, inputs, gated: true }, row)
     }
 
-    fn pack(&mut self, shape: Shape, row: impl Fn(usize, &mut [f32]) + Sync) -> Result<Matrix, OutOfMemory> {
+    /// As [`Packer::matrix`], in [`Format::Int4`], of rows that are such groups already.
+    ///
+    /// # Errors
+    /// As [`Packer::matrix`].
+    ///
+    /// # Panics
+    /// As [`Packer::matrix`].
+    pub fn matrix_of_groups(
+        &mut self,
+        outputs: usize,
+        inputs: usize,
+        row: impl Fn(usize, &mut [Group4]) + Sync,
+    ) -> Result<Matrix, OutOfMemory> {
+        self.groups(Shape { format: Format::Int4, outputs, inputs, gated: false }, row)
+    }
+
+    /// As [`Packer::gated`], in [`Format::Int4`], of rows that are such groups already.
+    ///
+    /// # Errors
+    /// As [`Packer::matrix`].
+    ///
+    /// # Panics
+    /// As [`Packer::matrix`].
+    pub fn gated_of_groups(
+        &mut self,
+        width: usize,
+        inputs: usize,
+        row: impl Fn(usize, &mut [Group4]) + Sync,
+    ) -> Result<Matrix, OutOfMemory> {
+        self.groups(Shape { format: Format::Int4, outputs: 2 * width, inputs, gated: true }, row)
+    }
+
+    fn numbers(
+        &mut self,
+        shape: Shape,
+        row: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Result<Matrix, OutOfMemory> {
+        let isa = self.cpu.isa();
+        let padded = vec![0.0; shape.steps() * shape.format.step()];
+        self.pack(shape, padded, |index, numbers, lane| {
+            row(index, &mut numbers[..shape.inputs]);
+            lane.round(isa, shape.format, numbers);
+        })
+    }
+
+    fn groups(
+        &mut self,
+        shape: Shape,
+        row: impl Fn(usize, &mut [Group4]) + Sync,
+    ) -> Result<Matrix, OutOfMemory> {
+        self.pack(shape, vec![Group4::default(); shape.steps()], |index, groups, lane| {
+            row(index, groups);
+            lane.hold(groups);
+        })
+    }
+
+    /// `row(i, buffer, lane)` puts row `i` into a lane. Each panel has a copy of the buffer.
+    fn pack<T: Clone + Sync>(
+        &mut self,
+        shape: Shape,
+        buffer: Vec<T>,
+        row: impl Fn(usize, &mut [T], Lane<'_>) + Sync,
+    ) -> Result<Matrix, OutOfMemory> {
         assert!(shape.inputs > 0, "a matrix needs columns");
         let bytes = shape.columns().checked_mul(shape.steps() * shape.format.step_bytes());
         let mut data = self.arena.numbers::<u8>(bytes.unwrap_or(usize::MAX))?;
@@ -77,16 +137,13 @@ impl Packer {
             let bytes = shape.panel_bytes(width);
             // SAFETY: the panel's bytes lie in the data, and each panel is written by one item.
             let out = unsafe { std::slice::from_raw_parts_mut(target.get().add(start), bytes) };
-            let mut numbers = vec![0.0; shape.steps() * shape.format.step()];
+            let mut buffer = buffer.clone();
             let mut rows = Rounded::new(shape);
             for first in (0..width).step_by(LANES) {
                 for lane in 0..LANES {
                     match shape.row_of(panel * PANEL + first + lane) {
-                        Some(index) => {
-                            row(index, &mut numbers[..shape.inputs]);
-                            rows.round(isa, lane, &numbers);
-                        }
-                        None => rows.clear(lane),
+                        Some(index) => row(index, &mut buffer, rows.lane(lane)),
+                        None => rows.lane(lane).clear(),
                     }
                 }
                 rows.deal(isa, Place { out, width, first });
@@ -103,8 +160,14 @@ struct Rounded {
     /// power of two, or all rows would compete for the same sets of the L1 cache.
     stride: usize,
     words: Vec<u32>,
-    /// Per row and step (int8).
-    scales: [Vec<f16>; LANES],
+    /// Per row and step: scales, and bases.
+    units: [Vec<f16>; LANES],
+}
+
+/// One of the sixteen rows.
+struct Lane<'a> {
+    words: &'a mut [u32],
+    units: &'a mut [f16],
 }
 
 /// The destination of sixteen columns: a panel of `width` columns, and the first column.
@@ -116,28 +179,14 @@ struct Place<'a> {
 
 impl Rounded {
     fn new(shape: Shape) -> Self {
-        let quantized = shape.format == Format::Int8;
-        let stride = shape.steps() * if quantized { GROUP_WORDS } else { 1 } + LANES;
-        let scales = vec![f16::ZERO; if quantized { shape.steps() } else { 0 }];
-        Self {
-            format: shape.format,
-            stride,
-            words: vec![0; LANES * stride],
-            scales: std::array::from_fn(|_| scales.clone()),
-        }
+        let (steps, format) = (shape.steps(), shape.format);
+        let stride = steps * format.words() + LANES;
+        let units = vec![f16::ZERO; steps * format.units()];
+        Self { format, stride, words: vec![0; LANES * stride], units: std::array::from_fn(|_| units.clone()) }
     }
 
-    /// Rounds a row, padded to whole steps.
-    fn round(&mut self, isa: Isa, lane: usize, numbers: &[f32]) {
-        let words = &mut self.words[lane * self.stride..][..self.stride];
-        let (format, scales) = (self.format, self.scales[lane].as_mut_slice());
-        on_isa!(isa, round(format: Format, numbers: &[f32], words: &mut [u32], scales: &mut [f16]));
-    }
-
-    /// Clears a column of padding.
-    fn clear(&mut self, lane: usize) {
-        self.words[lane * self.stride..][..self.stride].fill(0);
-        self.scales[lane].fill(f16::ZERO);
+    fn lane(&mut self, lane: usize) -> Lane<'_> {
+        Lane { words: &mut self.words[lane * self.stride..][..self.stride], units: &mut self.units[lane] }
     }
 
     fn deal(&self, isa: Isa, place: Place<'_>) {
@@ -146,15 +195,42 @@ impl Rounded {
     }
 }
 
+impl Lane<'_> {
+    /// Rounds a row, padded to whole steps.
+    fn round(self, isa: Isa, format: Format, numbers: &[f32]) {
+        let lane = self;
+        on_isa!(isa, round(format: Format, numbers: &[f32], lane: Lane<'_>));
+    }
+
+    /// Takes groups as they are.
+    #[inline(always)]
+    fn hold(self, groups: &[Group4]) {
+        let words = self.words.as_chunks_mut::<{ GROUP / 8 }>().0.iter_mut();
+        for ((words, units), group) in words.zip(self.units.as_chunks_mut::<2>().0).zip(groups) {
+            *units = [group.scale, group.base];
+            for (word, [a, b]) in words.iter_mut().zip(group.integers.as_chunks::<4>().0.as_chunks::<2>().0) {
+                *word = u32::from_ne_bytes(*a) | u32::from_ne_bytes(*b) << 4;
+            }
+        }
+    }
+
+    /// Makes the row a column of padding.
+    fn clear(self) {
+        self.words.fill(0);
+        self.units.fill(f16::ZERO);
+    }
+}
+
 #[inline(always)]
-fn round<S: Simd>(_: S, format: Format, numbers: &[f32], words: &mut [u32], scales: &mut [f16]) {
+fn round<S: Simd>(_: S, format: Format, numbers: &[f32], lane: Lane<'_>) {
+    let Lane { words, units } = lane;
     match format {
         Format::F32 => words.iter_mut().zip(numbers).for_each(|(word, x)| *word = x.to_bits()),
         Format::Bf16 => words.iter_mut().zip(numbers.as_chunks::<2>().0).for_each(|(word, [even, odd])| {
             *word = pair(nearest_bf16(*even), nearest_bf16(*odd));
         }),
         Format::Int8 => {
-            let groups = words.as_chunks_mut::<GROUP_WORDS>().0.iter_mut().zip(scales);
+            let groups = words.as_chunks_mut::<{ GROUP / 4 }>().0.iter_mut().zip(units);
             for ((words, scale), numbers) in groups.zip(numbers.as_chunks::<GROUP>().0) {
                 *scale = scale_of(numbers);
                 let inverse = if *scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
@@ -167,6 +243,12 @@ fn round<S: Simd>(_: S, format: Format, numbers: &[f32], words: &mut [u32], scal
                 for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
                     *word = u32::from_ne_bytes(*bytes);
                 }
+            }
+        }
+        Format::Int4 => {
+            let words = words.chunks_exact_mut(GROUP / 8).zip(units.chunks_exact_mut(2));
+            for ((words, units), numbers) in words.zip(numbers.as_chunks::<GROUP>().0) {
+                Lane { words, units }.hold(&[Group4::nearest(numbers)]);
             }
         }
     }
@@ -182,20 +264,22 @@ fn pair(even: u16, odd: u16) -> u32 {
 #[inline(always)]
 fn deal<S: Simd>(simd: S, rows: &Rounded, place: Place<'_>) {
     let Place { out, width, first } = place;
-    // A step's scales, if any, then its words, with the rows' next to each other.
-    let (scales, of_step) = match rows.format {
-        Format::F32 | Format::Bf16 => (0, 1),
-        Format::Int8 => (2 * width, GROUP_WORDS),
-    };
-    let steps = out.len() / (width * rows.format.step_bytes());
-    if scales > 0 {
-        for (step, out) in out.chunks_exact_mut(width * rows.format.step_bytes()).enumerate() {
-            for (to, from) in out[..scales].as_chunks_mut::<2>().0[first..].iter_mut().zip(&rows.scales) {
-                *to = from[step].to_ne_bytes();
+    // A step's scales and bases, if any, then its words, with the rows' next to each other.
+    let (units, of_step) = (rows.format.units(), rows.format.words());
+    let step_bytes = width * rows.format.step_bytes();
+    let steps = out.len() / step_bytes;
+    if units > 0 {
+        for (step, out) in out.chunks_exact_mut(step_bytes).enumerate() {
+            for unit in 0..units {
+                let out = out[2 * unit * width..].as_chunks_mut::<2>().0[first..].iter_mut();
+                for (to, from) in out.zip(&rows.units) {
+                    *to = from[step * units + unit].to_ne_bytes();
+                }
             }
         }
     }
-    let (mut to, mut of_step_left) = (scales + 4 * first, of_step);
+    let before = 2 * units * width;
+    let (mut to, mut of_step_left) = (before + 4 * first, of_step);
     for at in (0..steps * of_step).step_by(LANES) {
         let mut tile = [simd.splat_word(0); LANES];
         for (lane, tile) in tile.iter_mut().enumerate() {
@@ -210,7 +294,7 @@ fn deal<S: Simd>(simd: S, rows: &Rounded, place: Place<'_>) {
             to += 4 * width;
             of_step_left -= 1;
             if of_step_left == 0 {
-                (to, of_step_left) = (to + scales, of_step);
+                (to, of_step_left) = (to + before, of_step);
             }
         }
     }
@@ -245,7 +329,7 @@ mod tests {
             let cpu = Cpu::with_isa(isa, 2).unwrap();
             let mut packer = Packer { cpu, arena: Arena::default() };
             for (format, outputs, inputs) in
-                [Format::F32, Format::Bf16, Format::Int8].into_iter().flat_map(|format| {
+                [Format::F32, Format::Bf16, Format::Int8, Format::Int4].into_iter().flat_map(|format| {
                     [(1, 1), (16, 32), (70, 33), (130, 100), (256, 64)].map(|(n, k)| (format, n, k))
                 })
             {
@@ -264,14 +348,48 @@ mod tests {
                     matrix.unpack_row(row, 1.0, &mut got);
                     for (i, got) in got.iter().enumerate() {
                         let (want, group) = (number(row, i), i / GROUP * GROUP);
-                        let largest = (group..inputs.min(group + GROUP))
-                            .fold(0.0_f32, |largest, i| largest.max(number(row, i).abs()));
+                        let numbers = (group..inputs.min(group + GROUP)).map(|i| number(row, i));
+                        let largest = numbers.fold(0.0_f32, |largest, x| largest.max(x.abs()));
                         let right = match format {
                             Format::F32 => *got == want,
                             Format::Bf16 => *got == bf16::from_f32(want).to_f32(),
                             Format::Int8 => (got - want).abs() <= 0.51 * largest / 127.0,
+                            Format::Int4 => (got - want).abs() <= 2.0 * largest / 15.0,
                         };
                         assert!(right, "{isa:?}, {format:?}, row {row} of {outputs}, {i}: {got}, not {want}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_groups_stay_as_they_are_on_every_instruction_set() {
+        for isa in Isa::available() {
+            let mut packer = Packer { cpu: Cpu::with_isa(isa, 2).unwrap(), arena: Arena::default() };
+            for (outputs, inputs) in [(16, 32), (70, 96), (130, 45_usize)] {
+                let group = |row: usize, group: usize| Group4 {
+                    scale: f16::from_f32((1 + row) as f32 / 64.0),
+                    base: f16::from_f32(group as f32 - row as f32 / 16.0),
+                    integers: std::array::from_fn(|i| ((row * 7 + group * 3 + i * 5) % 16) as u8),
+                };
+                let fill = |row: usize, out: &mut [Group4]| {
+                    assert_eq!(out.len(), inputs.div_ceil(GROUP));
+                    out.iter_mut().enumerate().for_each(|(i, out)| *out = group(row, i));
+                };
+                let matrices = [
+                    packer.matrix_of_groups(outputs, inputs, fill).unwrap(),
+                    packer.gated_of_groups(outputs / 2, inputs, fill).unwrap(),
+                ];
+                let mut got = vec![f32::NAN; inputs];
+                for (matrix, row) in
+                    matrices.iter().flat_map(|matrix| (0..outputs).map(move |row| (matrix, row)))
+                {
+                    matrix.unpack_row(row, 1.0, &mut got);
+                    for (i, got) in got.iter().enumerate() {
+                        let Group4 { scale, base, integers } = group(row, i / GROUP);
+                        let want = f32::from(integers[i % GROUP]) * scale.to_f32() + base.to_f32();
+                        assert_eq!(*got, want, "{isa:?}, row {row} of {outputs}, {i} of {inputs}");
                     }
                 }
             }

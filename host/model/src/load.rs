@@ -11,20 +11,23 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Whether the device computes in f16, as GPUs do. Otherwise f16 checkpoints become f32, since bf16 would drop three bits.
     pub knows_f16: bool,
-    /// Whether weight matrices become 8-bit integers.
+    /// Whether weight matrices become integers.
     pub quantize: Quantize,
 }
 
-/// Whether weight matrices become 8-bit integers, with a scale per 32 inputs of an output.
+/// Whether weight matrices become integers, with a scale per 32 inputs of an output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
-    /// If the file stores them in 8 bits or fewer and no type is requested.
+    /// If the file stores them in 8 bits or fewer and no type is requested: Q4_0, Q4_1 and Q4_K as 4-bit integers, all others
+    /// as 8-bit integers.
     #[default]
     Auto,
     /// Never.
     Off,
-    /// Always. Q8_0 blocks keep their bits.
+    /// All as 8-bit integers. Q8_0 blocks keep their bits.
     Q8,
+    /// As 4-bit integers; embedding and head as 8-bit integers, unless they are stored in 4 bits.
+    Q4,
 }
 
 /// Storage type of weight matrices in memory.
@@ -38,6 +41,8 @@ pub enum WeightType {
     F16,
     /// 8-bit integers in groups of 32.
     Q8,
+    /// 4-bit integers in groups of 32, at least some of them; the others are 8-bit integers.
+    Q4,
 }
 
 impl fmt::Display for WeightType {
@@ -47,6 +52,7 @@ impl fmt::Display for WeightType {
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
             Self::Q8 => "q8",
+            Self::Q4 => "q4",
         })
     }
 }

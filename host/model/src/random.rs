@@ -8,7 +8,7 @@ use infer_kernels::{Format, Matrix, Packer};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::model::Model;
-use crate::weights::{LayerWeights, Linear, Weights, expect_memory};
+use crate::weights::{LayerWeights, Linear, Weights, expect_memory, size};
 use crate::{DType, WeightType};
 
 impl Model {
@@ -18,23 +18,25 @@ impl Model {
     /// # Errors
     /// If memory runs out or threads can't be started.
     pub fn random(config: ModelConfig, weight_type: WeightType, seed: u64) -> Result<Self, ModelError> {
-        let (format, dtype) = match weight_type {
-            WeightType::F32 => (Format::F32, DType::F32),
-            WeightType::Bf16 => (Format::Bf16, DType::Bf16),
-            WeightType::F16 => (Format::F32, DType::F16),
-            WeightType::Q8 => (Format::Int8, DType::Bf16),
+        // As loading a checkpoint with such weights stores them: layers, embedding and head.
+        let (format, ends, dtype) = match weight_type {
+            WeightType::F32 => (Format::F32, Format::F32, DType::F32),
+            WeightType::Bf16 => (Format::Bf16, Format::Bf16, DType::Bf16),
+            WeightType::F16 => (Format::F32, Format::F32, DType::F16),
+            WeightType::Q8 => (Format::Int8, Format::Int8, DType::Bf16),
+            WeightType::Q4 => (Format::Int4, Format::Int8, DType::Bf16),
         };
-        let matrices = config.layers.len().saturating_mul(config.layer_weights());
-        let ends =
-            config.vocab.saturating_mul(if config.tied_head { config.hidden } else { 2 * config.hidden });
-        expect_memory(matrices.saturating_add(ends) as u64, format)?;
-        let weights = Arc::new(Weights::random(&config, format, seed)?);
+        let layers = size([config.layers.len(), config.layer_weights()], format);
+        let width = if config.tied_head { config.hidden } else { 2 * config.hidden };
+        expect_memory(layers.saturating_add(size([config.vocab, width], ends)))?;
+        let weights = Arc::new(Weights::random(&config, [format, ends], seed)?);
         Ok(Self { config, dtype, weight_type, weights })
     }
 }
 
 impl Weights {
-    fn random(config: &ModelConfig, format: Format, seed: u64) -> Result<Self, ModelError> {
+    /// Layers are in the first format, embedding and head in the second.
+    fn random(config: &ModelConfig, [format, ends]: [Format; 2], seed: u64) -> Result<Self, ModelError> {
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let packer = Packer::new(threads)
             .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
@@ -59,6 +61,7 @@ impl Weights {
                 mlp_output_norm: config.output_norms.then(|| ones(hidden)),
             });
         }
+        source.format = ends;
         let head = match config.tied_head {
             true => None,
             false => Some(source.matrix(config.vocab, hidden, false)?),
@@ -70,6 +73,7 @@ impl Weights {
 
 struct Random {
     packer: Packer,
+    /// Format of the next matrix.
     format: Format,
     /// Seed of the next matrix.
     seed: u64,

@@ -426,7 +426,7 @@ fn models_larger_than_memory_are_refused_before_allocation() {
     let small = parse(llama_config(), json!({"head_dim": 128, "max_position_embeddings": u32::MAX}));
     let small = small.expect("sound");
     let vast = ModelConfig { vocab: 1 << 40, ..small.clone() };
-    for weights in [WeightType::F32, WeightType::Bf16, WeightType::Q8] {
+    for weights in [WeightType::F32, WeightType::Bf16, WeightType::Q8, WeightType::Q4] {
         let error = Model::random(vast.clone(), weights, 1).err().expect("64 TiB");
         assert!(error.message.starts_with("the weights don't fit: they take "), "{error}");
         assert!(error.message.contains(" MiB are available"), "{error}");

@@ -1,4 +1,4 @@
-//! Weights as 8-bit integers: the error of the logits is bounded, and blocks of Q8_0 lose nothing.
+//! Weights as integers: the error of the logits is bounded, and blocks of Q8_0 and of 4 bits lose nothing.
 
 mod common;
 #[path = "common/gguf.rs"]
@@ -18,6 +18,9 @@ use serde_json::Value;
 const BOUND: f64 = 8e-2;
 /// Maximum mean error.
 const MEAN_BOUND: f64 = 4e-2;
+/// The same with weights of 4 bits, which random weights suffer from far more than trained ones.
+const BOUND_OF_4: f64 = 0.7;
+const MEAN_BOUND_OF_4: f64 = 0.3;
 
 fn load(source: &Source<'_>, dtype: Option<DType>, quantize: Quantize) -> Model {
     let options = LoadOptions { dtype, quantize, ..LoadOptions::default() };
@@ -70,26 +73,68 @@ fn logits(model: &Model, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
     all
 }
 
-#[test]
-fn eight_bit_weights_stay_within_the_stated_bound_of_the_reference() {
+/// Compares all golden checkpoints, quantized, with their reference. The likeliest token stays the same where its margin is
+/// above `far`.
+fn compare_with_reference(quantize: Quantize, kind: WeightType, [bound, mean_bound]: [f64; 2], far: f64) {
     for name in ["llama-bf16", "qwen2-bf16", "qwen3-bf16", "gemma3-bf16", "mistral-bf16", "llama-f32"] {
-        let model = load(&Source::Directory(golden(name)), None, Quantize::Q8);
-        assert_eq!(model.weight_type, WeightType::Q8);
+        let model = load(&Source::Directory(golden(name)), None, quantize);
+        assert_eq!(model.weight_type, kind);
         let expected = expected(name);
         let prompts: Vec<Vec<u32>> = expected.iter().map(|(ids, ..)| ids.clone()).collect();
         let (mut sum, mut worst) = (0.0, 0.0_f64);
         for (got, (_, want, margin)) in logits(&model, &prompts).iter().zip(&expected) {
             let error = distance(got, want);
             (sum, worst) = (sum + error, worst.max(error));
-            // Far from ties the likeliest token stays the same.
-            if *margin > 1.5 {
+            if *margin > far {
                 assert_eq!(largest(got), largest(want), "{name}: margin {margin}");
             }
         }
         let mean = sum / expected.len() as f64;
         println!("{name}: worst {worst:.3}, mean {mean:.3}");
-        assert!(worst < BOUND && mean < MEAN_BOUND, "{name}: worst {worst:.3}, mean {mean:.3}");
-        assert!(worst > 1e-3, "{name}: these weights are not 8-bit integers");
+        assert!(worst < bound && mean < mean_bound, "{name}: worst {worst:.3}, mean {mean:.3}");
+        assert!(worst > 1e-3, "{name}: these weights are not integers");
+    }
+}
+
+#[test]
+fn eight_bit_weights_stay_within_the_stated_bound_of_the_reference() {
+    compare_with_reference(Quantize::Q8, WeightType::Q8, [BOUND, MEAN_BOUND], 1.5);
+}
+
+#[test]
+fn four_bit_weights_stay_within_the_stated_bound_of_the_reference() {
+    compare_with_reference(Quantize::Q4, WeightType::Q4, [BOUND_OF_4, MEAN_BOUND_OF_4], 4.0);
+}
+
+/// What differs from widened blocks is the rounding of inputs; as 8-bit integers they would be rounded, too. Rows of 128 numbers are no blocks of Q4_K, so that only one
+/// matrix of a layer has 4 bits then.
+#[test]
+fn blocks_of_4_bits_are_held_as_they_are() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (name, kind) in [
+        ("llama-bf16", GgmlDType::Q4_0),
+        ("llama-bf16", GgmlDType::Q4_1),
+        ("llama-bf16", GgmlDType::Q4K),
+        ("qwen3-bf16", GgmlDType::Q4_0),
+        ("gemma3-bf16", GgmlDType::Q4_1),
+    ] {
+        let source = Source::gguf(&convert::convert(name, kind, directory.path())).expect("sound");
+        let quantized = load(&source, None, Quantize::Auto);
+        assert_eq!(quantized.weight_type, WeightType::Q4, "{name}, {kind:?}");
+        let eight = load(&source, None, Quantize::Q8);
+        assert_eq!(eight.weight_type, WeightType::Q8);
+        assert!(quantized.weight_bytes() < eight.weight_bytes(), "{name}, {kind:?}");
+        let plain = load(&source, Some(DType::F32), Quantize::Auto);
+        assert_eq!(plain.weight_type, WeightType::F32);
+        let prompts: Vec<Vec<u32>> = expected(name).into_iter().map(|(ids, ..)| ids).take(40).collect();
+        let [quantized, plain, eight] = [quantized, plain, eight].map(|model| logits(&model, &prompts));
+        let (mut worst, mut of_eight) = (0.0_f64, 0.0_f64);
+        for ((got, want), eight) in quantized.iter().zip(&plain).zip(&eight) {
+            worst = worst.max(distance(got, want));
+            of_eight = of_eight.max(distance(eight, want));
+        }
+        println!("{name}, {kind:?}: worst {worst:.4}; 8 bits {of_eight:.4}");
+        assert!(worst < BOUND && worst < of_eight, "{name}, {kind:?}: {worst:.4}; 8 bits {of_eight:.4}");
     }
 }
 

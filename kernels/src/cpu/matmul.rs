@@ -107,7 +107,7 @@ impl Cpu {
     fn product(&self, x: &Inputs, w: &Matrix, halves: usize, then: &(impl Fn(SumRow<'_>) + Sync)) {
         let shape = w.shape();
         assert_eq!(x.width(), shape.inputs, "input rows must have {} numbers", shape.inputs);
-        assert_eq!(x.format(), shape.format, "inputs must be in the format of the weights");
+        assert_eq!(x.format(), shape.format.inputs(), "inputs must be in the format of the weights");
         assert!(x.suit(self.isa), "inputs must be laid out for the same instruction set");
         if x.rows() == 0 {
             return;

@@ -3,8 +3,8 @@
 //! shapes don't change bits.
 
 use super::matmul::ACROSS;
-use crate::inputs::View;
-use crate::matrix::{Format, GROUP};
+use crate::inputs::{View, sum_of_group};
+use crate::matrix::Format;
 use crate::simd::{LANES, Simd, vectors};
 
 /// Operands of a tile.
@@ -133,46 +133,71 @@ impl Tile {
         }
     }
 
-    /// Multiplies `R` rows of int8 groups.
+    /// Multiplies `R` rows of int8 groups, or of `INT4` groups.
     ///
     /// # Safety
     /// As [`Tile::floats`].
     #[inline(always)]
-    pub(super) unsafe fn groups<S: Simd, const R: usize, const C: usize>(&self, simd: S) {
+    pub(super) unsafe fn groups<S: Simd, const INT4: bool, const R: usize, const C: usize>(&self, simd: S) {
         // SAFETY: the caller's promise.
         unsafe {
             let mut sums = self.begin::<S, R, C>(simd);
-            let stride = self.width * Format::Int8.step_bytes();
+            let format = if INT4 { Format::Int4 } else { Format::Int8 };
+            let stride = self.width * format.step_bytes();
             let mut until = self.turn;
             for step in 0..self.steps {
                 let asks = self.asks(&mut until);
                 let group = self.weights.add(step * stride);
                 let at = self.first + step;
                 let mut dots = vectors!(R, [simd.splat_word(0); C], |r| {
-                    let offset = if S::BIASED { *self.x.offsets.add(self.scale(r, at)) } else { 0 };
+                    let offset = if S::BIASED && !INT4 { *self.x.offsets.add(self.scale(r, at)) } else { 0 };
                     [simd.splat_word(offset.cast_unsigned()); C]
                 });
-                let mut weights = group.add(2 * self.width + 4 * self.column);
+                let mut weights = group.add(2 * format.units() * self.width + 4 * self.column);
                 let x = self.x.words.add(at * self.x.group_words);
-                for four in 0..GROUP / 4 {
+                for word in 0..format.words() {
                     if asks {
                         self.prefetch(simd, weights, C * LANES * 4);
                     }
                     let w = vectors!(C, simd.splat_word(0), |c| simd.load_words(weights.add(c * 64).cast()));
-                    for (r, dots) in dots.iter_mut().enumerate() {
-                        let x = simd.splat_word(*x.add(r * self.x.stride + four));
-                        for c in 0..C {
-                            dots[c] = simd.dot_int8(dots[c], w[c], x);
+                    if INT4 {
+                        for high in 0..2 {
+                            let w = match high {
+                                0 => vectors!(C, w[0], |c| simd.low_halves(w[c])),
+                                _ => vectors!(C, w[0], |c| simd.high_halves(w[c])),
+                            };
+                            for (r, dots) in dots.iter_mut().enumerate() {
+                                let x = simd.splat_word(*x.add(r * self.x.stride + 2 * word + high));
+                                for c in 0..C {
+                                    dots[c] = simd.dot_int4(dots[c], w[c], x);
+                                }
+                            }
+                        }
+                    } else {
+                        for (r, dots) in dots.iter_mut().enumerate() {
+                            let x = simd.splat_word(*x.add(r * self.x.stride + word));
+                            for c in 0..C {
+                                dots[c] = simd.dot_int8(dots[c], w[c], x);
+                            }
                         }
                     }
                     weights = weights.add(4 * self.width);
                 }
                 for c in 0..C {
-                    let unit = simd.load_f16(group.add(2 * self.column + 2 * c * LANES).cast());
+                    let units = group.add(2 * self.column + 2 * c * LANES);
+                    let unit = simd.load_f16(units.cast());
                     for r in 0..R {
                         let scaled = simd.mul(simd.widen_words(dots[r][c]), unit);
                         let x = simd.splat(*self.x.scales.add(self.scale(r, at)));
                         sums[r][c] = simd.fma(scaled, x, sums[r][c]);
+                    }
+                    if INT4 {
+                        let base = simd.load_f16(units.add(2 * self.width).cast());
+                        for (r, sums) in sums.iter_mut().enumerate() {
+                            let at = self.scale(r, at);
+                            let x = sum_of_group(*self.x.offsets.add(at), *self.x.scales.add(at));
+                            sums[c] = simd.fma(base, simd.splat(x), sums[c]);
+                        }
                     }
                 }
             }

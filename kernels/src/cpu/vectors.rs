@@ -22,7 +22,7 @@ fn pieces<S: Simd>(simd: S, block: Block<'_>) {
     let most = match block.format {
         Format::F32 => 6,
         Format::Bf16 => S::BF16_ROWS,
-        Format::Int8 => S::INT8_ROWS,
+        Format::Int8 | Format::Int4 => S::INT8_ROWS,
     };
     let tiles = Tiles { left: block.rows, most };
     let count = tiles.clone().count();
@@ -90,13 +90,16 @@ fn columns<S: Simd>(simd: S, tile: Tile, format: Format, rows: usize, end: usize
         (Format::Int8, 1) => all::<S, 2, 1>(simd, tile, end),
         (Format::Int8, 2) => all::<S, 2, 2>(simd, tile, end),
         (Format::Int8, 3) => all::<S, 2, 3>(simd, tile, end),
+        (Format::Int4, 1) => all::<S, 4, 1>(simd, tile, end),
+        (Format::Int4, 2) => all::<S, 4, 2>(simd, tile, end),
+        (Format::Int4, 3) => all::<S, 4, 3>(simd, tile, end),
         _ => unreachable!("no tile has {rows} rows of {format:?}"),
     }
 }
 
 /// Multiplies `R` rows with the columns up to `end`, as many vectors at a time as fit the registers. `FORMAT` is 0 for
 /// f32, 1 for bf16, 2 for int8, 3 for bf16 with more rows and half the vectors, so that a widened weight is used for more
-/// rows.
+/// rows, 4 for int4.
 #[inline(always)]
 fn all<S: Simd, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, end: usize) {
     while tile.column < end {
@@ -123,7 +126,8 @@ unsafe fn one<S: Simd, const FORMAT: usize, const R: usize, const C: usize>(simd
         match FORMAT {
             0 => tile.floats::<S, false, R, C>(simd),
             1 | 3 => tile.floats::<S, true, R, C>(simd),
-            _ => tile.groups::<S, R, C>(simd),
+            2 => tile.groups::<S, false, R, C>(simd),
+            _ => tile.groups::<S, true, R, C>(simd),
         }
     }
     C

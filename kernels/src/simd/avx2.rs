@@ -217,6 +217,35 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn dot_int4(self, sum: Words, w: Words, x: Words) -> Words {
+        #[inline(always)]
+        unsafe fn half(sum: __m256i, w: __m256i, x: __m256i) -> __m256i {
+            // SAFETY: called below only, where AVX2 is proved. Two products of at most 15 * 128 fit 16 bits.
+            unsafe {
+                let pairs = _mm256_maddubs_epi16(w, x);
+                _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+            }
+        }
+        // SAFETY: `self` proves AVX2.
+        unsafe { Words(half(sum.0, w.0, x.0), half(sum.1, w.1, x.1)) }
+    }
+
+    #[inline(always)]
+    fn low_halves(self, w: Words) -> Words {
+        // SAFETY: `self` proves AVX2.
+        unsafe {
+            let mask = _mm256_set1_epi8(15);
+            Words(_mm256_and_si256(w.0, mask), _mm256_and_si256(w.1, mask))
+        }
+    }
+
+    #[inline(always)]
+    fn high_halves(self, w: Words) -> Words {
+        // SAFETY: `self` proves AVX2.
+        unsafe { self.low_halves(Words(_mm256_srli_epi32::<4>(w.0), _mm256_srli_epi32::<4>(w.1))) }
+    }
+
+    #[inline(always)]
     fn widen_words(self, w: Words) -> Pair {
         // SAFETY: `self` proves AVX2.
         unsafe { Pair(_mm256_cvtepi32_ps(w.0), _mm256_cvtepi32_ps(w.1)) }

@@ -193,6 +193,31 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     }
 
     #[inline(always)]
+    fn dot_int4(self, sum: __m512i, w: __m512i, x: __m512i) -> __m512i {
+        // SAFETY: `self` proves AVX-512F and BW, with `VNNI` that too.
+        unsafe {
+            if VNNI {
+                return _mm512_dpbusd_epi32(sum, w, x);
+            }
+            // Two products of at most 15 * 128 fit 16 bits.
+            let pairs = _mm512_maddubs_epi16(w, x);
+            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
+    fn low_halves(self, w: __m512i) -> __m512i {
+        // SAFETY: `self` proves AVX-512F.
+        unsafe { _mm512_and_si512(w, _mm512_set1_epi8(15)) }
+    }
+
+    #[inline(always)]
+    fn high_halves(self, w: __m512i) -> __m512i {
+        // SAFETY: `self` proves AVX-512F.
+        unsafe { _mm512_and_si512(_mm512_srli_epi32::<4>(w), _mm512_set1_epi8(15)) }
+    }
+
+    #[inline(always)]
     fn widen_words(self, w: __m512i) -> __m512 {
         // SAFETY: `self` proves AVX-512F.
         unsafe { _mm512_cvtepi32_ps(w) }

@@ -222,6 +222,30 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
+    fn dot_int4(self, sum: Words, w: Words, x: Words) -> Words {
+        // SAFETY: NEON is part of AArch64, and `self` proves what `DOT` says.
+        unsafe {
+            quarters!(|i| {
+                let (w, x) = (vreinterpretq_s8_u32(w[i]), vreinterpretq_s8_u32(x[i]));
+                let sum = vreinterpretq_s32_u32(sum[i]);
+                vreinterpretq_u32_s32(if DOT { dot(sum, w, x) } else { multiply_add(sum, w, x) })
+            })
+        }
+    }
+
+    #[inline(always)]
+    fn low_halves(self, w: Words) -> Words {
+        // SAFETY: NEON is part of AArch64.
+        unsafe { quarters!(|i| vandq_u32(w[i], vdupq_n_u32(0x0f0f_0f0f))) }
+    }
+
+    #[inline(always)]
+    fn high_halves(self, w: Words) -> Words {
+        // SAFETY: NEON is part of AArch64.
+        unsafe { self.low_halves(quarters!(|i| vshrq_n_u32::<4>(w[i]))) }
+    }
+
+    #[inline(always)]
     fn widen_words(self, w: Words) -> Floats {
         // SAFETY: NEON is part of AArch64.
         unsafe { quarters!(|i| vcvtq_f32_s32(vreinterpretq_s32_u32(w[i]))) }

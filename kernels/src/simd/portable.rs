@@ -149,6 +149,21 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn dot_int4(self, sum: [u32; LANES], w: [u32; LANES], x: [u32; LANES]) -> [u32; LANES] {
+        self.dot_int8(sum, w, x)
+    }
+
+    #[inline(always)]
+    fn low_halves(self, w: [u32; LANES]) -> [u32; LANES] {
+        w.map(|w| w & 0x0f0f_0f0f)
+    }
+
+    #[inline(always)]
+    fn high_halves(self, w: [u32; LANES]) -> [u32; LANES] {
+        w.map(|w| w >> 4 & 0x0f0f_0f0f)
+    }
+
+    #[inline(always)]
     fn widen_words(self, w: [u32; LANES]) -> V {
         w.map(|w| w.cast_signed() as f32)
     }

@@ -4,6 +4,7 @@
 
 mod copy;
 mod files;
+mod four;
 mod order;
 mod stored;
 
@@ -12,7 +13,7 @@ use std::num::NonZero;
 use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
-use infer_kernels::{Format, Matrix, Packer};
+use infer_kernels::{Format, Group4, Matrix, Packer};
 
 pub(crate) use self::copy::copy;
 use self::files::Files;
@@ -23,6 +24,9 @@ use crate::error::ModelError;
 use crate::memory;
 use crate::source::Source;
 use crate::{DType, LoadOptions, LoadProgress, Quantize, WeightType};
+
+/// How the names of matrices between embedding and head begin.
+const LAYERS: &str = "layers.";
 
 /// All weights of a decoder.
 pub(crate) struct Weights {
@@ -71,18 +75,15 @@ impl Weights {
         let files = Files::open(source, config.head_dim)?;
         let stored = files.stored_type("layers.0.mlp.down_proj.weight");
         let dtype = dtype(options, config, stored)?;
-        // Blocks of few bits lose almost nothing as groups of 8-bit integers, and Q8_0 loses nothing.
-        let quantized = match options.quantize {
-            Quantize::Auto => options.dtype.is_none() && matches!(stored, Some(StoredType::Blocks(_))),
-            Quantize::Off => false,
-            Quantize::Q8 => true,
-        };
-        let (weight_type, format) = match (quantized, dtype) {
-            (true, _) => (WeightType::Q8, Format::Int8),
-            (false, DType::F32) => (WeightType::F32, Format::F32),
-            (false, DType::Bf16) => (WeightType::Bf16, Format::Bf16),
+        let blocks = options.dtype.is_none() && matches!(stored, Some(StoredType::Blocks(_)));
+        let (weight_type, formats) = match (options.quantize, dtype) {
+            (Quantize::Auto, _) if blocks => (WeightType::Q8, Formats::AsStored),
+            (Quantize::Q8, _) => (WeightType::Q8, Formats::All(Format::Int8)),
+            (Quantize::Q4, _) => (WeightType::Q4, Formats::Four),
+            (_, DType::F32) => (WeightType::F32, Formats::All(Format::F32)),
+            (_, DType::Bf16) => (WeightType::Bf16, Formats::All(Format::Bf16)),
             // CPUs have no f16 products; the device rounds the f32 weights that it receives.
-            (false, DType::F16) => (WeightType::F16, Format::F32),
+            (_, DType::F16) => (WeightType::F16, Formats::All(Format::F32)),
         };
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let packer = Packer::new(threads)
@@ -90,9 +91,12 @@ impl Weights {
         let done = LoadProgress { done_bytes: 0, total_bytes: files.bytes() };
         let ahead = ReadAhead::new(&files, config);
         // Loading reports tensors that are missing or have another shape.
-        let there = ahead.matrices().into_iter().filter(|(name, shape)| files.tensor(name, shape).is_ok());
-        expect_memory(there.map(|(_, [outputs, inputs])| outputs as u64 * inputs as u64).sum(), format)?;
-        let mut loader = Loader { files, config, format, packer, ahead, progress, done };
+        let sizes = ahead.matrices().into_iter().filter_map(|(name, shape)| {
+            let tensor = files.tensor(&name, &shape).ok()?;
+            Some(size(shape, formats.of(&name, std::slice::from_ref(&tensor))))
+        });
+        expect_memory(sizes.fold(0, u64::saturating_add))?;
+        let mut loader = Loader { files, config, formats, packer, ahead, progress, done };
         let (vocab, hidden) = (config.vocab, config.hidden);
         let embedding = loader.matrix(&[("embed_tokens.weight", vocab)], hidden)?;
         let head = match config.tied_head {
@@ -101,7 +105,9 @@ impl Weights {
         };
         let final_norm = loader.norm("norm.weight", hidden)?;
         let layers = (0..config.layers.len()).map(|i| loader.layer(i)).collect::<Result<_, _>>()?;
-        Ok(Loaded { weights: Self { embedding, head, final_norm, layers }, dtype, weight_type })
+        let weights = Self { embedding, head, final_norm, layers };
+        let weight_type = if weights.has_four_bits() { WeightType::Q4 } else { weight_type };
+        Ok(Loaded { weights, dtype, weight_type })
     }
 
     /// The matrix from hidden states to logits.
@@ -109,15 +115,18 @@ impl Weights {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
+    fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        let ends = std::iter::once(&self.embedding).chain(&self.head);
+        ends.chain(self.layers.iter().flat_map(LayerWeights::matrices))
+    }
+
+    fn has_four_bits(&self) -> bool {
+        self.matrices().any(|matrix| matrix.format() == Format::Int4)
+    }
+
     /// Bytes of all matrices.
     pub(crate) fn bytes(&self) -> usize {
-        let linear = |linear: &Linear| linear.matrix.bytes();
-        let layer = |layer: &LayerWeights| {
-            [&layer.qkv, &layer.output, &layer.gate_up, &layer.down].map(linear).iter().sum::<usize>()
-        };
-        self.embedding.bytes()
-            + self.head.as_ref().map_or(0, Matrix::bytes)
-            + self.layers.iter().map(layer).sum::<usize>()
+        self.matrices().map(Matrix::bytes).sum()
     }
 
     /// Bytes of the matrices that every step reads. An embedding that isn't the head is left out: a step reads one row of it
@@ -127,10 +136,40 @@ impl Weights {
     }
 }
 
+/// The formats of matrices.
+#[derive(Clone, Copy)]
+enum Formats {
+    All(Format),
+    /// [`Quantize::Auto`] of quantized files. Blocks of other than 4 bits lose almost nothing as groups of 8-bit integers, and
+    /// Q8_0 loses nothing.
+    AsStored,
+    /// [`Quantize::Q4`].
+    Four,
+}
+
+impl Formats {
+    /// The format of stacked tensors; `name` is the first one's.
+    fn of(self, name: &str, tensors: &[Stored<'_>]) -> Format {
+        let kept = tensors.iter().all(|tensor| tensor.kind.is_four_bits());
+        match self {
+            Self::All(format) => format,
+            Self::AsStored if kept => Format::Int4,
+            Self::Four if kept || name.starts_with(LAYERS) => Format::Int4,
+            Self::AsStored | Self::Four => Format::Int8,
+        }
+    }
+}
+
+impl LayerWeights {
+    fn matrices(&self) -> [&Matrix; 4] {
+        [&self.qkv, &self.output, &self.gate_up, &self.down].map(|linear| &linear.matrix)
+    }
+}
+
 struct Loader<'a> {
     files: Files<'a>,
     config: &'a ModelConfig,
-    format: Format,
+    formats: Formats,
     packer: Packer,
     ahead: ReadAhead,
     progress: &'a mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
@@ -199,21 +238,37 @@ impl Loader<'_> {
         self.ahead.ask(&self.files, self.done.done_bytes);
         tensors.iter().for_each(|tensor| self.files.prefetch(tensor));
         let unreadable = OnceLock::new();
-        let row = |mut row: usize, out: &mut [f32]| {
-            for tensor in &tensors {
-                if row < tensor.rows() {
-                    if let Err(error) = tensor.row(row, out) {
-                        unreadable.get_or_init(|| error);
-                    }
-                    return;
-                }
-                row -= tensor.rows();
-            }
+        // The tensor of a row of the stack, and its row there.
+        let at = |mut row: usize| {
+            let found = tensors.iter().find(|tensor| {
+                let here = row < tensor.rows();
+                row -= if here { 0 } else { tensor.rows() };
+                here
+            });
+            (found.expect("the stack has the row"), row)
         };
         let outputs = parts.iter().map(|(_, outputs)| outputs).sum::<usize>();
-        let packed = match gated {
-            true => self.packer.gated(self.format, outputs / 2, inputs, row),
-            false => self.packer.matrix(self.format, outputs, inputs, row),
+        let format = self.formats.of(parts[0].0, &tensors);
+        let packed = if format == Format::Int4 && tensors.iter().all(|tensor| tensor.kind.is_four_bits()) {
+            let row = |row: usize, out: &mut [Group4]| {
+                let (tensor, row) = at(row);
+                tensor.groups(row, out);
+            };
+            match gated {
+                true => self.packer.gated_of_groups(outputs / 2, inputs, row),
+                false => self.packer.matrix_of_groups(outputs, inputs, row),
+            }
+        } else {
+            let row = |row: usize, out: &mut [f32]| {
+                let (tensor, row) = at(row);
+                if let Err(error) = tensor.row(row, out) {
+                    unreadable.get_or_init(|| error);
+                }
+            };
+            match gated {
+                true => self.packer.gated(format, outputs / 2, inputs, row),
+                false => self.packer.matrix(format, outputs, inputs, row),
+            }
         };
         for tensor in &tensors {
             self.files.release(tensor);
@@ -270,14 +325,20 @@ fn dtype(
     }
 }
 
-/// Refuses weights of `numbers` numbers if memory can't hold them.
-pub(crate) fn expect_memory(numbers: u64, format: Format) -> Result<(), ModelError> {
-    let bytes = match format {
+/// Bytes of a matrix in memory.
+pub(crate) fn size([outputs, inputs]: [usize; 2], format: Format) -> u64 {
+    let numbers = (outputs as u64).saturating_mul(inputs as u64);
+    match format {
         Format::F32 => numbers.saturating_mul(4),
         Format::Bf16 => numbers.saturating_mul(2),
-        // Two bytes of scale per 32 numbers.
+        // Two bytes of scale per 32 numbers, and two of base.
         Format::Int8 => numbers.saturating_add(numbers / 16),
-    };
+        Format::Int4 => numbers / 2 + numbers / 8,
+    }
+}
+
+/// Refuses weights of `bytes` bytes if memory can't hold them.
+pub(crate) fn expect_memory(bytes: u64) -> Result<(), ModelError> {
     memory::check("the weights don't fit: they take", bytes, "store them in fewer bits (quantize, dtype)")
 }
 

@@ -5,7 +5,9 @@ use candle_core::Device;
 use candle_core::quantized::{GgmlDType, ggml_file::qtensor_from_ggml};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
+use infer_kernels::Group4;
 
+use super::four;
 use crate::error::ModelError;
 
 /// Storage type of a tensor.
@@ -47,6 +49,11 @@ impl StoredType {
             GgmlDType::BF16 => Self::Bf16,
             blocks => Self::Blocks(blocks),
         }
+    }
+
+    /// Whether rows are groups of 4-bit integers, as [`Stored::groups`] reads them.
+    pub(crate) fn is_four_bits(self) -> bool {
+        matches!(self, Self::Blocks(kind) if four::is_four_bits(kind))
     }
 
     /// Bytes of `count` numbers that are whole blocks.
@@ -114,8 +121,8 @@ impl Stored<'_> {
         self.shape.iter().product::<usize>() / self.inputs()
     }
 
-    /// Writes row `row` to `out`.
-    pub(crate) fn row(&self, row: usize, out: &mut [f32]) -> Result<(), ModelError> {
+    /// The bytes of row `row`.
+    fn bytes_of(&self, row: usize) -> &[u8] {
         let stored = match self.order {
             RowOrder::Plain => row,
             RowOrder::Interleaved { head_dim } => {
@@ -124,7 +131,23 @@ impl Stored<'_> {
             }
         };
         let bytes = self.kind.bytes(self.inputs());
-        let widened = self.kind.widen(&self.bytes[stored * bytes..(stored + 1) * bytes], out);
+        &self.bytes[stored * bytes..(stored + 1) * bytes]
+    }
+
+    /// Writes row `row` of 4-bit integers to `out`.
+    ///
+    /// # Panics
+    /// If the type is another.
+    pub(crate) fn groups(&self, row: usize, out: &mut [Group4]) {
+        match self.kind {
+            StoredType::Blocks(kind) => four::groups(kind, self.bytes_of(row), out),
+            other => panic!("{other:?} has no groups"),
+        }
+    }
+
+    /// Writes row `row` to `out`.
+    pub(crate) fn row(&self, row: usize, out: &mut [f32]) -> Result<(), ModelError> {
+        let widened = self.kind.widen(self.bytes_of(row), out);
         widened.map_err(|error| ModelError::weights(format!("tensor {} can't be read: {error}", self.name)))
     }
 

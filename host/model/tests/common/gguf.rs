@@ -216,7 +216,12 @@ fn tensors(from: &Path, architecture: &str, config: &Json, kind: GgmlDType) -> V
             if architecture == "llama" && name.contains("k_proj") {
                 tensor = interleave(&tensor, heads("num_key_value_heads"));
             }
-            let kind = if tensor.rank() == 2 { kind } else { GgmlDType::F32 };
+            let kind = match tensor.dims() {
+                [_, inputs] if inputs.is_multiple_of(kind.block_size()) => kind,
+                // As llama.cpp's own tool does where rows aren't whole blocks of Q4_K.
+                [_, _] => GgmlDType::Q5_0,
+                _ => GgmlDType::F32,
+            };
             let stored = QTensor::quantize(&tensor, kind).expect("rows are whole blocks");
             (gguf_name(&name, architecture), stored)
         })

@@ -144,6 +144,7 @@ impl Bench {
             WeightType::F32 | WeightType::F16 => Format::F32,
             WeightType::Bf16 => Format::Bf16,
             WeightType::Q8 => Format::Int8,
+            WeightType::Q4 => Format::Int4,
         };
         let config = &self.config;
         let products = [

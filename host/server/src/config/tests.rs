@@ -62,7 +62,7 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("gpu-memory-utilization", "1.5")], &["--gpu-memory-utilization", "at most 1"]),
         (&[("dtype", "f64")], &["--dtype", "`bf16`", "`f16`"]),
         (&[("speculate", "99")], &["--speculate", "0 to 32"]),
-        (&[("quantize", "q4")], &["--quantize", "`q8`"]),
+        (&[("quantize", "q5")], &["--quantize", "`q8`", "`q4`"]),
         (&[("prefix-caching", "maybe")], &["--prefix-caching", "`on`"]),
         (&[("admin", "8001")], &["--admin", "HOST:PORT"]),
         (&[("port", "5"), ("admin", "127.0.0.1:5")], &["--admin", "own"]),

@@ -58,7 +58,8 @@ impl Config {
             deterministic: read(all, "deterministic", false, parse::switch)?,
             dtype: read(all, "dtype", None, dtype)?,
             quantize: read(all, "quantize", Quantize::Auto, |t| {
-                parse::choice(t, &[("auto", Quantize::Auto), ("off", Quantize::Off), ("q8", Quantize::Q8)])
+                let (auto, off) = (("auto", Quantize::Auto), ("off", Quantize::Off));
+                parse::choice(t, &[auto, off, ("q8", Quantize::Q8), ("q4", Quantize::Q4)])
             })?,
             generation_config: read(all, "generation-config", GenerationConfig::Auto, |t| {
                 parse::choice(t, &[("auto", GenerationConfig::Auto), ("none", GenerationConfig::None)])

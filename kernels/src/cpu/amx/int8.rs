@@ -3,8 +3,8 @@
 //! the same. That takes most of the time: a product keeps the tile unit busy for sixteen cycles, and a loop whose data stays
 //! in the L1 cache needs 65 to 75 per tile.
 //!
-//! Weights are stored 128 too large, as the vector instruction wants them. A piece of a panel is converted to signed bytes
-//! once for all rows, which is less work than undoing the offset in each sum.
+//! Weights of 8 bits are stored 128 too large, as the vector instruction wants them; those of 4 bits share bytes. A piece of
+//! a panel is converted to signed bytes once for all rows, which is less work than undoing the offset in each sum.
 //!
 //! Tried without gain: two by two tiles with scaling apart from products, converting the next piece between products, and
 //! scaling two, four or six groups behind.
@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 
 use super::{ROW_BYTES, Shape, Tiles};
 use crate::cpu::matmul::{ACROSS, Block};
-use crate::inputs::TILE_ROWS;
+use crate::inputs::{TILE_ROWS, sum_of_group};
 use crate::matrix::{Format, GROUP};
 use crate::simd::LANES;
 
@@ -55,8 +55,8 @@ const _: () = assert!(BEHIND < RING);
 /// # Safety
 /// As [`super::product`].
 pub(super) unsafe fn product<'a, B: Iterator<Item = Block<'a>>>(blocks: impl Fn() -> B) {
-    let Some(Block { weights, width, .. }) = blocks().next() else { return };
-    let groups = weights.len() / (width * Format::Int8.step_bytes());
+    let Some(Block { weights, width, format, .. }) = blocks().next() else { return };
+    let groups = weights.len() / (width * format.step_bytes());
     let mut tiles = Tiles::new();
     let mut scratch = Scratch { weights: MaybeUninit::uninit(), sums: MaybeUninit::uninit() };
     for first in (0..groups).step_by(PIECE) {
@@ -74,19 +74,28 @@ pub(super) unsafe fn product<'a, B: Iterator<Item = Block<'a>>>(blocks: impl Fn(
 /// As [`super::product`]; the panel has these groups.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn part(tiles: &mut Tiles, scratch: &mut Scratch, block: &Block<'_>, first: usize, groups: usize) {
-    let group_bytes = block.width * Format::Int8.step_bytes();
+    let format = block.format;
+    let (group_bytes, unit_bytes) = (block.width * format.step_bytes(), 2 * block.width * format.units());
     let weights = block.weights[first * group_bytes..(first + groups) * group_bytes].as_ptr();
     let signed: *mut u8 = scratch.weights.as_mut_ptr().cast();
-    // SAFETY: the caller's promise; a group has scales and then words of all columns.
+    // SAFETY: the caller's promise; a group has scales, and bases, and then words of all columns.
     unsafe {
         for group in 0..groups {
-            for words in 0..WORDS {
-                let from = weights.add(group * group_bytes + 2 * block.width + 4 * words * block.width);
-                let to = signed.add(group * GROUP_BYTES + words * SIGNED_BYTES);
+            let from = weights.add(group * group_bytes + unit_bytes);
+            let to = signed.add(group * GROUP_BYTES);
+            for words in 0..format.words() {
                 for column in block.columns.clone().step_by(LANES) {
-                    let bytes = _mm512_loadu_si512(from.add(4 * column).cast());
-                    let bytes = _mm512_xor_si512(bytes, _mm512_set1_epi8(i8::MIN));
-                    _mm512_store_si512(to.add(4 * column).cast(), bytes);
+                    let bytes = _mm512_loadu_si512(from.add(4 * (words * block.width + column)).cast());
+                    let put = |row: usize, bytes| {
+                        _mm512_store_si512(to.add(row * SIGNED_BYTES + 4 * column).cast(), bytes);
+                    };
+                    if format == Format::Int4 {
+                        let half = _mm512_set1_epi8(15);
+                        put(2 * words, _mm512_and_si512(bytes, half));
+                        put(2 * words + 1, _mm512_and_si512(_mm512_srli_epi32::<4>(bytes), half));
+                    } else {
+                        put(words, _mm512_xor_si512(bytes, _mm512_set1_epi8(i8::MIN)));
+                    }
                 }
             }
         }
@@ -103,8 +112,10 @@ unsafe fn part(tiles: &mut Tiles, scratch: &mut Scratch, block: &Block<'_>, firs
                     groups,
                     x: x.words.add(first * x.group_words),
                     scales: x.scales.add(first * x.group_scales),
+                    offsets: x.offsets.add(first * x.group_scales),
                     weights: signed.add(4 * column),
                     units: weights.add(2 * column),
+                    bases: (format == Format::Int4).then(|| weights.add(2 * (block.width + column))),
                     group_bytes,
                     exact: scratch.sums.as_mut_ptr().cast(),
                     sums: block.sums.wrapping_add(row * ACROSS + column),
@@ -131,10 +142,14 @@ struct Run {
     x: *const u32,
     /// Their scales, those of [`TILE_ROWS`] rows for each group.
     scales: *const f32,
+    /// Their offsets, in the same order.
+    offsets: *const i32,
     /// Signed bytes of the tile's first column.
     weights: *const u8,
     /// Scales of the weights.
     units: *const u8,
+    /// Their bases, if they have some.
+    bases: Option<*const u8>,
     /// Bytes from one group's scales to the next one's.
     group_bytes: usize,
     /// Room for [`RING`] tiles of exact sums.
@@ -183,6 +198,15 @@ impl Run {
                     let dots = _mm512_cvtepi32_ps(_mm512_load_si512(exact.add(r * LANES).cast()));
                     let scale = _mm512_set1_ps(*scales.add(r));
                     *sum = _mm512_fmadd_ps(_mm512_mul_ps(dots, unit), scale, *sum);
+                }
+                if let Some(bases) = self.bases {
+                    let base = bases.add(group * self.group_bytes);
+                    let base = _mm512_cvtph_ps(_mm256_loadu_si256(base.cast()));
+                    let offsets = self.offsets.add(group * TILE_ROWS);
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        let x = _mm512_set1_ps(sum_of_group(*offsets.add(r), *scales.add(r)));
+                        *sum = _mm512_fmadd_ps(base, x, *sum);
+                    }
                 }
             }
             for (r, sum) in sums.iter().enumerate() {

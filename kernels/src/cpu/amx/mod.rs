@@ -29,7 +29,7 @@ pub(super) fn multiplies(format: Format, rows: usize) -> bool {
     match format {
         Format::F32 => false,
         Format::Bf16 => true,
-        Format::Int8 => rows >= int8::LEAST,
+        Format::Int8 | Format::Int4 => rows >= int8::LEAST,
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) unsafe fn product<'a>(panels: Range<usize>, block: impl Fn(usize) -> 
     // SAFETY: the caller's promise.
     unsafe {
         match format {
-            Format::Int8 => int8::product(blocks),
+            Format::Int8 | Format::Int4 => int8::product(blocks),
             Format::Bf16 => bf16::product(blocks),
             Format::F32 => unreachable!("tiles don't multiply f32"),
         }
@@ -118,7 +118,7 @@ struct Config {
 
 /// Words of a whole tile of a product.
 fn words(format: Format) -> usize {
-    if format == Format::Int8 { int8::WORDS } else { bf16::CHUNK }
+    if format.inputs() == Format::Int8 { int8::WORDS } else { bf16::CHUNK }
 }
 
 /// Operations (two per multiply-add) of `steps` steps of [`multiply`].

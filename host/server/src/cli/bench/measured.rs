@@ -18,7 +18,7 @@ pub struct Measured {
     /// Shapes to measure [default: smollm-135m and llama-1b; see below for a GPU]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.map(|shape| shape.name)))]
     shape: Vec<String>,
-    /// Storage type of the weights; q8 is 8-bit integers with a scale per 32 [default: bf16 and q8]
+    /// Storage type of the weights; q8 and q4 are integers with a scale per 32 [default: bf16, q8 and q4]
     #[arg(long, value_enum, value_name = "TYPE")]
     weights: Vec<Weights>,
     /// Compute threads [default: all cores]
@@ -46,6 +46,7 @@ enum Weights {
     F32,
     Bf16,
     Q8,
+    Q4,
 }
 
 impl Measured {
@@ -90,11 +91,12 @@ impl Measured {
 
     pub(super) fn weights(&self) -> Vec<WeightType> {
         let named: &[Weights] =
-            if self.weights.is_empty() { &[Weights::Bf16, Weights::Q8] } else { &self.weights };
+            if self.weights.is_empty() { &[Weights::Bf16, Weights::Q8, Weights::Q4] } else { &self.weights };
         let kind = |weights: &Weights| match weights {
             Weights::F32 => WeightType::F32,
             Weights::Bf16 => WeightType::Bf16,
             Weights::Q8 => WeightType::Q8,
+            Weights::Q4 => WeightType::Q4,
         };
         named.iter().map(kind).collect()
     }
