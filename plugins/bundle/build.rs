@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 /// Kind, name, package. The folder in `plugins/` has the policy's name.
-const POLICIES: [(&str, &str, &str); 16] = [
+const POLICIES: [(&str, &str, &str); 17] = [
     ("scheduler", "continuous", "policy-continuous"),
     ("scheduler", "static-batch", "policy-static-batch"),
     ("scheduler", "cache-aware", "policy-cache-aware"),
@@ -17,6 +17,7 @@ const POLICIES: [(&str, &str, &str); 16] = [
     ("scheduler", "srpt", "policy-srpt"),
     ("admission", "memory-aware", "policy-memory-aware"),
     ("admission", "slo", "policy-slo"),
+    ("admission", "tenant-cap", "policy-tenant-cap"),
     ("admission", "token-bucket", "policy-token-bucket"),
     ("prefix-cache", "lru", "policy-lru"),
     ("prefix-cache", "cost-aware", "policy-cost-aware"),

@@ -168,7 +168,7 @@ pub(crate) fn judge_runs(runs: &[Run], sheet: &mut Sheet) {
         judge_refusal(verdict, request, sheet);
         match verdict {
             Verdict::Admit => admitted += 1,
-            Verdict::Wait => waits += 1,
+            Verdict::Wait | Verdict::WaitTenant => waits += 1,
             Verdict::Refuse(_) => refused += 1,
         }
     }
@@ -269,6 +269,8 @@ fn busy(rng: &mut SplitMix, memory: Memory, [prompts_served, outputs_served]: [u
     let prompts = u64::from(waiting) * rng.between(1, 500);
     let limited = rng.chance(30);
     let preempted = rng.below(4) as u32;
+    let tenant_running = rng.below(u64::from(running) + 1) as u32;
+    let tenant_waiting = rng.below(u64::from(waiting + preempted) + 1) as u32;
     Load {
         running,
         admitted,
@@ -281,8 +283,9 @@ fn busy(rng: &mut SplitMix, memory: Memory, [prompts_served, outputs_served]: [u
         prefill_tokens_per_second: rng.below(20_000) as u32,
         output_tokens_per_second: rng.below(2_000) as u32,
         promised_blocks: rng.below(u64::from(memory.total_blocks) * 2) as u32,
-        tenant_running: rng.below(u64::from(running) + 1) as u32,
-        tenant_waiting: rng.below(u64::from(waiting + preempted) + 1) as u32,
+        tenant_running,
+        tenant_waiting,
+        tenant_in_flight: tenant_running + tenant_waiting.min(admitted + preempted),
         tenant_rate_per_minute: if limited { rng.between(100, 100_000) as u32 } else { 0 },
         tenant_burst: if limited { rng.between(10, 10_000) as u32 } else { 0 },
         tenant_prompt_tokens_served: prompts_served,
@@ -339,6 +342,7 @@ fn hostile(rng: &mut SplitMix) -> (AdmissionRequest, Load) {
         promised_blocks: narrow(rng),
         tenant_running: narrow(rng),
         tenant_waiting: narrow(rng),
+        tenant_in_flight: narrow(rng),
         tenant_weight_permille: narrow(rng),
         tenant_rate_per_minute: narrow(rng),
         tenant_burst: narrow(rng),

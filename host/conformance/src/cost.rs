@@ -163,6 +163,7 @@ fn busy(running: u32, waiting: u32) -> Load {
         promised_blocks: running * 16,
         tenant_running: running,
         tenant_waiting: waiting,
+        tenant_in_flight: running,
         tenant_weight_permille: 1_000,
         ..Load::default()
     }

@@ -139,12 +139,14 @@ fn taken(log: &Log) -> Vec<String> {
 #[test]
 fn the_first_member_that_does_not_admit_decides_and_those_behind_it_are_not_called() {
     let log = Log::default();
-    let first = Member::new("a", &log).answers([Ok(Verdict::Admit), Ok(Verdict::Wait), Ok(Verdict::Admit)]);
+    let waits = [Verdict::Admit, Verdict::Wait, Verdict::WaitTenant, Verdict::Admit];
+    let first = Member::new("a", &log).answers(waits.map(Ok));
     let second = Member::new("b", &log).answers([Ok(Verdict::Admit), Ok(refusal("enough"))]);
     let mut chain = chain([first, second, Member::new("c", &log)]);
     for (verdict, asked) in [
         (Verdict::Admit, &["a admit", "b admit", "c admit"][..]),
         (Verdict::Wait, &["a admit"]),
+        (Verdict::WaitTenant, &["a admit"]),
         (refusal("enough"), &["a admit", "b admit"]),
     ] {
         assert_eq!(ask(&mut chain), Ok(verdict));

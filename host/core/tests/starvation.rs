@@ -215,15 +215,17 @@ fn a_policy_that_comes_back_is_not_blamed_for_its_successor() {
 
 #[test]
 fn an_admission_policy_that_admits_nothing_is_removed_eventually() {
-    let admission = Box::new(Admission(|_: &_, _: &_| Ok(Verdict::Wait)));
-    let mut bench = Bench::with(watched(), Policies { admission, ..Policies::builtin() });
-    let request = request(prompt(1, 9), 3);
-    let id = bench.submit(request.clone());
-    bench.run();
-    assert!(bench.now.0 >= 12 * 50_000, "a short wait is a policy's right");
-    assert_eq!(bench.tokens(id), solo(&request, VOCAB));
-    assert_eq!(bench.faults(), [FaultKind::Starvation]);
-    assert_eq!(bench.changes(), ["builtin-accept"]);
+    for verdict in [Verdict::Wait, Verdict::WaitTenant] {
+        let admission = Box::new(Admission(move |_: &_, _: &_| Ok(verdict.clone())));
+        let mut bench = Bench::with(watched(), Policies { admission, ..Policies::builtin() });
+        let request = request(prompt(1, 9), 3);
+        let id = bench.submit(request.clone());
+        bench.run();
+        assert!(bench.now.0 >= 12 * 50_000, "a short wait is a policy's right");
+        assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+        assert_eq!(bench.faults(), [FaultKind::Starvation]);
+        assert_eq!(bench.changes(), ["builtin-accept"]);
+    }
 }
 
 #[test]

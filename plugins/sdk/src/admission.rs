@@ -3,9 +3,9 @@
 use crate::types::{Memory, Micros, SequenceId, SessionId, TenantId};
 use crate::{Policy, tokens_in};
 
-/// Decides whether the host admits a request. Called when it arrives and, while the verdict is
-/// [`Verdict::Wait`], again for the first held request whenever memory or load has changed. A client request
-/// of several sequences is asked about as a whole first, see `wit/admission.wit`.
+/// Decides whether the host admits a request. Called when it arrives and, while it is held, again whenever
+/// memory or load has changed: for the first held request, and for the next that it doesn't hold. A client
+/// request of several sequences is asked about as a whole first, see `wit/admission.wit`.
 pub trait Admission: Policy {
     /// Decides about one request.
     fn admit(&mut self, request: &Request, load: &Load) -> Verdict;
@@ -81,6 +81,8 @@ pub struct Load {
     pub tenant_running: u32,
     /// Of this request's tenant: requests that wait, preempted sequences included.
     pub tenant_waiting: u32,
+    /// Of this request's tenant: sequences that run, or will without another call.
+    pub tenant_in_flight: u32,
     /// The tenant's weight.
     pub tenant_weight_permille: u32,
     /// Prompt and output tokens; 0 if the tenant has no limit.
@@ -98,8 +100,12 @@ pub struct Load {
 pub enum Verdict {
     /// The scheduler may start it from now on.
     Admit,
-    /// It is held: it stays in the queue, and the scheduler doesn't see it.
+    /// It is held: it stays in the queue, and the scheduler doesn't see it. Held are all requests behind it,
+    /// too: for want of something that all of them need, such as memory.
     Wait,
+    /// It is held, and so are its tenant's requests behind it: for want of something that is the tenant's own,
+    /// such as a share. Other tenants' requests pass.
+    WaitTenant,
     /// It is refused.
     Refuse(Refusal),
 }

@@ -170,6 +170,7 @@ mod admit {
             match with(|policy: &mut P| policy.admit(&request.into(), &load.into())) {
                 Verdict::Admit => wit::Verdict::Admit,
                 Verdict::Wait => wit::Verdict::Wait,
+                Verdict::WaitTenant => wit::Verdict::WaitTenant,
                 Verdict::Refuse(refusal) => wit::Verdict::Refuse(wit::Refusal {
                     reason: match refusal.reason {
                         Reason::QueueFull => wit::Reason::QueueFull,
@@ -235,6 +236,7 @@ mod admit {
                 promised_blocks: load.promised_blocks,
                 tenant_running: load.tenant_running,
                 tenant_waiting: load.tenant_waiting,
+                tenant_in_flight: load.tenant_in_flight,
                 tenant_weight_permille: load.tenant_weight_permille,
                 tenant_rate_per_minute: load.tenant_rate_per_minute,
                 tenant_burst: load.tenant_burst,

@@ -43,7 +43,7 @@ fn retry(verdict: Verdict) -> Option<u32> {
             assert!(refusal.message.len() <= 256, "{}", refusal.message);
             Some(refusal.retry_after_ms)
         }
-        Verdict::Wait => panic!("it never says wait"),
+        Verdict::Wait | Verdict::WaitTenant => panic!("it never says wait"),
     }
 }
 

@@ -54,7 +54,7 @@ fn retry(verdict: Verdict) -> Option<u32> {
             assert!(refusal.message.len() <= 256, "{}", refusal.message);
             Some(refusal.retry_after_ms)
         }
-        Verdict::Wait => panic!("a rate is no reason to stay in the queue"),
+        Verdict::Wait | Verdict::WaitTenant => panic!("a rate is no reason to stay in the queue"),
     }
 }
 
@@ -397,6 +397,7 @@ fn extreme_numbers_get_an_answer() {
             tenant_burst: number(),
             tenant_running: number(),
             tenant_waiting: number(),
+            tenant_in_flight: number(),
             tenant_output_tokens_served: u64::from(number()) << 32,
             memory: Memory { total_blocks: number(), free_blocks: number(), ..Memory::default() },
             ..Load::default()

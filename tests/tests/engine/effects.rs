@@ -125,6 +125,16 @@ fn fair_protects_a_quiet_tenant_from_a_flood() {
 }
 
 #[test]
+fn tenant_cap_leaves_slots_to_a_quiet_tenant_beside_a_flood() {
+    let run = Run::new("tenants", 1.0, 20_000, 800);
+    let capped = run.with(PolicyKind::Admission, "tenant-cap", "{}");
+    let all = run.with(PolicyKind::Admission, "memory-aware", "{}");
+    let quiet = |outcome: &Outcome| tenant(outcome, 2).ttft_ms.mean;
+    assert!(quiet(&capped) < 0.1 * quiet(&all), "{} {}", quiet(&capped), quiet(&all));
+    assert_eq!(tenant(&capped, 1).finished, tenant(&all, 1).finished, "the flood waits, and is served");
+}
+
+#[test]
 fn priority_serves_urgent_requests_at_once_without_starving_others() {
     let run = Run::new("urgent", 1.2, 20_000, 800);
     let (priority, continuous) = (run.scheduler("priority"), run.scheduler("continuous"));

@@ -161,6 +161,9 @@ impl Engine {
             if !charged {
                 self.hold(ix);
             }
+            if verdict == Verdict::WaitTenant {
+                self.held.pass_over(&self.slab[ix]);
+            }
             open &= verdict == Verdict::Admit;
             if open {
                 self.held.remove(&self.slab[ix]);
@@ -289,7 +292,7 @@ impl Engine {
         let tokens = request.prompt_tokens.saturating_add(request.max_new_tokens);
         load.memory = self.ample_memory(tokens, &load);
         let mut verdict = self.ask(&request, &load, now);
-        if verdict == Verdict::Wait {
+        if matches!(verdict, Verdict::Wait | Verdict::WaitTenant) {
             // Members of a list behind the one that waits have yet to charge, and those before it have charged.
             let (request, load) = on_an_idle_host(request, load, others.len() as u32);
             verdict = self.ask(&request, &load, now);
@@ -298,7 +301,7 @@ impl Engine {
             Verdict::Refuse(refusal) => Err(refusal),
             Verdict::Admit => Ok(true),
             // Each is asked about and charged for itself.
-            Verdict::Wait => Ok(false),
+            Verdict::Wait | Verdict::WaitTenant => Ok(false),
         }
     }
 
@@ -355,7 +358,8 @@ impl Engine {
             self.held.start_over();
         }
         let idle = self.rows.is_empty();
-        let Some(head) = idle.then(|| self.held.head(&self.view.tenants)).flatten() else {
+        let head = || self.held.head(&self.view.tenants).or_else(|| self.held.values().next());
+        let Some(head) = idle.then(head).flatten() else {
             self.held.alone_since = None;
             return;
         };
@@ -376,8 +380,8 @@ impl Engine {
         self.reask_held(now);
     }
 
-    /// Asks again about the first held request, and about the next for as long as they are admitted, if anything
-    /// changed.
+    /// Asks again about the first held request, and about the next for as long as they don't hold those behind them, if
+    /// anything changed.
     pub(super) fn reask_held(&mut self, now: Micros) {
         if !self.held.is_due(now) {
             return;
@@ -387,6 +391,7 @@ impl Engine {
             let Some(ix) = self.held.head(&self.view.tenants) else { return };
             match self.ask_admission(ix, now) {
                 Verdict::Wait => return,
+                Verdict::WaitTenant => self.held.pass_over(&self.slab[ix]),
                 Verdict::Admit => {
                     self.held.remove(&self.slab[ix]);
                     self.join_queue(ix, now);
@@ -399,7 +404,7 @@ impl Engine {
                 }
             }
         }
-        self.held.load_changed = true;
+        self.held.interrupt();
     }
 }
 
@@ -419,6 +424,7 @@ fn on_an_idle_host(request: AdmissionRequest, load: Load, others: u32) -> (Admis
         promised_blocks: 0,
         tenant_running: 0,
         tenant_waiting: 0,
+        tenant_in_flight: 0,
         ..load
     };
     (AdmissionRequest { cached_tokens: 0, idle_blocks: 0, ..request }, load)

@@ -9,9 +9,11 @@
 //! first rule an endless stream of urgent requests would starve the rest; without the second a flood, which causes its
 //! own wait, would pass a quiet tenant's urgent requests. A tenant that gets no turn soon has nothing visible, and so
 //! its turn comes; its own urgent requests count as its turns.
+//!
+//! A tenant of which the policy said that it waits is passed over until the next round, as if it had nothing held.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{Micros, SequenceId};
 use crate::policy::TenantColumns;
@@ -36,6 +38,10 @@ pub(super) struct Held {
     by_arrival: BTreeMap<(Level, SequenceId), Micros>,
     /// By row of the tenant columns.
     count: Vec<u32>,
+    /// Rows of tenants that are passed over in this round.
+    passed: BTreeSet<u32>,
+    /// The round ended before all were asked about that it should reach, and goes on with the next step.
+    interrupted: bool,
     /// Memory or load changed since the last call about the first of them.
     pub load_changed: bool,
     /// When that call was.
@@ -98,32 +104,53 @@ impl Held {
         self.next_call().is_some_and(|at| self.load_changed || now >= at)
     }
 
-    /// Admission is being asked, about the load as it is.
+    /// Admission is being asked, about the load as it is: in a new round, unless the last was interrupted.
     pub fn asked(&mut self, now: Micros) {
         self.load_changed = false;
         self.asked_at = now;
+        if !std::mem::take(&mut self.interrupted) {
+            self.passed.clear();
+        }
+    }
+
+    /// This round took long enough for one step.
+    pub fn interrupt(&mut self) {
+        self.interrupted = true;
+        self.load_changed = true;
+    }
+
+    /// Passes over a request's tenant in this round.
+    pub fn pass_over(&mut self, sequence: &Sequence) {
+        self.passed.insert(sequence.tenant_row);
     }
 
     /// Another admission policy is live: it starts with a clean slate, and is asked at once.
     pub fn start_over(&mut self) {
         self.alone_since = None;
+        self.interrupted = false;
         self.load_changed = true;
     }
 
-    /// Whether a request at least as urgent is held.
+    /// Whether a request at least as urgent is held, of the same tenant or of one that isn't passed over.
     pub fn is_before(&self, sequence: &Sequence) -> bool {
         let own = rank(level(sequence), sequence.usage.arrived);
-        self.levels().any(|(level, arrived)| rank(level, arrived) <= own)
+        self.levels().any(|(level, arrived)| {
+            rank(level, arrived) <= own
+                && (self.passed.is_empty()
+                    || self.firsts(level).any(|(row, id, _)| {
+                        let counts = row == sequence.tenant_row || !self.passed.contains(&row);
+                        counts && rank(level, self.by_arrival[&(level, id)]) <= own
+                    }))
+        })
     }
 
     /// The request that admission is asked about next.
     pub fn head(&self, tenants: &TenantColumns) -> Option<SeqIx> {
         let (mut least, mut best) = (u64::MAX, None);
         for (level, _) in self.levels() {
-            let next = self.next_of(level, tenants);
-            if next.share > least {
+            let Some(next) = self.next_of(level, tenants).filter(|next| next.share <= least) else {
                 continue;
-            }
+            };
             least = next.share;
             let rank = rank(level, self.by_arrival[&(level, next.id)]);
             if best.is_none_or(|(first, _)| rank < first) {
@@ -142,27 +169,33 @@ impl Held {
         std::iter::successors(from(Reverse(MOST_URGENT)), move |(level, _)| from(Reverse(level.0 - 1)))
     }
 
-    /// The next request of a level that has any.
-    fn next_of(&self, level: Level, tenants: &TenantColumns) -> Next {
-        let (mut row, mut best) = (0, None);
+    /// The next request of a level, unless all its tenants are passed over.
+    fn next_of(&self, level: Level, tenants: &TenantColumns) -> Option<Next> {
+        let asked = self.firsts(level).filter(|(row, ..)| !self.passed.contains(row));
+        let next = asked.map(|(row, id, ix)| Next { share: self.share(tenants, row as usize), id, ix });
+        next.min_by_key(|next| (next.share, next.id))
+    }
+
+    /// Each tenant's first request of a level: the tenant's row, and the request.
+    fn firsts(&self, level: Level) -> impl Iterator<Item = (u32, SequenceId, SeqIx)> + '_ {
+        let from = move |row| {
+            let (&(next, row, id), &ix) = self.by_tenant.range((level, row, SequenceId(0))..).next()?;
+            (next == level).then_some((row, id, ix))
+        };
         // Jumps from each tenant's first request to the next tenant's.
-        while let Some((&(next, at, id), &ix)) = self.by_tenant.range((level, row, SequenceId(0))..).next()
-            && next == level
-        {
-            let share = self.share(tenants, at as usize);
-            if best.as_ref().is_none_or(|best: &Next| (share, id) < (best.share, best.id)) {
-                best = Some(Next { share, id, ix });
-            }
-            row = at + 1;
-        }
-        best.expect("the level has a held request")
+        std::iter::successors(from(0), move |(row, ..)| from(row + 1))
     }
 
     /// Sequences of a tenant that run or are visible to the scheduler, relative to its weight.
     fn share(&self, tenants: &TenantColumns, row: usize) -> u64 {
-        let alive = u64::from(tenants.running[row]) + u64::from(tenants.waiting[row]);
-        let in_sight = alive.saturating_sub(u64::from(self.count[row]));
+        let in_sight = u64::from(self.in_sight(tenants, row));
         in_sight * 1_000_000 / u64::from(tenants.weight_permille[row].max(1))
+    }
+
+    /// Sequences of a tenant that run or are visible to the scheduler.
+    pub fn in_sight(&self, tenants: &TenantColumns, row: usize) -> u32 {
+        let cell = |column: &[u32]| column.get(row).copied().unwrap_or(0);
+        (cell(&tenants.running) + cell(&tenants.waiting)).saturating_sub(cell(&self.count))
     }
 }
 

@@ -81,6 +81,7 @@ impl Engine {
             promised_blocks: self.promised_blocks(),
             tenant_running: cell(&tenants.running),
             tenant_waiting: cell(&tenants.waiting),
+            tenant_in_flight: self.held.in_sight(tenants, at),
             tenant_weight_permille: cell(&tenants.weight_permille),
             tenant_rate_per_minute: terms.rate_per_minute,
             tenant_burst: terms.burst,

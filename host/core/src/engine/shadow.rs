@@ -82,6 +82,7 @@ fn verdict_name(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Admit => "admits",
         Verdict::Wait => "holds",
+        Verdict::WaitTenant => "holds the tenant of",
         Verdict::Refuse(_) => "refuses",
     }
 }

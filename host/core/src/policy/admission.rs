@@ -51,6 +51,7 @@ pub struct Load {
     pub promised_blocks: u32,
     pub tenant_running: u32,
     pub tenant_waiting: u32,
+    pub tenant_in_flight: u32,
     pub tenant_weight_permille: u32,
     pub tenant_rate_per_minute: u32,
     pub tenant_burst: u32,
@@ -63,8 +64,10 @@ pub struct Load {
 pub enum Verdict {
     /// The scheduler may start it from now on.
     Admit,
-    /// It is held: it stays in the queue, and the scheduler doesn't see it.
+    /// It is held: it stays in the queue, and the scheduler doesn't see it. So do all requests behind it.
     Wait,
+    /// It is held, and so are its tenant's requests behind it. Those of others pass.
+    WaitTenant,
     /// It is refused.
     Refuse(Refusal),
 }

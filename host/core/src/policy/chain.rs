@@ -207,9 +207,9 @@ impl AdmissionPolicy for Chain {
         for (at, member) in self.members.iter_mut().enumerate() {
             match member.ask(|policy| policy.admit(request, load))? {
                 Verdict::Admit => {}
-                Verdict::Wait => {
+                held @ (Verdict::Wait | Verdict::WaitTenant) => {
                     self.waits = Some(at);
-                    return Ok(Verdict::Wait);
+                    return Ok(held);
                 }
                 refusal @ Verdict::Refuse(_) => return Ok(refusal),
             }

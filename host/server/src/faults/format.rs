@@ -342,6 +342,8 @@ mirror!(Load as LoadJson {
     promised_blocks: u32,
     tenant_running: u32,
     tenant_waiting: u32,
+    #[serde(default)]
+    tenant_in_flight: u32,
     tenant_weight_permille: u32,
     tenant_rate_per_minute: u32,
     tenant_burst: u32,
@@ -385,7 +387,8 @@ mirror!(CacheEvents as CacheEventsJson {
 mod tests {
     use super::*;
 
-    /// From before requests had `idle_blocks` and loads `admitted`, `preempted` and `started_prompt_tokens`.
+    /// From before requests had `idle_blocks` and loads `admitted`, `preempted`, `started_prompt_tokens` and
+    /// `tenant_in_flight`.
     const OLDER: &str = r#"{"admit": {
         "request": {"id": 1, "tenant": 1, "session": 0, "priority": 0, "arrived": 1, "deadline": 9,
             "prompt_tokens": 4, "cached_tokens": 2, "max_new_tokens": 4, "expected_tokens": 4},
@@ -403,6 +406,7 @@ mod tests {
         let FaultView::Admit(request, load) = &question else { panic!("{question:?}") };
         assert_eq!((request.cached_tokens, request.idle_blocks), (2, 0));
         assert_eq!((load.running, load.admitted, load.preempted, load.started_prompt_tokens), (1, 0, 0, 0));
+        assert_eq!((load.tenant_running, load.tenant_in_flight), (1, 0));
         let again = question_of_json(question_json(&question)).unwrap();
         assert_eq!(format!("{again:?}"), format!("{question:?}"));
     }

@@ -226,6 +226,7 @@ pub fn in_short(answer: &Answer, view: &FaultView) -> String {
         }
         Answer::Verdict(Verdict::Admit) => "admits".to_owned(),
         Answer::Verdict(Verdict::Wait) => "holds".to_owned(),
+        Answer::Verdict(Verdict::WaitTenant) => "holds the tenant".to_owned(),
         Answer::Verdict(Verdict::Refuse(refusal)) => format!("refuses: {}", refusal.message),
         Answer::Pressure(pressure) => format!("pressure {:.3}", f64::from(pressure.level_permille) / 1e3),
         Answer::Reuse(tokens) => format!("reuses {tokens} cached tokens"),

@@ -88,6 +88,7 @@ pub fn answer_json(answer: &Answer) -> Value {
         Answer::Plan(plan) => json!(plan_of(plan)),
         Answer::Verdict(Verdict::Admit) => json!("admit"),
         Answer::Verdict(Verdict::Wait) => json!("wait"),
+        Answer::Verdict(Verdict::WaitTenant) => json!("wait_tenant"),
         Answer::Verdict(Verdict::Refuse(refusal)) => json!({"refuse": {
             "reason": refusal.reason.name(),
             "message": refusal.message,

@@ -13,7 +13,7 @@ use infer_core::policy::{
 };
 use infer_core::request::RefusalReason;
 use infer_core::{Engine, Refusal, SequenceId};
-use infer_server::config::Config;
+use infer_server::config::{Config, PolicyChoice};
 use infer_server::engine::{Provided, SlotChange, SwapMode};
 use infer_server::tenants::{KeyDigest, fresh};
 use reqwest::Method;
@@ -152,6 +152,40 @@ async fn rate_limit_applies_per_tenant_by_default() {
     assert!(metrics.contains("infer_tenant_requests_refused_total{tenant=\"slow\"} 2"), "{metrics}");
     let slots = host.admin_get("/admin/policies").await;
     assert!(slots["slots"][1]["name"].as_str().unwrap().contains("token-bucket"), "{slots}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenant_at_its_cap_waits_while_others_pass() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (flood, quiet) = (key("flood", ""), key("quiet", ""));
+    write(file.path(), &[&flood, &quiet]);
+    let admission = PolicyChoice {
+        name: "tenant-cap,memory-aware".to_owned(),
+        config: r#"{"tenant-cap": {"max_in_flight": 1, "max_held": 2}}"#.to_owned(),
+    };
+    let host = Host::start(Config { api_keys: Some(file.path().to_owned()), admission, ..config() }).await;
+    host.server.engine().hold_steps();
+    let some = json!({"prompt": [1, 2, 3, 4], "max_tokens": 5, "ignore_eos": true});
+    let mut streams = Vec::new();
+    for held in 0..3 {
+        streams.push(complete(&host, &flood, some.clone()).await);
+        host.until("the others wait", |state| state["queue"]["held"] == held).await;
+    }
+    let refused = complete(&host, &flood, some.clone()).await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers().contains_key("retry-after"));
+    let body: Value = refused.json().await.unwrap();
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("at most 1") && message.contains("2 wait, of at most 2"), "{body}");
+    streams.push(complete(&host, &quiet, some.clone()).await);
+    host.until("it passed", |state| state["queue"]["waiting"] == 2 && state["queue"]["held"] == 2).await;
+    host.server.engine().release_steps();
+    for stream in streams {
+        assert_eq!(events(stream).await.last().unwrap().0, "done");
+    }
+    let slots = host.admin_get("/admin/policies").await;
+    assert_eq!(slots["slots"][1]["faults"], 0, "{slots}");
     host.server.shutdown().await;
 }
 

@@ -23,6 +23,7 @@ impl AdmissionPolicy for Instance<world::AdmissionPolicy> {
         Ok(match verdict {
             wit::Verdict::Admit => Verdict::Admit,
             wit::Verdict::Wait => Verdict::Wait,
+            wit::Verdict::WaitTenant => Verdict::WaitTenant,
             wit::Verdict::Refuse(refusal) => Verdict::Refuse(Refusal {
                 reason: reason(refusal.reason),
                 message: clip(&refusal.message, MAX_REFUSAL_BYTES),
@@ -95,6 +96,7 @@ fn wit_load(load: &Load) -> wit::Load {
         promised_blocks: load.promised_blocks,
         tenant_running: load.tenant_running,
         tenant_waiting: load.tenant_waiting,
+        tenant_in_flight: load.tenant_in_flight,
         tenant_weight_permille: load.tenant_weight_permille,
         tenant_rate_per_minute: load.tenant_rate_per_minute,
         tenant_burst: load.tenant_burst,

@@ -115,6 +115,7 @@ pub(crate) fn load(load: &Load) -> sdk::Load {
         promised_blocks: load.promised_blocks,
         tenant_running: load.tenant_running,
         tenant_waiting: load.tenant_waiting,
+        tenant_in_flight: load.tenant_in_flight,
         tenant_weight_permille: load.tenant_weight_permille,
         tenant_rate_per_minute: load.tenant_rate_per_minute,
         tenant_burst: load.tenant_burst,
@@ -127,6 +128,7 @@ pub(crate) fn verdict(verdict: sdk::Verdict) -> Verdict {
     let refusal = match verdict {
         sdk::Verdict::Admit => return Verdict::Admit,
         sdk::Verdict::Wait => return Verdict::Wait,
+        sdk::Verdict::WaitTenant => return Verdict::WaitTenant,
         sdk::Verdict::Refuse(refusal) => refusal,
     };
     let reason = match refusal.reason {

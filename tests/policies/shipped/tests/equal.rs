@@ -20,6 +20,7 @@ use policy_session::Session;
 use policy_slo::Slo;
 use policy_srpt::Srpt;
 use policy_static_batch::StaticBatch;
+use policy_tenant_cap::TenantCap;
 use policy_tenant_quota::TenantQuota;
 use policy_token_bucket::TokenBucket;
 use policy_ttl_lru::TtlLru;
@@ -71,6 +72,7 @@ fn admission_policies_equal_their_native_builds() {
     let shipped = Shipped::new(cache.path());
     check::<MemoryAware>(&shipped, r#"{"reserve": 0.2, "backpressure_at": 0.5}"#);
     check::<Slo>(&shipped, r#"{"default_ttft_ms": 900, "slack": 1.3}"#);
+    check::<TenantCap>(&shipped, r#"{"max_in_flight": 2, "max_held": 4}"#);
     check::<TokenBucket>(&shipped, r#"{"tokens_per_minute": 100000, "burst": 5000}"#);
 }
 
@@ -95,6 +97,7 @@ fn random_request(rng: &mut Rng) -> (AdmissionRequest, Load) {
         tenant_burst: number(4_000),
         tenant_running: number(3),
         tenant_waiting: number(3),
+        tenant_in_flight: number(6),
         tenant_output_tokens_served: u64::from(number(9_000)),
         running: number(2),
         admitted: number(2),

@@ -38,7 +38,8 @@ impl AdmissionPolicy for Gate {
             Style::Backwards => Verdict::Admit,
             Style::Random => match dice.below(10) {
                 0..7 => Verdict::Admit,
-                7..9 => Verdict::Wait,
+                7 => Verdict::Wait,
+                8 => Verdict::WaitTenant,
                 _ => refuse(dice.next_u64()),
             },
         })
@@ -58,6 +59,8 @@ impl Gate {
         assert!(load.admitted <= load.waiting, "{load:?}");
         assert!(load.tenant_running <= load.running, "{load:?}");
         assert!(load.tenant_waiting <= load.waiting + load.preempted, "{load:?}");
+        let in_flight = load.running + load.admitted + load.preempted;
+        assert!((load.tenant_running..=in_flight).contains(&load.tenant_in_flight), "{load:?}");
         assert!(load.waiting_prompt_tokens <= load.waiting_tokens, "{load:?}");
         self.shown.lock().expect("no thread panics while it holds the lock").push(*load);
     }

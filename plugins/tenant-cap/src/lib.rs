@@ -1,0 +1,127 @@
+//! `tenant-cap`: limits what each tenant has in flight. A tenant at its limit waits, and others pass.
+//!
+//! A rate limit bounds what a tenant uses over a minute, and refuses the rest; a flood within it still takes all slots
+//! and memory at once. Here a flood queues behind its own tenant's limit, and only what would fill the host's queue is
+//! refused. In flight are sequences that run, or will without another call. It looks at nothing else, so it belongs in
+//! a list: `tenant-cap,memory-aware`.
+
+use infer_policy_sdk::{
+    Admission, Load, Policy, Pressure, Reason, Refusal, Request, SequenceId, Verdict, export_policy,
+};
+use serde::{Deserialize, Serialize};
+
+/// Shortest and longest advice to a refused client.
+const RETRY_MS: (u32, u32) = (1_000, 60_000);
+
+/// The policy's configuration.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Sequences that a tenant of weight 1 may have in flight; 0 for three quarters of the host's slots.
+    pub max_in_flight: u32,
+    /// Whether the limit grows with a tenant's weight.
+    pub by_weight: bool,
+    /// Sequences of a tenant that may wait for their limit; 0 for three quarters of the host's queue.
+    pub max_held: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { max_in_flight: 0, by_weight: true, max_held: 0 }
+    }
+}
+
+/// A limit of sequences in flight for each tenant.
+pub struct TenantCap {
+    config: Config,
+    /// The last request. The sequences of one that was let in as a whole are asked about under its id.
+    last: SequenceId,
+}
+
+impl Policy for TenantCap {
+    type Config = Config;
+    const NAME: &'static str = "tenant-cap";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const DESCRIPTION: &'static str = "Limits the sequences that each tenant has in flight; a tenant at its limit \
+         waits while others pass.";
+    const CONFIG_SCHEMA: &'static str = r#"{
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "max_in_flight": {
+                "type": "integer", "minimum": 0, "default": 0,
+                "description": "Sequences that a tenant of weight 1 may have in flight; 0 for three quarters of the host's slots"
+            },
+            "by_weight": {
+                "type": "boolean", "default": true,
+                "description": "Whether a tenant of weight 2 may have twice as many"
+            },
+            "max_held": {
+                "type": "integer", "minimum": 0, "default": 0,
+                "description": "Sequences of a tenant that may wait for its limit, before more are refused; 0 for three quarters of the host's queue"
+            }
+        }
+    }"#;
+
+    fn new(config: Config) -> Result<Self, String> {
+        Ok(Self { config, last: SequenceId(0) })
+    }
+}
+
+impl Admission for TenantCap {
+    fn admit(&mut self, request: &Request, load: &Load) -> Verdict {
+        let is_new =
+            load.now <= request.arrived && std::mem::replace(&mut self.last, request.id) != request.id;
+        let limit = self.limit(load);
+        if load.tenant_in_flight < limit {
+            return Verdict::Admit;
+        }
+        let held = held(load);
+        let most = or_most_of(self.config.max_held, load.max_waiting).max(1);
+        if !is_new || held < most {
+            return Verdict::WaitTenant;
+        }
+        let in_flight = load.tenant_in_flight;
+        let message = format!(
+            "{in_flight} requests of the tenant are in flight, of at most {limit}, and {held} wait, of at most {most}"
+        );
+        Verdict::Refuse(Refusal { reason: Reason::Rate, message, retry_after_ms: retry_after_ms(load) })
+    }
+
+    fn measure(&mut self, load: &Load) -> Pressure {
+        Pressure::of_pool(load)
+    }
+}
+
+impl TenantCap {
+    /// The limit of a request's tenant, at least 1.
+    fn limit(&self, load: &Load) -> u32 {
+        let weight = if self.config.by_weight { u64::from(load.tenant_weight_permille) } else { 1_000 };
+        let of_one = or_most_of(self.config.max_in_flight, load.max_running);
+        let limit = u64::from(of_one) * weight / 1_000;
+        u32::try_from(limit).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+/// What is configured, or by default three quarters of what the host has.
+fn or_most_of(configured: u32, all: u32) -> u32 {
+    if configured == 0 { all - all / 4 } else { configured }
+}
+
+/// Sequences of the tenant that wait for an answer.
+fn held(load: &Load) -> u32 {
+    load.tenant_running.saturating_add(load.tenant_waiting).saturating_sub(load.tenant_in_flight)
+}
+
+/// The time that the mean of the waiting requests takes at the pace of the last seconds; the tenant's own aren't known.
+fn retry_after_ms(load: &Load) -> u32 {
+    let pace = u64::from(load.prefill_tokens_per_second) + u64::from(load.output_tokens_per_second);
+    let each = load.waiting_tokens / u64::from(load.waiting.max(1));
+    let ms = each.saturating_mul(1_000).checked_div(pace).unwrap_or(0);
+    u32::try_from(ms).unwrap_or(u32::MAX).clamp(RETRY_MS.0, RETRY_MS.1)
+}
+
+export_policy!(admission: TenantCap);
+
+#[cfg(test)]
+mod tests;

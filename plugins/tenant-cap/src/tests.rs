@@ -1,0 +1,89 @@
+//! Answers on hand-made loads.
+
+use infer_policy_sdk::testing::{check_admission, check_config};
+use infer_policy_sdk::{Micros, TenantId, parse_config};
+
+use super::*;
+
+fn policy(config: &str) -> TenantCap {
+    TenantCap::new(parse_config(config).unwrap()).unwrap()
+}
+
+/// A tenant of weight 1 with so many sequences in flight, and more that are held.
+fn load(in_flight: u32, held: u32) -> Load {
+    Load {
+        now: Micros(1_000),
+        running: in_flight.saturating_add(3),
+        max_running: 32,
+        waiting: held,
+        waiting_tokens: u64::from(held) * 500,
+        max_waiting: 100,
+        output_tokens_per_second: 100,
+        tenant_running: in_flight,
+        tenant_waiting: held,
+        tenant_in_flight: in_flight,
+        tenant_weight_permille: 1_000,
+        ..Load::default()
+    }
+}
+
+fn request(id: u64) -> Request {
+    Request { id: SequenceId(id), tenant: TenantId(1), arrived: Micros(1_000), ..Request::default() }
+}
+
+#[test]
+fn configuration_matches_its_schema() {
+    check_config::<TenantCap>();
+}
+
+#[test]
+fn meets_the_requirements_of_every_admission_policy() {
+    check_admission(|| policy("{}"));
+    check_admission(|| policy(r#"{"max_in_flight": 1, "by_weight": false, "max_held": 1}"#));
+}
+
+#[test]
+fn a_tenant_at_its_limit_waits() {
+    let mut policy = policy(r#"{"max_in_flight": 3}"#);
+    for (in_flight, held, verdict) in [
+        (0, 0, Verdict::Admit),
+        (2, 5, Verdict::Admit),
+        (3, 0, Verdict::WaitTenant),
+        (9, 99, Verdict::WaitTenant),
+    ] {
+        assert_eq!(policy.admit(&request(1), &load(in_flight, held)), verdict, "{in_flight}, {held}");
+    }
+}
+
+#[test]
+fn the_limit_grows_with_the_weight_but_is_never_0() {
+    for (config, weight, limit) in [
+        (r#"{"max_in_flight": 3}"#, 2_500, 7),
+        (r#"{"max_in_flight": 3}"#, 1, 1),
+        (r#"{"max_in_flight": 3, "by_weight": false}"#, 2_500, 3),
+        (r#"{"max_in_flight": 4294967295}"#, u32::MAX, u32::MAX),
+        ("{}", 1_000, 24),
+        ("{}", 500, 12),
+    ] {
+        let mut policy = policy(config);
+        let at = |in_flight| Load { tenant_weight_permille: weight, ..load(in_flight, 0) };
+        assert_eq!(policy.admit(&request(1), &at(limit - 1)), Verdict::Admit, "{config}");
+        assert_eq!(policy.admit(&request(2), &at(limit)), Verdict::WaitTenant, "{config}");
+    }
+}
+
+#[test]
+fn more_than_may_wait_are_refused_when_they_arrive_and_only_then() {
+    let mut policy = policy(r#"{"max_in_flight": 2, "max_held": 3}"#);
+    assert_eq!(policy.admit(&request(1), &load(2, 2)), Verdict::WaitTenant);
+    let Verdict::Refuse(refusal) = policy.admit(&request(2), &load(2, 3)) else { panic!("three wait") };
+    assert_eq!((refusal.reason, refusal.retry_after_ms), (Reason::Rate, 5_000), "500 tokens at 100 a second");
+    assert!(refusal.message.contains("3 wait, of at most 3"), "{}", refusal.message);
+    let refused = |held| matches!(self::policy("{}").admit(&request(1), &load(24, held)), Verdict::Refuse(_));
+    assert!(!refused(74) && refused(75), "three quarters of the host's queue");
+    let later = Load { now: Micros(2_000), ..load(2, 4) };
+    assert_eq!(policy.admit(&request(1), &later), Verdict::WaitTenant, "it was let in to wait");
+    // A request of several sequences, let in as a whole: those after the first come under its id.
+    assert_eq!(policy.admit(&request(9), &load(1, 0)), Verdict::Admit);
+    assert_eq!(policy.admit(&request(9), &load(2, 5)), Verdict::WaitTenant);
+}
