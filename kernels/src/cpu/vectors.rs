@@ -45,7 +45,11 @@ fn pieces<S: Simd>(simd: S, block: Block<'_>) {
                 every: count,
                 turn,
             };
-            columns(simd, tile, block.format, rows, block.columns.end);
+            if few {
+                columns::<S, true>(simd, tile, block.format, rows, block.columns.end);
+            } else {
+                columns::<S, false>(simd, tile, block.format, rows, block.columns.end);
+            }
             row += rows;
         }
         first += some;
@@ -72,27 +76,27 @@ impl Iterator for Tiles {
 
 /// Multiplies `rows` rows with the block's columns.
 #[inline(always)]
-fn columns<S: Simd>(simd: S, tile: Tile, format: Format, rows: usize, end: usize) {
+fn columns<S: Simd, const FEW: bool>(simd: S, tile: Tile, format: Format, rows: usize, end: usize) {
     match (format, rows) {
-        (Format::F32, 1) => all::<S, 0, 1>(simd, tile, end),
-        (Format::F32, 2) => all::<S, 0, 2>(simd, tile, end),
-        (Format::F32, 3) => all::<S, 0, 3>(simd, tile, end),
-        (Format::F32, 4) => all::<S, 0, 4>(simd, tile, end),
-        (Format::F32, 6) => all::<S, 0, 6>(simd, tile, end),
-        (Format::Bf16, 1) => all::<S, 1, 1>(simd, tile, end),
-        (Format::Bf16, 2) => all::<S, 1, 2>(simd, tile, end),
-        (Format::Bf16, 3) => all::<S, 1, 3>(simd, tile, end),
-        (Format::Bf16, 4) => all::<S, 1, 4>(simd, tile, end),
-        (Format::Bf16, 6) if S::PAIRS => all::<S, 1, 6>(simd, tile, end),
-        (Format::Bf16, 6) => all::<S, 3, 6>(simd, tile, end),
-        (Format::Bf16, 8) if !S::PAIRS => all::<S, 3, 8>(simd, tile, end),
-        (Format::Bf16, 12) if !S::PAIRS => all::<S, 3, 12>(simd, tile, end),
-        (Format::Int8, 1) => all::<S, 2, 1>(simd, tile, end),
-        (Format::Int8, 2) => all::<S, 2, 2>(simd, tile, end),
-        (Format::Int8, 3) => all::<S, 2, 3>(simd, tile, end),
-        (Format::Int4, 1) => all::<S, 4, 1>(simd, tile, end),
-        (Format::Int4, 2) => all::<S, 4, 2>(simd, tile, end),
-        (Format::Int4, 3) => all::<S, 4, 3>(simd, tile, end),
+        (Format::F32, 1) => all::<S, FEW, 0, 1>(simd, tile, end),
+        (Format::F32, 2) => all::<S, FEW, 0, 2>(simd, tile, end),
+        (Format::F32, 3) => all::<S, FEW, 0, 3>(simd, tile, end),
+        (Format::F32, 4) => all::<S, FEW, 0, 4>(simd, tile, end),
+        (Format::F32, 6) => all::<S, FEW, 0, 6>(simd, tile, end),
+        (Format::Bf16, 1) => all::<S, FEW, 1, 1>(simd, tile, end),
+        (Format::Bf16, 2) => all::<S, FEW, 1, 2>(simd, tile, end),
+        (Format::Bf16, 3) => all::<S, FEW, 1, 3>(simd, tile, end),
+        (Format::Bf16, 4) => all::<S, FEW, 1, 4>(simd, tile, end),
+        (Format::Bf16, 6) if S::PAIRS => all::<S, FEW, 1, 6>(simd, tile, end),
+        (Format::Bf16, 6) => all::<S, FEW, 3, 6>(simd, tile, end),
+        (Format::Bf16, 8) if !S::PAIRS => all::<S, FEW, 3, 8>(simd, tile, end),
+        (Format::Bf16, 12) if !S::PAIRS => all::<S, FEW, 3, 12>(simd, tile, end),
+        (Format::Int8, 1) => all::<S, FEW, 2, 1>(simd, tile, end),
+        (Format::Int8, 2) => all::<S, FEW, 2, 2>(simd, tile, end),
+        (Format::Int8, 3) => all::<S, FEW, 2, 3>(simd, tile, end),
+        (Format::Int4, 1) => all::<S, FEW, 4, 1>(simd, tile, end),
+        (Format::Int4, 2) => all::<S, FEW, 4, 2>(simd, tile, end),
+        (Format::Int4, 3) => all::<S, FEW, 4, 3>(simd, tile, end),
         _ => unreachable!("no tile has {rows} rows of {format:?}"),
     }
 }
@@ -101,7 +105,7 @@ fn columns<S: Simd>(simd: S, tile: Tile, format: Format, rows: usize, end: usize
 /// f32, 1 for bf16, 2 for int8, 3 for bf16 with more rows and half the vectors, so that a widened weight is used for more
 /// rows, 4 for int4.
 #[inline(always)]
-fn all<S: Simd, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, end: usize) {
+fn all<S: Simd, const FEW: bool, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, end: usize) {
     while tile.column < end {
         let left = (end - tile.column) / LANES;
         // SAFETY: `Cpu::product` checked shapes; the columns up to `end` are the panel's, and `pieces` keeps steps
@@ -109,9 +113,9 @@ fn all<S: Simd, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, en
         unsafe {
             tile.column += LANES
                 * match left {
-                    4.. if S::TILE_VECTORS == 4 && FORMAT != 3 => one::<S, FORMAT, R, 4>(simd, tile),
-                    2.. if S::TILE_VECTORS == 4 => one::<S, FORMAT, R, 2>(simd, tile),
-                    _ => one::<S, FORMAT, R, 1>(simd, tile),
+                    4.. if S::TILE_VECTORS == 4 && FORMAT != 3 => one::<S, FEW, FORMAT, R, 4>(simd, tile),
+                    2.. if S::TILE_VECTORS == 4 => one::<S, FEW, FORMAT, R, 2>(simd, tile),
+                    _ => one::<S, FEW, FORMAT, R, 1>(simd, tile),
                 };
         }
     }
@@ -120,14 +124,17 @@ fn all<S: Simd, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, en
 /// # Safety
 /// As [`Tile::floats`].
 #[inline(always)]
-unsafe fn one<S: Simd, const FORMAT: usize, const R: usize, const C: usize>(simd: S, tile: Tile) -> usize {
+unsafe fn one<S: Simd, const FEW: bool, const FORMAT: usize, const R: usize, const C: usize>(
+    simd: S,
+    tile: Tile,
+) -> usize {
     // SAFETY: the caller's promise.
     unsafe {
         match FORMAT {
-            0 => tile.floats::<S, false, R, C>(simd),
-            1 | 3 => tile.floats::<S, true, R, C>(simd),
-            2 => tile.groups::<S, false, R, C>(simd),
-            _ => tile.groups::<S, true, R, C>(simd),
+            0 => tile.floats::<S, FEW, false, R, C>(simd),
+            1 | 3 => tile.floats::<S, FEW, true, R, C>(simd),
+            2 => tile.groups::<S, FEW, false, R, C>(simd),
+            _ => tile.groups::<S, FEW, true, R, C>(simd),
         }
     }
     C

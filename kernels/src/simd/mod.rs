@@ -105,9 +105,10 @@ pub trait Simd: Copy {
     fn high_halves(self, w: Self::W) -> Self::W;
     /// Signed integers to floats.
     fn widen_words(self, w: Self::W) -> Self::V;
-    /// Prefetches the cache line at `from`, any address, into the L2 cache.
+    /// Prefetches the cache line at `from`, any address, into the L2 cache. Requests into the L1 cache would occupy its few
+    /// places for misses, which loads need, too.
     #[inline(always)]
-    fn prefetch_far<T>(self, from: *const T) {
+    fn prefetch<T>(self, from: *const T) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: SSE is part of x86-64; a prefetch of any address is allowed.
         unsafe {
@@ -118,23 +119,6 @@ pub trait Simd: Copy {
         // SAFETY: a prefetch of any address is allowed.
         unsafe {
             std::arch::asm!("prfm pldl2keep, [{}]", in(reg) from, options(readonly, nostack, preserves_flags));
-        }
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        let _ = from;
-    }
-    /// Prefetches the cache line at `from`, any address.
-    #[inline(always)]
-    fn prefetch<T>(self, from: *const T) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: SSE is part of x86-64; a prefetch of any address is allowed.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(from.cast());
-        }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: a prefetch of any address is allowed.
-        unsafe {
-            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) from, options(readonly, nostack, preserves_flags));
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let _ = from;
