@@ -89,6 +89,13 @@ pub struct Settings {
     pub speculate: u32,
     #[serde(default)]
     pub plan_ahead: bool,
+    #[serde(default = "five_seconds")]
+    pub starvation_bound_us: u64,
+}
+
+/// The bound of hosts that don't record it.
+fn five_seconds() -> u64 {
+    5_000_000
 }
 
 /// What a tenant is granted.

@@ -50,6 +50,9 @@ pub struct EngineConfig {
     pub max_strikes: u32,
     /// See `max_strikes`.
     pub strike_window: Micros,
+    /// Processor time that the calls of one policy may take in one step. A step can make hundreds of calls, each within
+    /// its own limit, and every stream would wait for their sum.
+    pub policy_step_budget: Micros,
     /// Most draft tokens per sequence and step; 0 disables speculation.
     pub speculate: u32,
     /// Most tokens that a step with draft tokens samples, theirs included.
@@ -81,6 +84,7 @@ impl Default for EngineConfig {
             hash_key: [0, 0],
             max_strikes: 3,
             strike_window: Micros(10_000_000),
+            policy_step_budget: Micros(100_000),
             speculate: 0,
             max_samples: u32::MAX,
             plan_ahead: false,

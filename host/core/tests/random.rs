@@ -73,6 +73,7 @@ impl World {
             hash_key: [rng.next_u64(), rng.next_u64()],
             max_strikes: rng.between(1, 5) as u32,
             strike_window: Micros(rng.between(1_000, 100_000)),
+            policy_step_budget: Micros(100_000),
             starvation_bound: Micros(rng.between(5_000, 100_000)),
             speculate: if rng.chance(60) { rng.between(1, 6) as u32 } else { 0 },
             max_samples: if rng.chance(50) { rng.between(1, 12) as u32 } else { u32::MAX },

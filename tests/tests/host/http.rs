@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{Host, STREAMS, answer_of};
+use infer_server::config::{Config, PolicyLimits};
 use infer_tests::{FAULTY_ADMISSION, FAULTY_SCHEDULER};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -91,6 +92,30 @@ async fn misbehaving_scheduler_is_reported_and_changes_no_stream() {
         "infer_policy_quarantined 3.0\n",
     ] {
         assert!(metrics.contains(line), "{line} is missing in:\n{metrics}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_of_policies_are_the_settings() {
+    let policy_limits = PolicyLimits {
+        deadline: Duration::from_millis(7),
+        memory_bytes: 2 << 20,
+        strikes: 1,
+        ..PolicyLimits::default()
+    };
+    let host = Host::start_with(|config| Config { policy_limits, ..config }).await;
+    for (fallbacks, fault, message) in
+        [(1, "spin", "ran longer than 7ms"), (2, "memory", "the limit is 2097152")]
+    {
+        let config = format!(r#"{{"fault": "{fault}", "after": 100}}"#);
+        let put = host.put_scheduler(&[("config", &config)]).body(FAULTY_SCHEDULER);
+        assert_eq!(answer_of(put).await.0, 200);
+        host.stream_all().await;
+        let slot = host.scheduler_slot().await;
+        assert_eq!((&slot["name"], &slot["fallbacks"]), (&json!("continuous"), &json!(fallbacks)), "{slot}");
+        let told = slot["last_fault"]["message"].as_str().expect("a message");
+        assert!(told.contains(message), "{told}");
     }
     host.server.shutdown().await;
 }

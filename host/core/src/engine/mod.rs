@@ -39,7 +39,7 @@ use crate::engine::rows::Rows;
 use crate::engine::slots::Slots;
 use crate::engine::step::Step;
 use crate::event::Event;
-use crate::guard::{Context, Strikes};
+use crate::guard::{Context, GuardLimits};
 use crate::ids::{Micros, TenantId};
 use crate::kv::Kv;
 use crate::kv::feed::{KvBlock, KvEvent};
@@ -150,7 +150,11 @@ impl Engine {
         let prefill = [limits.prefill_chunk, limits.max_prefill_sequences, limits.max_prefill_tokens];
         assert!(limits.max_batch_tokens > 0 && limits.max_running > 0, "a step must hold something");
         assert!(!prefill.contains(&0), "a step must hold a piece of a prompt");
-        let strikes = Strikes { max: config.max_strikes, window: config.strike_window };
+        let limits = GuardLimits {
+            max_strikes: config.max_strikes,
+            strike_window: config.strike_window,
+            step_budget: config.policy_step_budget,
+        };
         let view = StepView {
             now: Micros::ZERO,
             number: 1,
@@ -166,7 +170,7 @@ impl Engine {
             tenants: TenantColumns::default(),
         };
         Self {
-            policies: Slots::new(policies, strikes),
+            policies: Slots::new(policies, limits),
             kv: Kv::new(&config),
             slab: Slab::default(),
             view,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Policies;
-use crate::guard::{Company, Context, Slot, Strikes};
+use crate::guard::{Company, Context, GuardLimits, Slot};
 use crate::ids::Micros;
 use crate::policy::{AdmissionPolicy, AnyPolicy, PolicyInfo, PolicyKind, PrefixCachePolicy, SchedulerPolicy};
 use crate::snapshot::SlotSnapshot;
@@ -21,7 +21,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub fn new(policies: Policies, strikes: Strikes) -> Self {
+    pub fn new(policies: Policies, limits: GuardLimits) -> Self {
         let Policies { scheduler, admission, prefix_cache } = policies;
         let builtin = Policies::builtin();
         Self {
@@ -30,21 +30,21 @@ impl Slots {
                 scheduler,
                 builtin.scheduler,
                 AnyPolicy::Scheduler,
-                strikes,
+                limits,
             ),
             admission: Slot::new(
                 PolicyKind::Admission,
                 admission,
                 builtin.admission,
                 AnyPolicy::Admission,
-                strikes,
+                limits,
             ),
             prefix: Slot::new(
                 PolicyKind::PrefixCache,
                 prefix_cache,
                 builtin.prefix_cache,
                 AnyPolicy::PrefixCache,
-                strikes,
+                limits,
             ),
             next_export: EXPORT_EVERY,
         }

@@ -3,10 +3,6 @@
 use crate::ids::Micros;
 use crate::policy::{FaultKind, Policy, PolicyFault};
 
-/// Processor time that a policy's calls may take in one step: five calls' worth of the per-call limit. A step can
-/// make hundreds of calls, each within its own limit, and every stream would wait for their sum.
-const STEP_BUDGET: Micros = Micros(100_000);
-
 /// Processor time that a shadow's calls may take of each second. The live policy's time is what an operator chose to
 /// spend on decisions; a shadow's is spent on none, while every stream waits for it.
 const SHADOW_BUDGET: Micros = Micros(250_000);
@@ -58,9 +54,13 @@ impl Share {
     }
 }
 
-/// The fault of a policy whose calls of one step took too long; `before` is its total before the step.
-pub(super) fn over_budget<P: Policy + ?Sized>(policy: &P, before: Micros) -> Option<PolicyFault> {
-    exceeded(policy, before, STEP_BUDGET, "of one step").map(|fault| policy.attribute(fault))
+/// The fault of a policy whose calls of one step took more than `budget`; `before` is its total before the step.
+pub(super) fn over_budget<P: Policy + ?Sized>(
+    policy: &P,
+    before: Micros,
+    budget: Micros,
+) -> Option<PolicyFault> {
+    exceeded(policy, before, budget, "of one step").map(|fault| policy.attribute(fault))
 }
 
 fn exceeded<P: Policy + ?Sized>(

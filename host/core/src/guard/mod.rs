@@ -43,11 +43,12 @@ pub(crate) struct Context<'a> {
 /// winds it back to the copy before.
 const MAX_FAILED_EXPORTS: u32 = 3;
 
-/// How many faults within what time remove a policy.
+/// What a policy may do before it is removed; see [`crate::EngineConfig`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Strikes {
-    pub max: u32,
-    pub window: Micros,
+pub(crate) struct GuardLimits {
+    pub max_strikes: u32,
+    pub strike_window: Micros,
+    pub step_budget: Micros,
 }
 
 /// What a fault means for the live policy.
@@ -70,7 +71,7 @@ struct Strike {
 pub(crate) struct Slot<P: ?Sized> {
     kind: PolicyKind,
     into_any: fn(Box<P>) -> AnyPolicy,
-    limits: Strikes,
+    limits: GuardLimits,
     /// `None` while the built-in replaces a removed policy.
     current: Option<Tenure<P>>,
     previous: Option<Tenure<P>>,
@@ -108,7 +109,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         policy: Box<P>,
         builtin: Box<P>,
         into_any: fn(Box<P>) -> AnyPolicy,
-        limits: Strikes,
+        limits: GuardLimits,
     ) -> Self {
         Self {
             kind,
@@ -180,7 +181,10 @@ impl<P: Policy + ?Sized> Slot<P> {
 
     /// Calls that are each within their limit but too long together are one fault per step.
     fn charge(&mut self, cx: &mut Context<'_>, view: impl Fn() -> FaultView) {
-        let fault = self.current.as_ref().and_then(|t| over_budget(&*t.policy, self.budget.before));
+        let fault = self
+            .current
+            .as_ref()
+            .and_then(|t| over_budget(&*t.policy, self.budget.before, self.limits.step_budget));
         if let Some(fault) = fault {
             self.budget.over = true;
             self.strike(cx, fault, view(), Weight::Strike);
@@ -219,20 +223,20 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
         let policy = fault.member.clone().unwrap_or_else(|| self.info());
         self.strikes.push_back(Strike { at: cx.now, culprit: Culprit { policy, reason: fault.to_string() } });
-        while self.strikes.front().is_some_and(|strike| cx.now.since(strike.at) > self.limits.window) {
+        while self.strikes.front().is_some_and(|strike| cx.now.since(strike.at) > self.limits.strike_window) {
             self.strikes.pop_front();
         }
         let weight = match weight {
             _ if self.on_trial() => Weight::Fatal,
-            Weight::Strike if self.limits.max <= 1 => Weight::LastStrike,
+            Weight::Strike if self.limits.max_strikes <= 1 => Weight::LastStrike,
             weight => weight,
         };
-        let full = self.strikes.len() >= self.limits.max as usize;
+        let full = self.strikes.len() >= self.limits.max_strikes as usize;
         let (removed, reason, culprits) = match weight {
             Weight::Fatal => (true, fault.to_string(), self.culprits().pop().into_iter().collect()),
             Weight::LastStrike => (true, fault.to_string(), self.culprits()),
             Weight::Strike if full => {
-                let (count, seconds) = (self.strikes.len(), self.limits.window.0 / 1_000_000);
+                let (count, seconds) = (self.strikes.len(), self.limits.strike_window.0 / 1_000_000);
                 (true, format!("{count} faults in {seconds} s, the last: {fault}"), self.culprits())
             }
             Weight::Strike => (false, String::new(), Vec::new()),

@@ -114,7 +114,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         let mut over_share = false;
         let compared = question(&mut shadow.policy).and_then(|compared| {
             let policy = &*shadow.policy;
-            over_budget(policy, shadow.spent)
+            over_budget(policy, shadow.spent, self.limits.step_budget)
                 .or_else(|| shadow.share.exceeded(policy).inspect(|_| over_share = true))
                 .map_or(Ok(compared), Err)
         });

@@ -52,7 +52,7 @@ fn check(args: &ConfigArgs) -> Result<(), Failure> {
     }
     GivenTemplate::open(&config)?;
     let choices = Reload::new(&config, &tenants).choices();
-    initial_policies(&policies::loader().map_err(StartError::from)?, &choices)?;
+    initial_policies(&policies::loader_with(&config.policy_limits).map_err(StartError::from)?, &choices)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Failure::failed)?.block_on(check_addresses(&config))?;
     crate::startup::load::check(&config)?;

@@ -104,6 +104,8 @@ pub struct Config {
     pub speculate: u32,
     /// Whether to plan the next step while the device computes the current one.
     pub plan_ahead: bool,
+    /// Limits of policies.
+    pub policy_limits: PolicyLimits,
     /// Directory for recorded policy faults; `None` for the user's cache directory.
     pub fault_dir: Option<PathBuf>,
     /// Whether the admin plane shows the text of cached prefixes.
@@ -181,6 +183,40 @@ pub enum DialectChoice {
     Named,
     /// OpenAI chunks.
     OpenAi,
+}
+
+/// What policies may use and do before they are removed.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyLimits {
+    /// Processor time of one call.
+    pub deadline: Duration,
+    /// Memory of one instance.
+    pub memory_bytes: usize,
+    /// Faults within `strike_window` that remove a policy.
+    pub strikes: u32,
+    /// See `strikes`.
+    pub strike_window: Duration,
+    /// How long a scheduler may ignore a sequence that could run.
+    pub starvation_bound: Duration,
+}
+
+impl Default for PolicyLimits {
+    fn default() -> Self {
+        Self {
+            deadline: Duration::from_millis(20),
+            memory_bytes: 64 << 20,
+            strikes: 3,
+            strike_window: Duration::from_secs(10),
+            starvation_bound: Duration::from_secs(5),
+        }
+    }
+}
+
+impl PolicyLimits {
+    /// Processor time of all calls of a step: those of five calls.
+    pub fn step_budget(&self) -> Duration {
+        5 * self.deadline
+    }
 }
 
 /// Bounds of connections and streams.

@@ -181,6 +181,21 @@ pub const SETTINGS: &[Setting] = &[
         "JSON file with the policies' configurations: {\"scheduler\": {..}, \"admission\": {..}, \"prefix-cache\": {..}}",
     ).worded(),
     setting(
+        "policy-deadline",
+        "TIME",
+        "20ms",
+        "Processor time of one policy call, up to 1s; the calls of a step together get five times as much",
+    ),
+    setting("policy-memory", "BYTES", "64MiB", "Memory of one policy instance, up to 1GiB"),
+    setting("policy-strikes", "N", "3", "Faults within --policy-strike-window that remove a policy"),
+    setting("policy-strike-window", "TIME", "10s", "Time within which faults add up; see --policy-strikes"),
+    setting(
+        "starvation-bound",
+        "TIME",
+        "5s",
+        "How long a scheduler may ignore a sequence that could run before it is removed",
+    ),
+    setting(
         "fault-dir",
         "DIR",
         "infer/faults in the user's cache",

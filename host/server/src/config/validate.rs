@@ -15,7 +15,8 @@ use super::parse::{non_empty, path};
 use super::policy_config::read_policy_configs;
 use super::settings::read;
 use super::{
-    Bounds, Config, ConfigError, DialectChoice, GenerationConfig, MetricsPlane, PolicyChoice, Settings, parse,
+    Bounds, Config, ConfigError, DialectChoice, GenerationConfig, MetricsPlane, PolicyChoice, PolicyLimits,
+    Settings, parse,
 };
 use crate::http::AllowedOrigins;
 use crate::kv_events::Endpoints;
@@ -89,6 +90,7 @@ impl Config {
             prefix_cache: policy(PolicyKind::PrefixCache, "prefix-cache", "lru")?,
             speculate: read(all, "speculate", 0, |t| parse::number(t, 0, 32))?,
             plan_ahead: read(all, "plan-ahead", false, parse::switch)?,
+            policy_limits: policy_limits(all)?,
             fault_dir: read(all, "fault-dir", None, path)?,
             show_text: read(all, "show-text", false, parse::switch)?,
             threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,
@@ -187,6 +189,37 @@ fn bounds(all: &Settings) -> Result<Bounds, ConfigError> {
             parse::number(t, 1, 1_000_000)
         })?,
         ..default
+    })
+}
+
+fn policy_limits(all: &Settings) -> Result<PolicyLimits, ConfigError> {
+    let default = PolicyLimits::default();
+    let time = |key, default, range: std::ops::RangeInclusive<Duration>| {
+        read(all, key, default, |text| {
+            let time = parse::seconds(text)?;
+            let (least, most) = (range.start(), range.end());
+            if range.contains(&time) {
+                Ok(time)
+            } else {
+                Err(format!("`{text}` is not from {least:?} to {most:?}"))
+            }
+        })
+    };
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(3_600));
+    Ok(PolicyLimits {
+        deadline: time("policy-deadline", default.deadline, short..=Duration::from_secs(1))?,
+        memory_bytes: read(all, "policy-memory", default.memory_bytes, |text| {
+            let bytes = parse::bytes(text)?;
+            let range = 1 << 20..=1 << 30;
+            if range.contains(&bytes) {
+                Ok(bytes as usize)
+            } else {
+                Err(format!("`{text}` is not from 1MiB to 1GiB"))
+            }
+        })?,
+        strikes: read(all, "policy-strikes", default.strikes, |t| parse::number(t, 1, 1_000))?,
+        strike_window: time("policy-strike-window", default.strike_window, Duration::from_secs(1)..=long)?,
+        starvation_bound: time("starvation-bound", default.starvation_bound, short..=long)?,
     })
 }
 

@@ -9,7 +9,7 @@ use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use serde_json::{Map, Value};
 
 use super::{Component, Member, New, Origin, Origins, PolicyError, PolicySource};
-use crate::config::PolicyChoice;
+use crate::config::{PolicyChoice, PolicyLimits};
 
 /// Names the native policy of any slot, as its own name does.
 const BUILTIN: &str = "builtin";
@@ -37,9 +37,19 @@ pub fn load_initial(
     Ok((slots, origins))
 }
 
-/// Returns a loader that uses the host's cache of compiled policies.
+/// Returns a loader that uses the host's cache of compiled policies, with a host's usual limits.
 pub fn loader() -> Result<PolicyLoader, LoadError> {
-    PolicyLoader::new(LoaderConfig { cache_dir: compiled_dir(), ..LoaderConfig::default() })
+    loader_with(&PolicyLimits::default())
+}
+
+/// As [`loader`], with these limits.
+pub fn loader_with(limits: &PolicyLimits) -> Result<PolicyLoader, LoadError> {
+    PolicyLoader::new(LoaderConfig {
+        cache_dir: compiled_dir(),
+        deadline: limits.deadline,
+        max_memory_bytes: limits.memory_bytes,
+        ..LoaderConfig::default()
+    })
 }
 
 /// Directory of compiled policies and of the compiled template renderer.

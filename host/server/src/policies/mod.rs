@@ -27,7 +27,7 @@ pub use describe::shipped;
 pub use error::{PolicyError, Reconfigured};
 pub use load::{
     Choices, builtin, cache_base, compiled_dir, empty, find, is_component_path, join, list_members,
-    load_initial, loader,
+    load_initial, loader, loader_with,
 };
 pub use origin::{Component, Member, Origin, Origins};
 

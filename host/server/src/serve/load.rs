@@ -48,7 +48,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Serv
     let config = &app.config;
     let loading = Instant::now();
     // Policies and the template first, so that a fault in them is found before gigabytes are downloaded.
-    let loader = policies::loader()?;
+    let loader = policies::loader_with(&config.policy_limits)?;
     let (slots, origins) = initial_policies(&loader, &app.reload.choices())?;
     let template = GivenTemplate::open(config)?;
     let loaded = LoadedModel::load(config)?;

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use infer_core::{EngineConfig, Executor, Limits, Micros};
 use infer_model::{
@@ -107,14 +108,21 @@ impl LoadedModel {
             max_seq_len: self.sizing.max_seq_len,
             prefix_caching: shares_blocks(config),
             prompt_cache_entries: entries(config),
-            prompt_cache_ttl: Micros(config.prompt_cache_ttl.as_micros() as u64),
+            prompt_cache_ttl: micros(config.prompt_cache_ttl),
             hash_key,
             speculate: config.speculate,
             max_samples: if self.placed.is_some() { config.step_samples() } else { u32::MAX },
             plan_ahead: config.plan_ahead && self.placed.is_some(),
-            ..EngineConfig::default()
+            max_strikes: config.policy_limits.strikes,
+            strike_window: micros(config.policy_limits.strike_window),
+            policy_step_budget: micros(config.policy_limits.step_budget()),
+            starvation_bound: micros(config.policy_limits.starvation_bound),
         }
     }
+}
+
+fn micros(time: Duration) -> Micros {
+    Micros(time.as_micros() as u64)
 }
 
 /// Checks device, checkpoint and sizes as far as that is possible without weights and without the network.

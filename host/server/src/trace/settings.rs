@@ -21,6 +21,7 @@ pub fn settings(config: &EngineConfig) -> Settings {
         prompt_cache_ttl_us: config.prompt_cache_ttl.0,
         speculate: config.speculate,
         plan_ahead: config.plan_ahead,
+        starvation_bound_us: config.starvation_bound.0,
     }
 }
 
@@ -42,6 +43,7 @@ pub fn engine_config(settings: &Settings, hash_key: [u64; 2]) -> EngineConfig {
         prompt_cache_entries: settings.prompt_cache_entries,
         prompt_cache_ttl: Micros(settings.prompt_cache_ttl_us),
         plan_ahead: settings.plan_ahead,
+        starvation_bound: Micros(settings.starvation_bound_us),
         hash_key,
         ..EngineConfig::default()
     }
@@ -70,6 +72,7 @@ mod tests {
         let config = EngineConfig {
             block_size: 32,
             prompt_cache_ttl: Micros(7),
+            starvation_bound: Micros(8),
             speculate: 4,
             plan_ahead: true,
             ..EngineConfig::default()

@@ -398,6 +398,7 @@ impl Setup {
             hash_key: [self.seed, !self.seed],
             max_strikes: self.max_strikes,
             strike_window: Micros(self.strike_window_us),
+            policy_step_budget: EngineConfig::default().policy_step_budget,
             starvation_bound: Micros(self.starvation_bound_us),
             speculate: self.speculate,
             max_samples: 2 * self.max_running,

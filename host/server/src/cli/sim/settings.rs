@@ -66,9 +66,10 @@ pub struct HostArgs {
     /// Plan a step while another is on the device [default: as the recorded host, or off]
     #[arg(long, value_name = "on|off", num_args = 0..=1, default_missing_value = "on", value_parser = Switch::parse)]
     plan_ahead: Vec<Switch>,
-    /// How long a sequence that could run may be ignored before its scheduler is removed
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
-    starvation_bound: f64,
+    /// How long a sequence that could run may be ignored before its scheduler is removed [default: as the recorded
+    /// host, or 5]
+    #[arg(long, value_name = "SECONDS", value_parser = starvation_bound)]
+    starvation_bound: Option<u64>,
     /// Tenants file, of which weights and rates count: its first tenant is the one with the lowest number in the
     /// traffic, its second the one with the next, and so on [default: the recorded host's tenants]
     #[arg(long, value_name = "FILE")]
@@ -191,6 +192,7 @@ impl HostArgs {
                 prompt_cache_ttl_us: 300_000_000,
                 speculate: 0,
                 plan_ahead: false,
+                starvation_bound_us: 5_000_000,
             },
         };
         let block_size = variant.block_size.unwrap_or(base.block_size);
@@ -215,15 +217,10 @@ impl HostArgs {
             prompt_cache_entries: variant.prompt_cache_entries.unwrap_or(base.prompt_cache_entries),
             prompt_cache_ttl_us: variant.prompt_cache_ttl.map_or(base.prompt_cache_ttl_us, |s| s * 1_000_000),
             plan_ahead: variant.plan_ahead.unwrap_or(base.plan_ahead),
+            starvation_bound_us: self.starvation_bound.unwrap_or(base.starvation_bound_us),
             ..base
         };
-        let seconds = self.starvation_bound;
-        if !(0.001..=3_600.0).contains(&seconds) {
-            let why = format!("--starvation-bound must be from 0.001 to 3600 seconds, not {seconds}");
-            return Err(Failure::Usage(why));
-        }
-        let engine =
-            EngineConfig { starvation_bound: Micros((seconds * 1e6) as u64), ..validated(&wanted, seed)? };
+        let engine = validated(&wanted, seed)?;
         for (flag, value) in [("--slo-ttft-ms", self.slo_ttft_ms), ("--slo-itl-ms", self.slo_itl_ms)] {
             if !(value > 0.0 && value.is_finite()) {
                 return Err(Failure::Usage(format!("{flag} must be more than 0, not {value}")));
@@ -349,6 +346,14 @@ fn file(flag: &str, given: &str) -> Result<Option<String>, Failure> {
 fn describes_hardware(text: &str) -> Result<bool, serde_json::Error> {
     let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text)?;
     Ok(!fields.contains_key("format") && !fields.contains_key("cost"))
+}
+
+/// A bound given in seconds, in microseconds.
+fn starvation_bound(text: &str) -> Result<u64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.001..=3_600.0).contains(&seconds) => Ok((seconds * 1e6) as u64),
+        _ => Err(format!("must be from 0.001 to 3600 seconds, not {text}")),
+    }
 }
 
 /// Validates recorded settings and turns them into an engine's.

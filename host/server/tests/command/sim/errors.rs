@@ -35,7 +35,7 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
         (&["run", "--scheduler", "unknown"], "no scheduler policy `unknown`; available are `continuous`"),
         (&["run", "--closed-loop"], "--closed-loop: only a recording"),
         (&["run", "--max-tokens", "9"], "--max-tokens: only public traces lack it"),
-        (&["run", "--starvation-bound", "0"], "--starvation-bound must be from 0.001 to 3600 seconds, not 0"),
+        (&["run", "--starvation-bound", "0"], "must be from 0.001 to 3600 seconds, not 0"),
         (&["run", "--api-keys", "nowhere.toml"], "--api-keys: can't read nowhere.toml"),
         (&["run", "--workload", "nowhere.json"], "--workload nowhere.json: can't be read"),
         (&["run", "--list", "--format", "csv"], "--list: workloads are listed as text or JSON"),
