@@ -73,6 +73,8 @@ async fn every_endpoint_returns_its_type() {
     assert_eq!(client.promote("scheduler", "a b&c").await.unwrap().kind, "scheduler");
     client.stop_shadow("scheduler").await.unwrap();
     client.clear_queue().await.unwrap();
+    client.empty_cache().await.unwrap();
+    assert_eq!(peer.asked().last().unwrap(), "DELETE /admin/cache");
     client.drain().await.unwrap();
     client.cancel(7).await.unwrap();
     let asked = peer.asked();

@@ -199,3 +199,38 @@ fn stale_eviction_answer_is_ignored_for_a_reused_block() {
     names.sort_unstable();
     assert_eq!(names, [0, 1, 2, 3, 4, 6, 8, 9, 10], "each once, and none that it knows to be in use or gone");
 }
+
+#[test]
+fn an_emptied_cache_keeps_what_runs_and_tells_everyone() {
+    let mirror = Arc::new(Mutex::new(Mirror::default()));
+    let seen = mirror.clone();
+    let policies = scripted(move |ask| {
+        if let Ask::Observe(events) = ask {
+            seen.lock().unwrap().absorb(events);
+        }
+        Ok(Say::Default)
+    });
+    let mut bench = Bench::with(small(), policies);
+    let first = bench.submit(request(prompt(1, 13), 3));
+    bench.run();
+    let running = bench.submit(request(prompt(2, 13), 9));
+    bench.step();
+    let waiting = bench.submit(request(prompt(1, 13), 3));
+    let before = bench.engine.snapshot(bench.now);
+    assert!(before.memory.cached > 0 && before.memory.used > 0);
+    assert_eq!(bench.engine.empty_cache(bench.now), before.memory.cached);
+    let after = bench.engine.snapshot(bench.now);
+    assert_eq!((after.memory.cached, after.memory.used), (0, before.memory.used));
+    assert_eq!(
+        after.counters.evicted_blocks,
+        before.counters.evicted_blocks + u64::from(before.memory.cached)
+    );
+    assert_eq!(bench.engine.empty_cache(bench.now), 0);
+    bench.run();
+    assert_eq!(started(&bench, waiting), (PrefixEvent::MissFull, 0, 13), "its logits are gone, too");
+    assert_eq!(bench.tokens(waiting), bench.tokens(first));
+    assert_eq!(bench.tokens(running).len(), 9);
+    bench.step();
+    let cached = bench.engine.snapshot(bench.now).memory.cached;
+    assert_eq!(mirror.lock().unwrap().idle.len(), cached as usize, "the policy was told");
+}

@@ -281,7 +281,11 @@ impl World {
             50 => {
                 self.engine.clear_queue("the operator cleared the queue", self.now);
             }
-            51..54 => {
+            51 => {
+                self.engine.empty_cache(self.now);
+                assert_eq!(self.engine.snapshot(self.now).memory.cached, 0);
+            }
+            52..54 => {
                 let snapshot = self.engine.snapshot(self.now);
                 let memory = snapshot.memory;
                 assert_eq!(memory.free + memory.cached + memory.used, memory.total);

@@ -131,6 +131,14 @@ impl Client {
         self.answer(Method::DELETE, "admin/queue", None).await.map(drop)
     }
 
+    /// `DELETE /admin/cache`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn empty_cache(&self) -> Result<(), ConnError> {
+        self.answer(Method::DELETE, "admin/cache", None).await.map(drop)
+    }
+
     /// `POST /admin/drain`.
     ///
     /// # Errors

@@ -66,6 +66,7 @@ pub(super) async fn ask(client: &Client, effect: Effect) -> Option<Message> {
             done(format!("{kind}: shadow stopped"), client.stop_shadow(&kind).await)
         }
         Effect::Cancel { id } => done(format!("request {id} cancelled"), client.cancel(id).await),
+        Effect::EmptyCache => done("cache emptied".to_owned(), client.empty_cache().await),
         Effect::ClearQueue => done("queue cleared".to_owned(), client.clear_queue().await),
         Effect::Drain => done("drain started".to_owned(), client.drain().await),
     })

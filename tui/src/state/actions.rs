@@ -91,6 +91,18 @@ impl App {
         }
     }
 
+    /// Asks for confirmation to drop what is cached.
+    pub(super) fn ask_empty_cache(&mut self) {
+        if self.may_change() {
+            let memory = self.live.state.as_ref().map(|state| state.memory).unwrap_or_default();
+            let question = format!(
+                "Drop {} cached blocks? Their prompts are computed again when they return.",
+                memory.cached
+            );
+            self.confirm(question, Effect::EmptyCache);
+        }
+    }
+
     /// Asks for confirmation to drain the host.
     pub(super) fn ask_drain(&mut self) {
         if self.may_change() {

@@ -32,11 +32,12 @@ pub enum Command {
     Configure { kind: &'static str },
     Cancel { id: u64 },
     ClearQueue,
+    EmptyCache,
     Drain,
 }
 
 /// Every command: its name, its arguments, what it does. The help and the completion use this list.
-pub const COMMANDS: [(&str, &str, &str); 23] = [
+pub const COMMANDS: [(&str, &str, &str); 24] = [
     ("overview", "", "throughput, latencies, memory, policies"),
     ("blocks", "", "the KV pool block by block"),
     ("requests", "", "running and waiting requests, and why they wait"),
@@ -57,6 +58,7 @@ pub const COMMANDS: [(&str, &str, &str); 23] = [
     ("configure", "KIND", "edit the live policy's configuration"),
     ("cancel", "ID", "cancel a request"),
     ("clear-queue", "", "fail every waiting request"),
+    ("empty-cache", "", "drop all cached blocks that no request uses"),
     ("drain", "", "refuse new requests from now on"),
     ("help", "", "all keys and commands"),
     ("quit", "", "quit"),
@@ -96,6 +98,7 @@ pub fn parse(line: &str) -> Result<Command, String> {
             Command::Cancel { id: id.ok_or("cancel needs the id of a request: cancel 1187")? }
         }
         "clear-queue" => Command::ClearQueue,
+        "empty-cache" => Command::EmptyCache,
         "drain" => Command::Drain,
         other => return Err(format!("unknown command `{other}`; `help` lists them")),
     };

@@ -80,6 +80,7 @@ pub enum Effect {
         id: u64,
     },
     ClearQueue,
+    EmptyCache,
     Drain,
 }
 

@@ -213,6 +213,16 @@ impl Engine {
         }
     }
 
+    /// Drops all cached blocks without holders, and the prompts kept behind them, whatever the policy wants. Blocks of
+    /// running requests stay, and can still be found. Returns how many became free.
+    pub fn empty_cache(&mut self, now: Micros) -> u32 {
+        let now = self.tick(now);
+        let dropped = self.kv.drop_oldest(self.config.total_blocks, now);
+        self.counters.evicted_blocks += u64::from(dropped);
+        self.note_load(now);
+        dropped
+    }
+
     /// Flushes before an operator's command that replaces a receiver, even if the policy gets no more calls
     /// in this step: otherwise the next events would be cut off from those before them.
     pub(super) fn flush_before_command(&mut self, now: Micros) {

@@ -169,6 +169,13 @@ pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &detail))
 }
 
+/// `DELETE /admin/cache`: drops what no request uses.
+pub async fn empty_cache(app: &App) -> Result<Answer, ApiError> {
+    let (dropped, in_use) = app.served()?.engine.empty_cache().await?;
+    tracing::info!(dropped, in_use, "an operator emptied the cache");
+    Ok(json(StatusCode::OK, &serde_json::json!({"dropped_blocks": dropped, "blocks_in_use": in_use})))
+}
+
 /// `GET /admin/cache`.
 pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
     let served = app.served()?;

@@ -7,6 +7,7 @@ use clap::Args;
 use infer_api::admin::ErrorBody;
 use infer_api::admin::place::is_this_machine;
 use reqwest::{Client, Method, Response, Url};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Failure, base_url};
@@ -49,6 +50,17 @@ impl AdminArg {
             None => Ok(find_token(url)),
         }
     }
+}
+
+/// The host, and the form of the output.
+#[derive(Args)]
+pub struct Target {
+    // No doc comment: it would become the help of what follows.
+    #[command(flatten)]
+    pub admin: AdminArg,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A host's admin plane.
@@ -145,4 +157,16 @@ fn find_token(url: &Url) -> Result<Token, String> {
             token::VARIABLE
         )
     })
+}
+
+/// Prints JSON, indented.
+pub(super) fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Failure> {
+    println!("{}", serde_json::to_string_pretty(value).map_err(Failure::failed)?);
+    Ok(())
+}
+
+/// Reads a response.
+pub(super) fn parse<T: DeserializeOwned>(response: Value) -> Result<T, Failure> {
+    serde_json::from_value(response)
+        .map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
 }

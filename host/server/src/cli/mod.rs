@@ -12,9 +12,11 @@ mod generate;
 mod gpu;
 mod health;
 mod keys;
+mod operate;
 mod policy;
 mod serve;
 mod sim;
+mod table;
 
 pub use serve::raise_open_files;
 
@@ -46,6 +48,9 @@ enum Command {
     /// Creates and checks policies; lists and swaps those of a running host
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Operates a running host: its requests, queue and cache
+    #[command(subcommand)]
+    Admin(operate::AdminCommand),
     /// Checks whether a host is ready
     Health(health::HealthArgs),
     /// Creates API keys and lists tenants
@@ -101,6 +106,7 @@ pub fn main() -> ExitCode {
         Command::Config(command) => config::run(command),
         Command::Generate(args) => generate::run(args),
         Command::Policy(command) => policy::run(command),
+        Command::Admin(command) => operate::run(command),
         Command::Health(args) => health::run(&args),
         Command::Keys(command) => keys::run(command),
         Command::Sim(command) => sim::run(command),

@@ -32,6 +32,8 @@ pub enum Command {
     Inspect(Look),
     /// Fail everything that waits; replies with the count.
     ClearQueue(String, oneshot::Sender<usize>),
+    /// Drop all cached blocks without holders; replies with the count and the blocks in use.
+    EmptyCache(oneshot::Sender<(u32, u32)>),
     /// Replace the tenants' terms.
     Tenants(Vec<(TenantId, TenantTerms)>),
     /// Report changes of the pool's content index from now on.

@@ -225,6 +225,11 @@ impl EngineHandle {
         self.ask(|reply| Command::ClearQueue(message, reply)).await
     }
 
+    /// Drops all cached blocks that no request uses. Returns their count, and that of the blocks in use.
+    pub async fn empty_cache(&self) -> Result<(u32, u32), EngineStopped> {
+        self.ask(Command::EmptyCache).await
+    }
+
     /// Returns what a new prefix-cache policy must be told before it is swapped in. The engine keeps what happens from
     /// then on until the swap, or until `end_priming`.
     pub async fn prime(&self) -> Result<CacheEvents, EngineStopped> {

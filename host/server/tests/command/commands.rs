@@ -14,7 +14,11 @@ struct Operator<'a> {
 
 impl Operator<'_> {
     fn types(&self, arguments: &[&str]) -> Output {
-        let mut command = self.home.command("", &["policy"]);
+        self.types_to("policy", arguments)
+    }
+
+    fn types_to(&self, group: &str, arguments: &[&str]) -> Output {
+        let mut command = self.home.command("", &[group]);
         command.args(arguments).env("INFER_ADMIN", &self.host.admin).output().expect("sh starts")
     }
 
@@ -88,6 +92,39 @@ fn policies_are_swapped_and_rolled_back_by_commands_that_find_the_token() {
     assert_eq!(names, ["continuous", "static-batch", "srpt", "static-batch"], "{history}");
     assert_eq!(history.matches(", config ").count(), 3, "all but the first are configured: {history}");
     host.serves();
+    host.ends();
+}
+
+#[test]
+fn requests_queue_and_cache_are_operated_by_commands() {
+    let home = Home::new();
+    let host = Host::start(home.serve(KEPT, &["--max-batch-size", "1"]));
+    let operator = Operator { home: &home, host: &host };
+    let sees = |arguments: &[&str]| {
+        let output = operator.types_to("admin", arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", complaint(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let requests = || -> Vec<Value> { serde_json::from_str(&sees(&["requests", "--json"])).unwrap() };
+    assert_eq!(sees(&["requests"]), "no request is live\n");
+    let endless = r#"{"prompt": "x", "ignore_eos": true, "max_tokens": 4000}"#;
+    let _streams = [host.ask(endless), host.ask(endless)];
+    while requests().len() < 2 {}
+    let listed = sees(&["requests"]);
+    let mut lines = listed.lines();
+    assert!(lines.next().unwrap().starts_with("id  state"), "{listed}");
+    assert!(listed.contains("  default  ") && listed.contains("/4000  "), "{listed}");
+    assert_eq!(sees(&["clear-queue"]), "failed 1 waiting requests\n");
+    let id = requests()[0]["id"].to_string();
+    assert_eq!(sees(&["cancel", &id]), format!("cancelled [{id}]\n"));
+    assert_eq!(operator.types_to("admin", &["cancel", &id]).status.code(), Some(1));
+    host.serves();
+    while !requests().is_empty() {}
+    let state: Value = serde_json::from_str(&sees(&["state"])).unwrap();
+    let dropped = format!("dropped {} cached blocks; 0 are in use\n", state["memory"]["cached"]);
+    assert_eq!(sees(&["empty-cache"]), dropped);
+    assert_eq!(sees(&["reload"]), "there is nothing to reload\n");
+    assert_eq!(sees(&["drain"]), "the host refuses new requests; 0 are live\n");
     host.ends();
 }
 

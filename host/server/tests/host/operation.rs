@@ -453,6 +453,29 @@ async fn operators_see_and_cancel_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_empty_the_cache() {
+    let host = Host::start(config()).await;
+    let prompt: Vec<u32> = (0..40).map(|i| 5 + i % 7).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": false});
+    let cached = async || {
+        let answer: Value = host.complete(body.clone()).await.json().await.unwrap();
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{answer}"))
+    };
+    assert_eq!((cached().await, cached().await), (0, 40));
+    let empty = async || -> Value {
+        host.admin(Method::DELETE, "/admin/cache").send().await.unwrap().json().await.unwrap()
+    };
+    let emptied = empty().await;
+    assert!(emptied["dropped_blocks"].as_u64() >= Some(2) && emptied["blocks_in_use"] == 0, "{emptied}");
+    assert_eq!(empty().await["dropped_blocks"], 0);
+    assert_eq!(host.admin_get("/admin/cache").await["blocks"], 0);
+    assert_eq!(cached().await, 0);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn event_feed_sends_snapshots_and_swaps() {
     let host = Host::start(config()).await;
     let feed = host.admin(Method::GET, "/admin/events?hz=20").send().await.unwrap();

@@ -37,6 +37,7 @@ impl App {
             Command::Configure { kind } => return self.configure(kind),
             Command::Cancel { id } => self.ask_cancel(id),
             Command::ClearQueue => self.ask_clear_queue(),
+            Command::EmptyCache => self.ask_empty_cache(),
             Command::Drain => self.ask_drain(),
         }
         Vec::new()

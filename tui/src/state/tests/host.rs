@@ -111,7 +111,11 @@ fn confirmations_use_live_state_while_paused() {
         matches!(&app.dialog, Some(Dialog::Edit(editing)) if editing.plan.order.of.as_deref() == Some("fair"))
     );
     app.on_key(Key::Escape, 500);
-    for (line, want) in [("clear-queue", "Fail all 5 waiting requests"), ("cancel 9", "7 of 0 tokens")] {
+    for (line, want) in [
+        ("clear-queue", "Fail all 5 waiting requests"),
+        ("empty-cache", "cached blocks? Their prompts"),
+        ("cancel 9", "7 of 0 tokens"),
+    ] {
         keys(&mut app, &[Key::Char(':')], 500);
         keys(&mut app, &typed(line), 500);
         app.on_key(Key::Enter, 500);

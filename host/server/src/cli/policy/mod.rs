@@ -4,15 +4,14 @@
 mod author;
 mod replay;
 mod show;
-mod table;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Subcommand, ValueEnum};
 use infer_api::admin::{AvailablePolicy, Policies};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::admin::{AdminArg, Host};
+use super::admin::{Host, Target, parse, print_json};
 use super::{Failure, POLICY_LOG};
 use crate::admin::CANARY_WINDOW_S;
 use crate::policies::{self, is_component_path};
@@ -153,16 +152,6 @@ impl Kind {
             Self::PrefixCache => "prefix-cache",
         }
     }
-}
-
-/// The host, and the form of the output.
-#[derive(Args)]
-pub struct Target {
-    #[command(flatten)]
-    admin: AdminArg,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Runs a command.
@@ -375,14 +364,4 @@ fn print<T: DeserializeOwned>(target: &Target, response: Value, show: impl FnOnc
     }
     show(parse(response)?);
     Ok(())
-}
-
-fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Failure> {
-    println!("{}", serde_json::to_string_pretty(value).map_err(Failure::failed)?);
-    Ok(())
-}
-
-fn parse<T: DeserializeOwned>(response: Value) -> Result<T, Failure> {
-    serde_json::from_value(response)
-        .map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
 }

@@ -5,7 +5,7 @@ use infer_api::admin::{
 };
 use serde_json::Value;
 
-use super::table;
+use super::super::table;
 
 /// The live policies and what was quarantined; with `all`, also what can be swapped in.
 pub(super) fn list(policies: &Policies, all: bool) {

@@ -51,6 +51,11 @@ impl Driver {
             Command::ClearQueue(message, reply) => {
                 let _ = reply.send(self.engine.clear_queue(&message, now));
             }
+            Command::EmptyCache(reply) => {
+                let dropped = self.engine.empty_cache(now);
+                self.tell_kv();
+                let _ = reply.send((dropped, self.engine.snapshot(now).memory.used));
+            }
             Command::Tenants(terms) => self.engine.set_tenants(&terms),
             Command::WatchKv(listener) => {
                 self.engine.watch_kv();

@@ -1,0 +1,141 @@
+//! `infer admin`: what an operator does to a running host, besides its policies.
+
+use clap::Subcommand;
+use infer_api::admin::{RequestRow, State};
+use reqwest::Method;
+use serde_json::Value;
+
+use super::Failure;
+use super::admin::{Host, Target, parse, print_json};
+use super::table::{aligned, cut, terminal_columns};
+
+/// Commands to a running host.
+#[derive(Subcommand)]
+pub enum AdminCommand {
+    /// Prints the host's whole state, in JSON
+    State(Target),
+    /// Lists running and waiting requests
+    Requests(Target),
+    /// Cancels a request; its client gets what was generated so far
+    Cancel {
+        /// Its number in `infer admin requests`, or its x-request-id
+        id: String,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Fails every waiting request
+    ClearQueue(Target),
+    /// Drops all cached blocks that no request uses, with the prompts kept behind them
+    EmptyCache(Target),
+    /// Reads API keys, TLS certificate and --policy-config again, as SIGHUP does
+    Reload(Target),
+    /// Refuses new requests from now on; only a restart undoes this
+    Drain(Target),
+}
+
+/// Runs a command.
+pub fn run(command: AdminCommand) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(Failure::failed)?.block_on(act(command))
+}
+
+async fn act(command: AdminCommand) -> Result<(), Failure> {
+    match command {
+        AdminCommand::State(target) => print_json(&ask(&target, Method::GET, "/admin/state").await?),
+        AdminCommand::Requests(target) => requests(&target).await,
+        AdminCommand::Cancel { id, target } => {
+            let id: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
+            tell(&target, Method::DELETE, &format!("/admin/requests/{id}"), |answer| {
+                format!("cancelled {}", answer["ids"])
+            })
+            .await
+        }
+        AdminCommand::ClearQueue(target) => {
+            tell(&target, Method::DELETE, "/admin/queue", |answer| {
+                format!("failed {} waiting requests", answer["cleared"])
+            })
+            .await
+        }
+        AdminCommand::EmptyCache(target) => {
+            tell(&target, Method::DELETE, "/admin/cache", |answer| {
+                format!(
+                    "dropped {} cached blocks; {} are in use",
+                    answer["dropped_blocks"], answer["blocks_in_use"]
+                )
+            })
+            .await
+        }
+        AdminCommand::Reload(target) => {
+            tell(&target, Method::POST, "/admin/reload", |answer| {
+                let reloaded = answer["reloaded"].as_array().into_iter().flatten();
+                let names: Vec<_> = reloaded.filter_map(|outcome| outcome["what"].as_str()).collect();
+                if names.is_empty() {
+                    "there is nothing to reload".to_owned()
+                } else {
+                    format!("reloaded {}", names.join(", "))
+                }
+            })
+            .await
+        }
+        AdminCommand::Drain(target) => {
+            tell(&target, Method::POST, "/admin/drain", |answer| {
+                format!("the host refuses new requests; {} are live", answer["live_requests"])
+            })
+            .await
+        }
+    }
+}
+
+async fn ask(target: &Target, method: Method, path: &str) -> Result<Value, Failure> {
+    Host::of(&target.admin)?.ask(method, path, None).await
+}
+
+/// Sends a request and prints the response, or what `told` makes of it.
+async fn tell(
+    target: &Target,
+    method: Method,
+    path: &str,
+    told: impl FnOnce(&Value) -> String,
+) -> Result<(), Failure> {
+    let answer = ask(target, method, path).await?;
+    if target.json {
+        return print_json(&answer);
+    }
+    println!("{}", told(&answer));
+    Ok(())
+}
+
+async fn requests(target: &Target) -> Result<(), Failure> {
+    let state = ask(target, Method::GET, "/admin/state").await?;
+    if target.json {
+        return print_json(&state["requests"]);
+    }
+    let State { requests, requests_total, .. } = parse(state)?;
+    if requests.is_empty() {
+        println!("no request is live");
+        return Ok(());
+    }
+    let head =
+        ["id", "state", "tenant", "prompt", "cached", "generated", "age", "request id"].map(str::to_owned);
+    let columns = terminal_columns();
+    for line in aligned(std::iter::once(head).chain(requests.iter().map(row))) {
+        println!("{}", cut(&line, columns));
+    }
+    if requests_total as usize > requests.len() {
+        println!("and {} more", requests_total as usize - requests.len());
+    }
+    Ok(())
+}
+
+fn row(request: &RequestRow) -> [String; 8] {
+    [
+        request.id.to_string(),
+        request.state.clone(),
+        request.tenant_name.clone(),
+        request.prompt_tokens.to_string(),
+        request.cached_tokens.to_string(),
+        format!("{}/{}", request.generated_tokens, request.max_tokens),
+        format!("{:.1} s", request.age_ms as f64 / 1e3),
+        request.request_id.clone(),
+    ]
+}
