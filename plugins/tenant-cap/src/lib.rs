@@ -17,11 +17,12 @@ const RETRY_MS: (u32, u32) = (1_000, 60_000);
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Sequences that a tenant of weight 1 may have in flight; 0 for three quarters of the host's slots.
+    /// Sequences that a tenant of weight 1 may have in flight. 0 for three quarters of the host's slots, which no weight
+    /// raises.
     pub max_in_flight: u32,
     /// Whether the limit grows with a tenant's weight.
     pub by_weight: bool,
-    /// Sequences of a tenant that may wait for their limit; 0 for three quarters of the host's queue.
+    /// A tenant's requests are refused while so many of its sequences wait; 0 for three quarters of the host's queue.
     pub max_held: u32,
 }
 
@@ -34,8 +35,9 @@ impl Default for Config {
 /// A limit of sequences in flight for each tenant.
 pub struct TenantCap {
     config: Config,
-    /// The last request. The sequences of one that was let in as a whole are asked about under its id.
-    last: SequenceId,
+    /// The latest request that was asked about. Ids ascend, so any later one is new; the sequences of one that was let in
+    /// as a whole come under its id.
+    latest: SequenceId,
 }
 
 impl Policy for TenantCap {
@@ -50,7 +52,7 @@ impl Policy for TenantCap {
         "properties": {
             "max_in_flight": {
                 "type": "integer", "minimum": 0, "default": 0,
-                "description": "Sequences that a tenant of weight 1 may have in flight; 0 for three quarters of the host's slots"
+                "description": "Sequences that a tenant of weight 1 may have in flight; 0 for three quarters of the host's slots, which no weight raises"
             },
             "by_weight": {
                 "type": "boolean", "default": true,
@@ -58,26 +60,27 @@ impl Policy for TenantCap {
             },
             "max_held": {
                 "type": "integer", "minimum": 0, "default": 0,
-                "description": "Sequences of a tenant that may wait for its limit, before more are refused; 0 for three quarters of the host's queue"
+                "description": "A tenant's requests are refused while so many of its sequences wait; 0 for three quarters of the host's queue"
             }
         }
     }"#;
 
     fn new(config: Config) -> Result<Self, String> {
-        Ok(Self { config, last: SequenceId(0) })
+        Ok(Self { config, latest: SequenceId(0) })
     }
 }
 
 impl Admission for TenantCap {
     fn admit(&mut self, request: &Request, load: &Load) -> Verdict {
-        let is_new =
-            load.now <= request.arrived && std::mem::replace(&mut self.last, request.id) != request.id;
+        // The clock tells it, too, of requests from before this policy was swapped in.
+        let is_new = request.id > self.latest && load.now <= request.arrived;
+        self.latest = self.latest.max(request.id);
         let limit = self.limit(load);
         if load.tenant_in_flight < limit {
             return Verdict::Admit;
         }
         let held = held(load);
-        let most = or_most_of(self.config.max_held, load.max_waiting).max(1);
+        let most = or_most_of(self.config.max_held, load.max_waiting);
         if !is_new || held < most {
             return Verdict::WaitTenant;
         }
@@ -99,13 +102,15 @@ impl TenantCap {
         let weight = if self.config.by_weight { u64::from(load.tenant_weight_permille) } else { 1_000 };
         let of_one = or_most_of(self.config.max_in_flight, load.max_running);
         let limit = u64::from(of_one) * weight / 1_000;
-        u32::try_from(limit).unwrap_or(u32::MAX).max(1)
+        let ceiling = if self.config.max_in_flight == 0 { of_one } else { u32::MAX };
+        u32::try_from(limit).unwrap_or(u32::MAX).min(ceiling).max(1)
     }
 }
 
-/// What is configured, or by default three quarters of what the host has.
+/// What is configured, or by default three quarters of what the host has: at least 1, and less than all of several.
 fn or_most_of(configured: u32, all: u32) -> u32 {
-    if configured == 0 { all - all / 4 } else { configured }
+    let spared = (all / 4).max(1);
+    if configured == 0 { all.saturating_sub(spared).max(1) } else { configured }
 }
 
 /// Sequences of the tenant that wait for an answer.

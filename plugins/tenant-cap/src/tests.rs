@@ -64,12 +64,37 @@ fn the_limit_grows_with_the_weight_but_is_never_0() {
         (r#"{"max_in_flight": 4294967295}"#, u32::MAX, u32::MAX),
         ("{}", 1_000, 24),
         ("{}", 500, 12),
+        ("{}", 2_000, 24),
+        (r#"{"max_in_flight": 24}"#, 2_000, 48),
     ] {
         let mut policy = policy(config);
         let at = |in_flight| Load { tenant_weight_permille: weight, ..load(in_flight, 0) };
         assert_eq!(policy.admit(&request(1), &at(limit - 1)), Verdict::Admit, "{config}");
         assert_eq!(policy.admit(&request(2), &at(limit)), Verdict::WaitTenant, "{config}");
     }
+}
+
+#[test]
+fn by_default_no_weight_may_take_every_slot() {
+    for (slots, limit) in [(1, 1), (2, 1), (3, 2), (4, 3), (32, 24), (134, 101)] {
+        for weight in [1_000, 1_500, 100_000] {
+            let mut policy = policy("{}");
+            let at = |used| Load { max_running: slots, tenant_weight_permille: weight, ..load(used, 0) };
+            assert_eq!(policy.admit(&request(1), &at(limit - 1)), Verdict::Admit, "{slots}, {weight}");
+            assert_eq!(policy.admit(&request(2), &at(limit)), Verdict::WaitTenant, "{slots}, {weight}");
+        }
+    }
+}
+
+/// A host takes in all requests of an instant and then asks about the held ones, at the same time.
+#[test]
+fn a_request_that_was_let_in_is_not_refused_in_the_same_instant() {
+    let mut policy = policy(r#"{"max_in_flight": 2, "max_held": 2}"#);
+    assert_eq!(policy.admit(&request(1), &load(2, 0)), Verdict::WaitTenant);
+    assert_eq!(policy.admit(&request(2), &load(2, 1)), Verdict::WaitTenant);
+    assert_eq!(policy.admit(&request(1), &load(2, 2)), Verdict::WaitTenant, "it waits already");
+    assert_eq!(policy.admit(&request(2), &load(2, 2)), Verdict::WaitTenant);
+    assert!(matches!(policy.admit(&request(3), &load(2, 2)), Verdict::Refuse(_)), "this one is new");
 }
 
 #[test]
