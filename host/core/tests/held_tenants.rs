@@ -10,7 +10,7 @@ use infer_core::engine::Policies;
 use infer_core::policy::{AdmissionRequest, Load, Verdict};
 use infer_core::request::SequenceState;
 use infer_core::testing::SplitMix;
-use infer_core::{Engine, EngineConfig, Event, Limits, Micros, Request, SequenceId, TenantId};
+use infer_core::{Engine, EngineConfig, Event, FinishReason, Limits, Micros, Request, SequenceId, TenantId};
 
 /// The calls so far, as `(tenant, id)`.
 type Calls = Arc<Mutex<Vec<(u32, u64)>>>;
@@ -115,6 +115,108 @@ fn a_plain_wait_holds_other_tenants_too() {
     bench.step();
     let calls = calls.lock().unwrap().clone();
     assert_eq!(calls, [(7, 2), (8, 3)], "nothing behind the second is asked about");
+}
+
+/// What is said of a request behind the one that holds the queue doesn't release its tenant's hold.
+#[test]
+fn a_plain_wait_holds_others_though_a_request_behind_it_waits_with_its_tenant() {
+    let (mut bench, calls) = deciding(small(), |request, load| match request.max_new_tokens {
+        _ if load.running == 0 => Verdict::Admit,
+        2 => Verdict::Wait,
+        3 => Verdict::WaitTenant,
+        _ => Verdict::Admit,
+    });
+    bench.submit(of(1, 1, 4));
+    bench.step();
+    for (tenant, output) in [(7, 2), (7, 3), (9, 1)] {
+        bench.submit(of(tenant, output, output));
+    }
+    assert_eq!(bench.engine.snapshot(bench.now).queue.held, 3);
+    calls.lock().unwrap().clear();
+    bench.step();
+    assert_eq!(*calls.lock().unwrap(), [(7, 2)], "nothing behind it is asked about");
+    bench.run();
+    assert_eq!(started(&bench), [1, 2, 3, 4]);
+}
+
+/// A tenant that is passed over gets a more urgent request, which holds everything.
+#[test]
+fn an_urgent_wait_holds_others_though_its_tenant_was_passed_over() {
+    let (mut bench, calls) = deciding(small(), |request, load| match (request.tenant.0, request.priority) {
+        (7, _) if load.running == 0 => Verdict::Admit,
+        (7, 1) => Verdict::Wait,
+        (7, _) => Verdict::WaitTenant,
+        _ => Verdict::Admit,
+    });
+    bench.submit(of(1, 1, 4));
+    bench.step();
+    bench.submit(of(7, 2, 2));
+    bench.step();
+    let urgent = bench.submit(Request { priority: 1, ..of(7, 3, 2) });
+    bench.submit(of(9, 4, 1));
+    assert_eq!(bench.engine.snapshot(bench.now).queue.held, 3);
+    calls.lock().unwrap().clear();
+    bench.step();
+    assert_eq!(*calls.lock().unwrap(), [(7, urgent.0)], "nothing behind it is asked about");
+    bench.run();
+    assert_eq!(started(&bench).len(), 4);
+}
+
+/// A round takes several steps if many wait; what changes meanwhile concerns those that were asked about already.
+#[test]
+fn a_change_during_a_round_begins_another_one() {
+    let open = Arc::new(Mutex::new(false));
+    let gate = open.clone();
+    let config = EngineConfig { max_waiting: 1_000, ..small() };
+    let (mut bench, _) = deciding(config, move |request, _| match request.tenant.0 {
+        0 => Verdict::Admit,
+        1 if *gate.lock().unwrap() => Verdict::Admit,
+        _ => Verdict::WaitTenant,
+    });
+    bench.submit(of(0, 1, 60));
+    bench.step();
+    let ids: Vec<SequenceId> = (1..=100).map(|tenant| bench.submit(of(tenant, tenant, 1))).collect();
+    // Asks about tenants 1 to 64.
+    bench.step();
+    *open.lock().unwrap() = true;
+    assert!(bench.engine.finish(ids[99], FinishReason::Cancelled, bench.now));
+    bench.step();
+    assert!(!started(&bench).contains(&ids[0].0), "this step asks about the others");
+    bench.step();
+    assert!(started(&bench).contains(&ids[0].0));
+}
+
+#[test]
+fn a_round_goes_on_at_once_on_an_idle_host() {
+    let asked = Arc::new(Mutex::new(BTreeMap::new()));
+    let last = asked.clone();
+    let config = EngineConfig { max_waiting: 1_000, ..small() };
+    let (mut bench, _) = deciding(config, move |request, load| {
+        last.lock().unwrap().insert(request.tenant.0, load.now);
+        Verdict::WaitTenant
+    });
+    for tenant in 1..=300 {
+        bench.submit(of(tenant, tenant, 1));
+    }
+    let sleep = |bench: &mut Bench| {
+        assert!(!bench.step());
+        bench.now = bench.engine.next_wake().expect("held requests wake the engine");
+    };
+    // Every tenant is asked about every 50 ms, and the host sleeps between the rounds.
+    let mut wakes = 0;
+    while bench.now < Micros(400_000) {
+        sleep(&mut bench);
+        wakes += 1;
+        if bench.now > Micros(60_000) {
+            let longest = asked.lock().unwrap().values().map(|&at| bench.now.since(at)).max();
+            assert!(
+                longest.is_some_and(|longest| longest <= Micros(60_000)),
+                "{longest:?} at {:?}",
+                bench.now
+            );
+        }
+    }
+    assert!((30..60).contains(&wakes), "five for each of eight rounds: {wakes}");
 }
 
 /// A step asks about some requests only; the next one goes on where it ended.

@@ -161,8 +161,11 @@ impl Engine {
             if !charged {
                 self.hold(ix);
             }
-            if verdict == Verdict::WaitTenant {
-                self.held.pass_over(&self.slab[ix]);
+            // One that is held behind another neither holds others nor lets them pass.
+            match verdict {
+                Verdict::Wait if open => self.held.stop_at(&self.slab[ix]),
+                Verdict::WaitTenant if open => self.held.pass_over(&self.slab[ix]),
+                _ => {}
             }
             open &= verdict == Verdict::Admit;
             if open {

@@ -10,7 +10,8 @@
 //! own wait, would pass a quiet tenant's urgent requests. A tenant that gets no turn soon has nothing visible, and so
 //! its turn comes; its own urgent requests count as its turns.
 //!
-//! A tenant of which the policy said that it waits is passed over until the next round, as if it had nothing held.
+//! A tenant of which the policy said that it waits is passed over until the next round, as if it had nothing held. A
+//! round that is too long for one step goes on in the next; what changes meanwhile leads to another one after it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use crate::ids::{Micros, SequenceId};
 use crate::policy::TenantColumns;
 use crate::sequence::{SeqIx, Sequence};
 
-/// Longest time between two calls about the first held request.
+/// Longest time between the beginnings of two rounds.
 const INTERVAL: Micros = Micros(50_000);
 /// Time held that is worth one priority level.
 const AGING: Micros = Micros(5_000_000);
@@ -42,9 +43,9 @@ pub(super) struct Held {
     passed: BTreeSet<u32>,
     /// The round ended before all were asked about that it should reach, and goes on with the next step.
     interrupted: bool,
-    /// Memory or load changed since the last call about the first of them.
+    /// Memory or load changed since the last round began.
     pub load_changed: bool,
-    /// When that call was.
+    /// When that was.
     asked_at: Micros,
     /// Since when there have only been held requests.
     pub alone_since: Option<Micros>,
@@ -94,21 +95,22 @@ impl Held {
         self.by_tenant.contains_key(&(level(sequence), sequence.tenant_row, sequence.id))
     }
 
-    /// When to ask about the first of them, even if nothing changes.
+    /// When to ask about them, even if nothing changes from now on.
     pub fn next_call(&self) -> Option<Micros> {
-        (!self.is_empty()).then(|| self.asked_at.plus(INTERVAL))
+        let wait = if self.load_changed || self.interrupted { Micros::ZERO } else { INTERVAL };
+        (!self.is_empty()).then(|| self.asked_at.plus(wait))
     }
 
-    /// Whether to ask about the first of them now.
+    /// Whether to ask about them now.
     pub fn is_due(&self, now: Micros) -> bool {
-        self.next_call().is_some_and(|at| self.load_changed || now >= at)
+        self.next_call().is_some_and(|at| now >= at)
     }
 
-    /// Admission is being asked, about the load as it is: in a new round, unless the last was interrupted.
+    /// Admission is being asked: in a new round, about the load as it is, unless the last one was interrupted.
     pub fn asked(&mut self, now: Micros) {
-        self.load_changed = false;
-        self.asked_at = now;
         if !std::mem::take(&mut self.interrupted) {
+            self.load_changed = false;
+            self.asked_at = now;
             self.passed.clear();
         }
     }
@@ -116,12 +118,16 @@ impl Held {
     /// This round took long enough for one step.
     pub fn interrupt(&mut self) {
         self.interrupted = true;
-        self.load_changed = true;
     }
 
     /// Passes over a request's tenant in this round.
     pub fn pass_over(&mut self, sequence: &Sequence) {
         self.passed.insert(sequence.tenant_row);
+    }
+
+    /// A request holds the queue behind it, whatever was said of its tenant in this round.
+    pub fn stop_at(&mut self, sequence: &Sequence) {
+        self.passed.remove(&sequence.tenant_row);
     }
 
     /// Another admission policy is live: it starts with a clean slate, and is asked at once.
