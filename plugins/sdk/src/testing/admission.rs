@@ -76,11 +76,14 @@ fn busy_host(rng: &mut Rng) -> (Request, Load) {
     let (running, waiting) = (rng.between(0, 32), rng.between(0, 1_000));
     let prompts = u64::from(waiting) * u64::from(rng.between(1, 500));
     let limited = u32::from(rng.one_in(3));
+    let (admitted, preempted) = (rng.between(0, waiting), rng.between(0, 3));
+    let tenant_running = rng.between(0, running);
+    let tenant_waiting = rng.between(0, waiting + preempted);
     let load = Load {
         memory: pool(block_size, total_blocks, free_blocks, cached_blocks),
         running,
-        admitted: rng.between(0, waiting),
-        preempted: rng.between(0, 3),
+        admitted,
+        preempted,
         waiting,
         waiting_tokens: prompts * 2,
         waiting_prompt_tokens: prompts,
@@ -89,9 +92,9 @@ fn busy_host(rng: &mut Rng) -> (Request, Load) {
         prefill_tokens_per_second: rng.between(0, 20_000),
         output_tokens_per_second: rng.between(0, 2_000),
         promised_blocks: rng.between(0, 2 * total_blocks),
-        tenant_running: rng.between(0, running),
-        tenant_waiting: rng.between(0, waiting),
-        tenant_in_flight: rng.between(0, running + waiting),
+        tenant_running,
+        tenant_waiting,
+        tenant_in_flight: tenant_running + tenant_waiting.min(admitted + preempted),
         tenant_rate_per_minute: limited * rng.between(100, 100_000),
         tenant_burst: limited * rng.between(10, 10_000),
         tenant_prompt_tokens_served: u64::from(rng.between(0, 1_000_000)),
