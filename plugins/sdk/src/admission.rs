@@ -104,7 +104,7 @@ pub enum Verdict {
     /// too: for want of something that all of them need, such as memory.
     Wait,
     /// It is held, and so are its tenant's requests behind it: for want of something that is the tenant's own,
-    /// such as a share. Other tenants' requests pass.
+    /// such as a share. Other tenants' requests pass. The host doesn't interfere while anything runs.
     WaitTenant,
     /// It is refused.
     Refuse(Refusal),

@@ -355,7 +355,8 @@ impl Engine {
         self.insert_waiting(ix);
     }
 
-    /// Removes the admission policy if it has held requests on an idle host for far too long.
+    /// Removes the admission policy if it has held requests on an idle host for far too long. While anything runs it may
+    /// hold a tenant for ever: a quota may be used up for hours, and what runs may be what the request waits for.
     pub(super) fn judge_admission(&mut self, now: Micros) {
         if self.policies.admission.take_removal() {
             self.held.start_over();

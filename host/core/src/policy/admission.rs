@@ -66,7 +66,8 @@ pub enum Verdict {
     Admit,
     /// It is held: it stays in the queue, and the scheduler doesn't see it. So do all requests behind it.
     Wait,
-    /// It is held, and so are its tenant's requests behind it. Those of others pass.
+    /// It is held, and so are its tenant's requests behind it. Those of others pass. No watchdog ends this while anything
+    /// runs.
     WaitTenant,
     /// It is refused.
     Refuse(Refusal),

@@ -22,7 +22,7 @@ const NAME_BYTES: usize = 64;
 /// Admission policies that are called in turn.
 pub struct Chain {
     members: Vec<Member>,
-    /// The member that last answered `Wait`.
+    /// The member that last answered `Wait` or `WaitTenant`.
     waits: Option<usize>,
     info: Arc<PolicyInfo>,
 }
@@ -175,7 +175,7 @@ impl Policy for Chain {
     }
 
     /// A time-budget fault is attributed to the member that used the most time; a starvation fault to the
-    /// member that last answered `wait`.
+    /// member that last told a request to wait.
     fn attribute(&self, fault: PolicyFault) -> PolicyFault {
         let member = match fault.kind {
             FaultKind::StepBudget => self.members.iter().max_by_key(|member| member.spent_in_step()),
