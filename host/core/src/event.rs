@@ -158,15 +158,16 @@ impl Change {
 /// What a request's prompt found when it first started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PrefixEvent {
-    /// Blocks that an earlier turn of its session left.
+    /// Blocks that its session computed in an earlier turn, behind any that others did.
     ConversationalHit,
-    /// Blocks that other requests left.
+    /// Only blocks that other requests computed.
     CrossRequestHit,
     /// Nothing.
     MissFull,
     /// All of it, with its last logits.
     FullHitNoPrefillNeeded,
-    /// Its session is known, but its prompt diverges from what the session left.
+    /// Its session's last turn began differently, up to the first block that the session computed. Blocks before that
+    /// one may have been found.
     ConversationalMissUnexpectedPrompt,
 }
 

@@ -39,7 +39,7 @@ pub struct Hit {
     pub prompt_tokens: u32,
     /// Leading tokens that the pool holds.
     pub cached_tokens: u32,
-    /// The last turn of the same session began with the same block.
+    /// They include blocks that the same session computed in an earlier turn.
     pub same_session: bool,
 }
 

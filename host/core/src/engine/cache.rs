@@ -98,7 +98,7 @@ impl Engine {
             session: sequence.request.session,
             prompt_tokens: sequence.prompt_len,
             cached_tokens: cached,
-            same_session: self.kv.continuity(sequence) == Continuity::Shares,
+            same_session: self.kv.continuity(sequence, cached) == Continuity::Shares,
         };
         self.note_state(PolicyKind::PrefixCache, now);
         let mut cx = self.outbox.context(self.view.number, now);

@@ -134,9 +134,9 @@ impl Engine {
         sequence.usage.cached_tokens = cached;
         let full = sequence.logits_from.is_some();
         let sequence = &self.slab[ix];
-        let prefix = match self.kv.continuity(sequence) {
+        let prefix = match self.kv.continuity(sequence, cached) {
             _ if full => PrefixEvent::FullHitNoPrefillNeeded,
-            Continuity::Shares if cached > 0 => PrefixEvent::ConversationalHit,
+            Continuity::Shares => PrefixEvent::ConversationalHit,
             Continuity::Diverges => PrefixEvent::ConversationalMissUnexpectedPrompt,
             _ if cached > 0 => PrefixEvent::CrossRequestHit,
             _ => PrefixEvent::MissFull,

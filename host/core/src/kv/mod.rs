@@ -25,7 +25,7 @@ use crate::ids::{BlockId, LogitsSlot, Micros, SessionId, TenantId};
 use crate::kv::hits::Watches;
 use crate::kv::index::{ChainHash, Content, Scope};
 use crate::kv::prompts::Prompts;
-use crate::kv::sessions::Sessions;
+use crate::kv::sessions::{Sessions, Turn};
 use crate::sequence::{HitState, SeqIx, Sequence, Slab};
 
 #[derive(Debug)]
@@ -155,20 +155,25 @@ impl Kv {
         chain.iter().rev().take_while(|&&b| self.blocks.get(b).refs == 0).count() as u32
     }
 
-    /// How its prompt relates to what its session left.
-    pub fn continuity(&self, sequence: &Sequence) -> Continuity {
-        let full = sequence.prompt_len >= self.block_size();
-        let first = sequence.hashes.first().filter(|_| full).copied();
-        self.sessions.compare(owner_of(sequence), first)
+    /// How its prompt, of which so many leading tokens are cached, relates to what its session left.
+    pub fn continuity(&self, sequence: &Sequence, cached: u32) -> Continuity {
+        self.sessions.compare(owner_of(sequence), self.prompt_hashes(sequence), cached / self.block_size())
     }
 
     /// Notes what an ending sequence leaves to its session. If it leaves nothing, the earlier note stays.
     pub fn note_turn(&mut self, sequence: &Sequence) {
-        if sequence.committed > 0
-            && let Some(&first) = sequence.hashes.first()
-        {
-            self.sessions.note(owner_of(sequence), first);
-        }
+        let turn = Turn {
+            prompt: self.prompt_hashes(sequence),
+            left: &sequence.hashes[..sequence.committed as usize],
+            found: sequence.usage.cached_tokens / self.block_size(),
+        };
+        self.sessions.note(owner_of(sequence), &turn);
+    }
+
+    /// Chain hashes of its prompt's full blocks.
+    fn prompt_hashes<'a>(&self, sequence: &'a Sequence) -> &'a [u64] {
+        let full = (sequence.prompt_len / self.block_size()) as usize;
+        &sequence.hashes[..full.min(sequence.hashes.len())]
     }
 
     /// Looks up what a waiting sequence would find, and watches for changes.

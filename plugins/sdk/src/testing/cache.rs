@@ -83,8 +83,8 @@ pub struct CacheHost<P> {
     clock: u64,
     events: Events,
     last_id: u64,
-    /// What the last turn of each conversation began with.
-    left: BTreeMap<(TenantId, SessionId), u64>,
+    /// The last turn of each conversation, up to the first block that the conversation computed.
+    left: BTreeMap<(TenantId, SessionId), Vec<u64>>,
     tallies: BTreeMap<&'static str, Tally>,
     shortfalls: u64,
 }
@@ -209,8 +209,10 @@ impl<P: PrefixCache> CacheHost<P> {
             reused_tokens: reused * self.block_size,
             memory: self.memory(),
         });
-        if let Some(first) = turn.prompt.first() {
-            self.left.insert((turn.tenant, turn.session), *first);
+        let reused = reused as usize;
+        let left = self.left.entry((turn.tenant, turn.session)).or_default();
+        if left.is_empty() || !turn.prompt.starts_with(left) || reused < left.len() {
+            *left = turn.prompt.get(..=reused).unwrap_or_default().to_vec();
         }
         let kept = (retention.keep_tokens / self.block_size) as usize;
         for (at, &block) in table.iter().enumerate().rev() {
@@ -309,7 +311,10 @@ impl<P: PrefixCache> CacheHost<P> {
             prompt_tokens: turn.prompt.len() as u32 * self.block_size,
             cached_tokens: cached * self.block_size,
             same_session: turn.session != SessionId(0)
-                && self.left.get(&(turn.tenant, turn.session)) == turn.prompt.first(),
+                && self
+                    .left
+                    .get(&(turn.tenant, turn.session))
+                    .is_some_and(|left| !left.is_empty() && turn.prompt[..cached as usize].starts_with(left)),
         };
         let tokens = self.policy.reuse(&hit);
         assert!(
@@ -465,16 +470,20 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_is_the_sessions_own_if_its_last_turn_began_alike() {
+    fn a_hit_is_the_sessions_own_from_the_first_block_that_it_computed() {
         let mut host = CacheHost::new(Listener::default(), 16, 50);
-        let turn = |session, text| Turn { session: SessionId(session), ..Turn::new("any", text, 2) };
-        for (session, text) in [(1, 7), (2, 7), (2, 7), (0, 7), (0, 7), (1, 8), (1, 8), (1, 7)] {
-            host.play(&turn(session, text));
+        let turn =
+            |session, text, blocks| Turn { session: SessionId(session), ..Turn::new("any", text, blocks) };
+        let turns = [(1, 7, 2), (2, 7, 2), (2, 7, 3), (2, 7, 4), (2, 7, 2), (2, 7, 4), (0, 7, 4), (0, 7, 4)];
+        for (session, text, blocks) in turns {
+            host.play(&turn(session, text, blocks));
         }
-        let expected = [false, true, false, false, true, false];
-        assert_eq!(
-            host.policy.0, expected,
-            "another session's, its own, no session's twice, its own, not its last turn's"
-        );
+        // Session 1 computed two blocks and session 2 the others; no session has any.
+        assert_eq!(host.policy.0, [false, false, true, false, false, false, false]);
+        for (session, text, blocks) in [(1, 8, 2), (1, 8, 2), (1, 7, 2), (1, 7, 2)] {
+            host.play(&turn(session, text, blocks));
+        }
+        // A text of its own; then one that only its turn before the last had.
+        assert_eq!(host.policy.0[7..], [true, false, false]);
     }
 }
