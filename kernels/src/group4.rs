@@ -26,7 +26,7 @@ impl Group4 {
     /// the integers to them, as long as the error shrinks. Numbers beyond the range of f16 are clamped; NaN or infinity
     /// makes all of them NaN.
     #[inline(always)]
-    pub(crate) fn nearest(numbers: &[f32; GROUP]) -> Self {
+    pub fn nearest(numbers: &[f32; GROUP]) -> Self {
         let (_, poison) = largest_and_poison(numbers);
         if poison.is_nan() {
             return Self { scale: f16::NAN, base: f16::NAN, integers: [0; GROUP] };

@@ -19,14 +19,16 @@ pub struct LoadOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
     /// If the file stores them in 8 bits or fewer and no type is requested: Q4_0, Q4_1 and Q4_K as 4-bit integers, all others
-    /// as 8-bit integers.
+    /// as 8-bit integers. Projections of the same input (query, key and value; gate and up) have one type, 8 bits unless all
+    /// are stored in 4.
     #[default]
     Auto,
     /// Never.
     Off,
     /// All as 8-bit integers. Q8_0 blocks keep their bits.
     Q8,
-    /// As 4-bit integers; embedding and head as 8-bit integers, unless they are stored in 4 bits.
+    /// As 4-bit integers; tensors of Q4_0, Q4_1 and Q4_K keep theirs. Embedding and head as 8-bit integers, unless they are
+    /// stored in 4 bits.
     Q4,
 }
 

@@ -18,9 +18,13 @@ use serde_json::Value;
 const BOUND: f64 = 8e-2;
 /// Maximum mean error.
 const MEAN_BOUND: f64 = 4e-2;
+/// Margin from which on the likeliest token stays the same. The largest at which it changed is 0.24.
+const FAR: f64 = 0.5;
 /// The same with weights of 4 bits, which random weights suffer from far more than trained ones.
 const BOUND_OF_4: f64 = 0.7;
 const MEAN_BOUND_OF_4: f64 = 0.3;
+/// The largest margin at which a token changed is 2.06.
+const FAR_OF_4: f64 = 2.2;
 
 fn load(source: &Source<'_>, dtype: Option<DType>, quantize: Quantize) -> Model {
     let options = LoadOptions { dtype, quantize, ..LoadOptions::default() };
@@ -74,23 +78,25 @@ fn logits(model: &Model, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
 }
 
 /// Compares all golden checkpoints, quantized, with their reference. The likeliest token stays the same where its margin is
-/// above `far`.
+/// above `far`, as it is somewhere in each.
 fn compare_with_reference(quantize: Quantize, kind: WeightType, [bound, mean_bound]: [f64; 2], far: f64) {
     for name in ["llama-bf16", "qwen2-bf16", "qwen3-bf16", "gemma3-bf16", "mistral-bf16", "llama-f32"] {
         let model = load(&Source::Directory(golden(name)), None, quantize);
         assert_eq!(model.weight_type, kind);
         let expected = expected(name);
         let prompts: Vec<Vec<u32>> = expected.iter().map(|(ids, ..)| ids.clone()).collect();
-        let (mut sum, mut worst) = (0.0, 0.0_f64);
+        let (mut sum, mut worst, mut clear) = (0.0, 0.0_f64, 0);
         for (got, (_, want, margin)) in logits(&model, &prompts).iter().zip(&expected) {
             let error = distance(got, want);
             (sum, worst) = (sum + error, worst.max(error));
             if *margin > far {
+                clear += 1;
                 assert_eq!(largest(got), largest(want), "{name}: margin {margin}");
             }
         }
         let mean = sum / expected.len() as f64;
-        println!("{name}: worst {worst:.3}, mean {mean:.3}");
+        println!("{name}: worst {worst:.3}, mean {mean:.3}; {clear} clear positions of {}", expected.len());
+        assert!(clear > 0, "{name}: no margin is above {far}");
         assert!(worst < bound && mean < mean_bound, "{name}: worst {worst:.3}, mean {mean:.3}");
         assert!(worst > 1e-3, "{name}: these weights are not integers");
     }
@@ -98,16 +104,16 @@ fn compare_with_reference(quantize: Quantize, kind: WeightType, [bound, mean_bou
 
 #[test]
 fn eight_bit_weights_stay_within_the_stated_bound_of_the_reference() {
-    compare_with_reference(Quantize::Q8, WeightType::Q8, [BOUND, MEAN_BOUND], 1.5);
+    compare_with_reference(Quantize::Q8, WeightType::Q8, [BOUND, MEAN_BOUND], FAR);
 }
 
 #[test]
 fn four_bit_weights_stay_within_the_stated_bound_of_the_reference() {
-    compare_with_reference(Quantize::Q4, WeightType::Q4, [BOUND_OF_4, MEAN_BOUND_OF_4], 4.0);
+    compare_with_reference(Quantize::Q4, WeightType::Q4, [BOUND_OF_4, MEAN_BOUND_OF_4], FAR_OF_4);
 }
 
-/// What differs from widened blocks is the rounding of inputs; as 8-bit integers they would be rounded, too. Rows of 128 numbers are no blocks of Q4_K, so that only one
-/// matrix of a layer has 4 bits then.
+/// What differs from widened blocks is the rounding of inputs; as 8-bit integers they would be rounded, too. Rows of 128
+/// numbers are no blocks of Q4_K, so that only one matrix of a layer has 4 bits then.
 #[test]
 fn blocks_of_4_bits_are_held_as_they_are() {
     let directory = tempfile::tempdir().expect("a temporary directory");

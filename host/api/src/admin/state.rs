@@ -76,7 +76,7 @@ pub struct HostInfo {
     pub run: String,
     /// Name of the served model.
     pub model: String,
-    /// Type of the weights: `f32`, `bf16`, `f16` or `q8`.
+    /// Type of the weights: `f32`, `bf16`, `f16`, `q8` or `q4`.
     #[serde(default)]
     pub dtype: String,
     /// `cpu`, or the GPU's name.

@@ -15,7 +15,7 @@ pub(super) fn is_four_bits(kind: GgmlDType) -> bool {
 }
 
 /// Converts a row of blocks of one of these types. Integers stay as they are; the scales and minimums of Q4_K, which are
-/// products there, are rounded to f16.
+/// products there, and the base of Q4_0 are rounded to f16, clamped to its range.
 ///
 /// # Panics
 /// If the type is another, or the row has other groups.
@@ -25,8 +25,7 @@ pub(super) fn groups(kind: GgmlDType, bytes: &[u8], groups: &mut [Group4]) {
     match kind {
         GgmlDType::Q4_0 => blocks.zip(groups).for_each(|(block, group)| {
             let scale = half(block, 0);
-            *group =
-                Group4 { scale, base: f16::from_f32(-8.0 * scale.to_f32()), integers: halves(&block[2..]) };
+            *group = Group4 { scale, base: clamped(-8.0 * scale.to_f32()), integers: halves(&block[2..]) };
         }),
         GgmlDType::Q4_1 => blocks.zip(groups).for_each(|(block, group)| {
             *group = Group4 { scale: half(block, 0), base: half(block, 2), integers: halves(&block[4..]) };
@@ -40,8 +39,8 @@ pub(super) fn groups(kind: GgmlDType, bytes: &[u8], groups: &mut [Group4]) {
                 for (high, group) in groups.iter_mut().enumerate() {
                     let (unit, offset) = six_bits(scales, 2 * pair + high);
                     *group = Group4 {
-                        scale: f16::from_f32(scale * f32::from(unit)),
-                        base: f16::from_f32(-minimum * f32::from(offset)),
+                        scale: clamped(scale * f32::from(unit)),
+                        base: clamped(-minimum * f32::from(offset)),
                         integers: std::array::from_fn(|i| bytes[i] >> (4 * high) & 15),
                     };
                 }
@@ -53,6 +52,14 @@ pub(super) fn groups(kind: GgmlDType, bytes: &[u8], groups: &mut [Group4]) {
 
 fn half(block: &[u8], at: usize) -> f16 {
     f16::from_le_bytes([block[at], block[at + 1]])
+}
+
+/// The nearest finite number. What is infinite or NaN in the file stays so, and the logits show it.
+fn clamped(x: f32) -> f16 {
+    match x.is_finite() {
+        true => f16::from_f32(x.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())),
+        false => f16::from_f32(x),
+    }
 }
 
 /// The low halves of sixteen bytes, then the high halves.
@@ -116,6 +123,36 @@ mod tests {
                         "{kind:?}, {row}, {i}: {got}, not {want}"
                     );
                 }
+            }
+        }
+    }
+
+    /// The group of the last part of a block with this scale and minimum, of which it has 63 each.
+    fn group(kind: GgmlDType, units: [f16; 2]) -> Group4 {
+        let mut block = vec![0xff; kind.type_size()];
+        for (at, unit) in units.into_iter().enumerate().take(if kind == GgmlDType::Q4_0 { 1 } else { 2 }) {
+            block[2 * at..2 * at + 2].copy_from_slice(&unit.to_le_bytes());
+        }
+        let mut row = vec![Group4::default(); kind.block_size() / GROUP];
+        groups(kind, &block, &mut row);
+        *row.last().unwrap()
+    }
+
+    #[test]
+    fn products_beyond_f16_are_clamped_and_faults_stay() {
+        let (large, zero) = (f16::from_f32(9_000.0), f16::ZERO);
+        let Group4 { scale, base, .. } = group(GgmlDType::Q4_0, [large, zero]);
+        assert_eq!((scale, base), (large, f16::MIN));
+        let Group4 { scale, base, .. } = group(GgmlDType::Q4_0, [-large, zero]);
+        assert_eq!((scale, base), (-large, f16::MAX));
+        let Group4 { scale, base, .. } = group(GgmlDType::Q4K, [large, large]);
+        assert_eq!((scale, base), (f16::MAX, f16::MIN));
+        let Group4 { scale, base, .. } = group(GgmlDType::Q4K, [-large, -large]);
+        assert_eq!((scale, base), (f16::MIN, f16::MAX));
+        for kind in [GgmlDType::Q4_0, GgmlDType::Q4_1, GgmlDType::Q4K] {
+            for fault in [f16::NAN, f16::INFINITY] {
+                let Group4 { scale, base, .. } = group(kind, [fault; 2]);
+                assert!(!scale.is_finite() && !base.is_finite(), "{kind:?}, {fault}: {scale}, {base}");
             }
         }
     }

@@ -6,27 +6,25 @@ mod copy;
 mod files;
 mod four;
 mod order;
+mod stacked;
 mod stored;
 
 use std::fmt::Display;
 use std::num::NonZero;
 use std::ops::ControlFlow;
-use std::sync::OnceLock;
 
-use infer_kernels::{Format, Group4, Matrix, Packer};
+use infer_kernels::{Format, Matrix, Packer};
 
 pub(crate) use self::copy::copy;
 use self::files::Files;
-use self::order::{ReadAhead, Stack, Stacks};
+use self::order::{ReadAhead, Stack, Stacks, ends, stacks};
+use self::stacked::Stacked;
 pub(crate) use self::stored::{RowOrder, Stored, StoredType};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::memory;
 use crate::source::Source;
 use crate::{DType, LoadOptions, LoadProgress, Quantize, WeightType};
-
-/// How the names of matrices between embedding and head begin.
-const LAYERS: &str = "layers.";
 
 /// All weights of a decoder.
 pub(crate) struct Weights {
@@ -90,20 +88,12 @@ impl Weights {
             .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
         let done = LoadProgress { done_bytes: 0, total_bytes: files.bytes() };
         let ahead = ReadAhead::new(&files, config);
-        // Loading reports tensors that are missing or have another shape.
-        let sizes = ahead.matrices().into_iter().filter_map(|(name, shape)| {
-            let tensor = files.tensor(&name, &shape).ok()?;
-            Some(size(shape, formats.of(&name, std::slice::from_ref(&tensor))))
-        });
-        expect_memory(sizes.fold(0, u64::saturating_add))?;
+        expect_memory(formats.bytes(&files, config))?;
         let mut loader = Loader { files, config, formats, packer, ahead, progress, done };
-        let (vocab, hidden) = (config.vocab, config.hidden);
-        let embedding = loader.matrix(&[("embed_tokens.weight", vocab)], hidden)?;
-        let head = match config.tied_head {
-            true => None,
-            false => Some(loader.matrix(&[("lm_head.weight", vocab)], hidden)?),
-        };
-        let final_norm = loader.norm("norm.weight", hidden)?;
+        let (embedding, head) = ends(config);
+        let embedding = loader.pack(&embedding, false)?;
+        let head = head.map(|head| loader.pack(&head, false)).transpose()?;
+        let final_norm = loader.norm("norm.weight", config.hidden)?;
         let layers = (0..config.layers.len()).map(|i| loader.layer(i)).collect::<Result<_, _>>()?;
         let weights = Self { embedding, head, final_norm, layers };
         let weight_type = if weights.has_four_bits() { WeightType::Q4 } else { weight_type };
@@ -148,15 +138,24 @@ enum Formats {
 }
 
 impl Formats {
-    /// The format of stacked tensors; `name` is the first one's.
-    fn of(self, name: &str, tensors: &[Stored<'_>]) -> Format {
-        let kept = tensors.iter().all(|tensor| tensor.kind.is_four_bits());
+    /// The format of a stack, which is that of all its tensors.
+    fn of(self, stack: &Stacked<'_>) -> Format {
         match self {
             Self::All(format) => format,
-            Self::AsStored if kept => Format::Int4,
-            Self::Four if kept || name.starts_with(LAYERS) => Format::Int4,
+            Self::AsStored if stack.is_four_bits() => Format::Int4,
+            Self::Four if stack.is_four_bits() || stack.in_layer() => Format::Int4,
             Self::AsStored | Self::Four => Format::Int8,
         }
+    }
+
+    /// Bytes of all matrices in these formats. Stacks with tensors that are missing or have another shape don't count, since
+    /// loading reports them.
+    fn bytes(self, files: &Files<'_>, config: &ModelConfig) -> u64 {
+        let sizes = stacks(config).filter_map(|stack| {
+            let format = self.of(&Stacked::open(files, &stack).ok()?);
+            Some(size([stack.outputs(), stack.inputs], format))
+        });
+        sizes.fold(0, u64::saturating_add)
     }
 }
 
@@ -213,13 +212,10 @@ impl Loader<'_> {
     }
 
     fn linear(&mut self, stack: &Stack, bias: bool, gated: bool) -> Result<Linear, ModelError> {
-        let Stack { parts, inputs } = stack;
-        let named: Vec<_> = parts.iter().map(|(part, n)| (format!("{part}.weight"), *n)).collect();
-        let borrowed: Vec<_> = named.iter().map(|(name, n)| (name.as_str(), *n)).collect();
-        let matrix = self.pack(&borrowed, *inputs, gated)?;
+        let matrix = self.pack(stack, gated)?;
         let bias = match bias {
             true => {
-                let biases = parts.iter().map(|(part, n)| self.vector(&format!("{part}.bias"), *n));
+                let biases = stack.parts.iter().map(|(part, n)| self.vector(&format!("{part}.bias"), *n));
                 Some(biases.collect::<Result<Vec<_>, _>>()?.concat())
             }
             false => None,
@@ -227,60 +223,20 @@ impl Loader<'_> {
         Ok(Linear { matrix, bias })
     }
 
-    fn matrix(&mut self, parts: &[(&str, usize)], inputs: usize) -> Result<Matrix, ModelError> {
-        self.pack(parts, inputs, false)
-    }
-
-    /// Packs the stacked matrices `(name, outputs)`; the two halves of a gated layer are packed as such.
-    fn pack(&mut self, parts: &[(&str, usize)], inputs: usize, gated: bool) -> Result<Matrix, ModelError> {
-        let tensors = parts.iter().map(|(name, outputs)| self.files.tensor(name, &[*outputs, inputs]));
-        let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
+    /// Packs a stack; the two halves of a gated layer are packed as such.
+    fn pack(&mut self, stack: &Stack, gated: bool) -> Result<Matrix, ModelError> {
+        let stacked = Stacked::open(&self.files, stack)?;
         self.ahead.ask(&self.files, self.done.done_bytes);
-        tensors.iter().for_each(|tensor| self.files.prefetch(tensor));
-        let unreadable = OnceLock::new();
-        // The tensor of a row of the stack, and its row there.
-        let at = |mut row: usize| {
-            let found = tensors.iter().find(|tensor| {
-                let here = row < tensor.rows();
-                row -= if here { 0 } else { tensor.rows() };
-                here
-            });
-            (found.expect("the stack has the row"), row)
-        };
-        let outputs = parts.iter().map(|(_, outputs)| outputs).sum::<usize>();
-        let format = self.formats.of(parts[0].0, &tensors);
-        let packed = if format == Format::Int4 && tensors.iter().all(|tensor| tensor.kind.is_four_bits()) {
-            let row = |row: usize, out: &mut [Group4]| {
-                let (tensor, row) = at(row);
-                tensor.groups(row, out);
-            };
-            match gated {
-                true => self.packer.gated_of_groups(outputs / 2, inputs, row),
-                false => self.packer.matrix_of_groups(outputs, inputs, row),
-            }
-        } else {
-            let row = |row: usize, out: &mut [f32]| {
-                let (tensor, row) = at(row);
-                if let Err(error) = tensor.row(row, out) {
-                    unreadable.get_or_init(|| error);
-                }
-            };
-            match gated {
-                true => self.packer.gated(format, outputs / 2, inputs, row),
-                false => self.packer.matrix(format, outputs, inputs, row),
-            }
-        };
-        for tensor in &tensors {
+        stacked.tensors().iter().for_each(|tensor| self.files.prefetch(tensor));
+        let packed = stacked.pack(&mut self.packer, self.formats.of(&stacked), gated);
+        for tensor in stacked.tensors() {
             self.files.release(tensor);
             self.done.done_bytes += tensor.bytes.len() as u64;
         }
         if (self.progress)(self.done).is_break() {
             return Err(ModelError::weights("loading was cancelled"));
         }
-        match unreadable.into_inner() {
-            Some(error) => Err(error),
-            None => packed.map_err(|error| does_not_fit(&error)),
-        }
+        packed
     }
 
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {

@@ -9,6 +9,23 @@ pub(super) struct Stack {
     pub inputs: usize,
 }
 
+impl Stack {
+    /// A matrix that isn't stacked.
+    pub(super) fn one(name: &str, [outputs, inputs]: [usize; 2]) -> Self {
+        Self { parts: vec![(name.to_owned(), outputs)], inputs }
+    }
+
+    /// Names and shapes of the tensors.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = (String, [usize; 2])> {
+        self.parts.iter().map(|(name, outputs)| (format!("{name}.weight"), [*outputs, self.inputs]))
+    }
+
+    /// Outputs of all parts.
+    pub(super) fn outputs(&self) -> usize {
+        self.parts.iter().map(|(_, outputs)| outputs).sum()
+    }
+}
+
 /// A layer's stacks, in loading order.
 pub(super) struct Stacks {
     pub qkv: Stack,
@@ -37,6 +54,22 @@ impl Stacks {
     }
 }
 
+/// The embedding, and the head unless it is the embedding.
+pub(super) fn ends(config: &ModelConfig) -> (Stack, Option<Stack>) {
+    let shape = [config.vocab, config.hidden];
+    (Stack::one("embed_tokens", shape), (!config.tied_head).then(|| Stack::one("lm_head", shape)))
+}
+
+/// All stacks in loading order.
+pub(super) fn stacks(config: &ModelConfig) -> impl Iterator<Item = Stack> {
+    let (embedding, head) = ends(config);
+    let layers = (0..config.layers.len()).flat_map(|layer| {
+        let Stacks { qkv, output, gate_up, down } = Stacks::of(config, layer);
+        [qkv, output, gate_up, down]
+    });
+    std::iter::once(embedding).chain(head).chain(layers)
+}
+
 /// Requests the next matrices, so that the disk reads while matrices are packed.
 pub(super) struct ReadAhead {
     /// All matrices in loading order: name, shape, and the number of bytes before them.
@@ -49,23 +82,13 @@ impl ReadAhead {
     const BYTES: u64 = 512 << 20;
 
     pub(super) fn new(files: &Files<'_>, config: &ModelConfig) -> Self {
-        let mut names = vec![("embed_tokens.weight".to_owned(), [config.vocab, config.hidden])];
-        if !config.tied_head {
-            names.push(("lm_head.weight".to_owned(), [config.vocab, config.hidden]));
-        }
-        for layer in 0..config.layers.len() {
-            let Stacks { qkv, output, gate_up, down } = Stacks::of(config, layer);
-            for Stack { parts, inputs } in [qkv, output, gate_up, down] {
-                names.extend(parts.into_iter().map(|(name, n)| (format!("{name}.weight"), [n, inputs])));
-            }
-        }
-        let mut before = 0;
-        let matrices = names.into_iter().map(|(name, shape)| {
+        let (mut matrices, mut before) = (Vec::new(), 0);
+        for (name, shape) in stacks(config).flat_map(|stack| stack.tensors().collect::<Vec<_>>()) {
             let bytes = files.tensor(&name, &shape).map_or(0, |tensor| tensor.bytes.len() as u64);
+            matrices.push((name, shape, before));
             before += bytes;
-            (name, shape, before - bytes)
-        });
-        Self { matrices: matrices.collect(), asked: 0 }
+        }
+        Self { matrices, asked: 0 }
     }
 
     /// Names and shapes in loading order.
