@@ -44,7 +44,10 @@ async fn act(command: AdminCommand) -> Result<(), Failure> {
         AdminCommand::State(target) => print_json(&ask(&target, Method::GET, "/admin/state").await?),
         AdminCommand::Requests(target) => requests(&target).await,
         AdminCommand::Cancel { id, target } => {
-            let id: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
+            if id.contains(['/', '?', '#']) {
+                let why = format!("{id} can't be part of a path; give its number in `infer admin requests`");
+                return Err(Failure::Usage(why));
+            }
             tell(&target, Method::DELETE, &format!("/admin/requests/{id}"), |answer| {
                 format!("cancelled {}", answer["ids"])
             })
