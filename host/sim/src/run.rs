@@ -256,7 +256,8 @@ impl<T: Traffic, W: Watch> Run<T, W> {
     }
 
     fn submit(&mut self, arrival: Arrival) {
-        let Arrival { at, conversation: key, background, begins, request, output_tokens } = arrival;
+        let Arrival { at, conversation: key, background, begins, request, output_tokens, new_tokens } =
+            arrival;
         let (tenant, deadline) = (request.tenant.0, request.deadline);
         let origin = Origin { tenant, background };
         if !background && self.begun.is_none() {
@@ -268,7 +269,15 @@ impl<T: Traffic, W: Watch> Run<T, W> {
         let number = self.recorder.outcome.requests;
         let session = request.session.0;
         let conversation = (session != 0).then_some(session);
-        let known = Known { request: number, tenant, conversation, arrived: at, prompt_tokens, event: None };
+        let known = Known {
+            request: number,
+            tenant,
+            conversation,
+            arrived: at,
+            prompt_tokens,
+            new_tokens,
+            event: None,
+        };
         match self.engine.submit(request, self.now) {
             Ok(id) => {
                 self.device.expect(id, output_tokens);

@@ -8,9 +8,10 @@ use infer_core::engine::Policies;
 use infer_core::ids::Micros;
 use infer_core::policy::{Plan, Policy, PolicyFault, PolicyInfo, SchedulerPolicy, StepView};
 use infer_sim::metrics::Sample;
-use infer_sim::workload::Capacity;
-use infer_sim::workload::{Lengths, Text};
-use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
+use infer_sim::workload::{Capacity, Lengths, System, Text};
+use infer_sim::{
+    Outcome, Profile, RequestOutcome, Settings, Slo, Watch, Workload, simulate, simulate_watched,
+};
 
 fn settings(load: f64, seed: u64) -> Settings {
     let profile = Profile::named("h100", "8b").expect("a known profile");
@@ -33,11 +34,13 @@ fn run_without_cache(workload: &str, load: f64) -> Outcome {
 
 #[test]
 fn seed_determines_a_run() {
-    let workload = Workload::named("bursty", 300).expect("a known workload");
-    let run = |seed| simulate(&settings(0.8, seed), Policies::builtin(), &workload, |_| {});
-    let (first, again, other) = (run(1), run(1), run(2));
-    assert_eq!(first, again);
-    assert_ne!(first.fingerprint, other.fingerprint);
+    for name in ["bursty", "templates", "assistants"] {
+        let workload = Workload::named(name, 300).expect("a known workload");
+        let run = |seed| simulate(&settings(0.8, seed), Policies::builtin(), &workload, |_| {});
+        let (first, again, other) = (run(1), run(1), run(2));
+        assert_eq!(first, again, "{name}");
+        assert_ne!(first.fingerprint, other.fingerprint, "{name}");
+    }
 }
 
 #[test]
@@ -71,7 +74,7 @@ fn load_of_1_is_the_capacity_of_the_device() {
 /// The conversations of the report run among others, from the first to the last.
 #[test]
 fn conversations_offer_their_load_all_along() {
-    for name in ["chat", "window", "flood"] {
+    for name in ["chat", "window", "flood", "assistants"] {
         let workload = Workload::named(name, 1_500).expect("a known workload");
         let settings = settings(0.5, 1);
         let outcome = simulate(&settings, Policies::builtin(), &workload, |_| {});
@@ -124,6 +127,30 @@ fn conversations_hit_their_history_and_answer_sooner() {
     assert!(chat.ttft_ms.mean < 0.8 * without.ttft_ms.mean, "{:?} {:?}", chat.ttft_ms, without.ttft_ms);
 }
 
+struct Rows<'a>(&'a mut Vec<RequestOutcome>);
+
+impl Watch for Rows<'_> {
+    fn progress(&mut self, _ended: u64) {}
+
+    fn request(&mut self, request: &RequestOutcome) {
+        self.0.push(request.clone());
+    }
+}
+
+#[test]
+fn little_more_than_what_is_new_to_a_conversation_is_prefilled() {
+    let chat = Workload::named("chat", 600).expect("a known workload");
+    let (settings, mut rows) = (settings(0.5, 1), Vec::new());
+    let capacity = Capacity::of(&chat, &settings);
+    simulate_watched(&settings, Policies::builtin(), &chat, &capacity, Rows(&mut rows));
+    assert_eq!(rows.len(), 600);
+    let sum = |read: fn(&RequestOutcome) -> u32| rows.iter().map(|row| u64::from(read(row))).sum::<u64>();
+    let (whole, new, prefilled) =
+        (sum(|row| row.prompt_tokens), sum(|row| row.new_tokens), sum(|row| row.prefilled_tokens));
+    assert!(rows.iter().all(|row| row.prefilled_tokens >= row.new_tokens), "{new}");
+    assert!(new * 8 < whole && prefilled * 2 < new * 3, "{new} new, {prefilled} prefilled of {whole}");
+}
+
 #[test]
 fn history_saves_less_for_longer_new_prompts() {
     let prefilled = |tokens| {
@@ -140,12 +167,53 @@ fn every_use_of_a_shared_prefix_but_the_first_hits() {
     // A load so low that no request arrives while another one is computed.
     for prefixes in [1, 4, 16] {
         let mut instruct = Workload::named("instruct", 300).expect("a known workload");
-        instruct.streams[0].text = Text::Shared { prefixes, tokens: 800 };
+        instruct.streams[0].text = Text::Shared { prefixes, tokens: 800, zipf: 0.0 };
         let outcome = simulate(&settings(0.02, 1), Policies::builtin(), &instruct, |_| {});
         let [_, cross, miss, ..] = outcome.cache.events;
         assert_eq!((cross, miss), (300 - u64::from(prefixes), u64::from(prefixes)), "{prefixes}");
         let cache = outcome.cache;
         assert!(cache.hit_ttft_ms.unwrap() < 0.7 * cache.miss_ttft_ms.unwrap(), "{cache:?}");
+    }
+}
+
+#[test]
+fn first_turns_hit_the_system_prompts_that_conversations_share() {
+    let run = |system| {
+        let mut chat = Workload::named("assistants", 600).expect("a known workload");
+        let Text::Conversation { system: own, .. } = &mut chat.streams[0].text else {
+            panic!("it converses")
+        };
+        *own = system;
+        simulate(&settings(0.3, 1), Policies::builtin(), &chat, |_| {}).cache
+    };
+    let of = |prompts| run(Some(System { prompts, tokens: 1_000, zipf: 0.0 }));
+    let (without, few, many) = (run(None), of(4), of(1_000));
+    let [_, cross, miss, ..] = without.events;
+    assert!(cross == 0 && miss > 50, "{without:?}");
+    // The conversations before those of the report have computed all four.
+    assert_eq!((few.events[1], few.events[2]), (miss, 0), "{few:?}");
+    assert!(many.events[1] * 10 < miss, "most are new: {many:?}");
+    assert!(many.prefilled_ratio.unwrap() > 2.0 * few.prefilled_ratio.unwrap(), "{few:?} {many:?}");
+}
+
+/// The same requests but for the texts that they share, in a pool that can't hold all of these.
+#[test]
+fn popular_texts_stay_cached_in_a_small_pool() {
+    for name in ["templates", "assistants"] {
+        let prefilled = |exponent| {
+            let mut workload = Workload::named(name, 600).expect("a known workload");
+            match &mut workload.streams[0].text {
+                Text::Shared { zipf, .. } | Text::Conversation { system: Some(System { zipf, .. }), .. } => {
+                    *zipf = exponent;
+                }
+                text => panic!("{text:?} shares nothing"),
+            }
+            let mut settings = settings(0.5, 1);
+            settings.engine.total_blocks = 5_000;
+            simulate(&settings, Policies::builtin(), &workload, |_| {}).cache.prefilled_ratio.unwrap()
+        };
+        let (even, usual, steep) = (prefilled(0.0), prefilled(1.0), prefilled(2.0));
+        assert!(usual < 0.75 * even && steep < 0.6 * usual, "{name}: {even:.3} {usual:.3} {steep:.3}");
     }
 }
 
@@ -170,7 +238,7 @@ fn shared_prefixes_hit_under_load() {
 fn longer_shared_prefixes_save_more() {
     let prefilled = |prefixes, tokens| {
         let mut few_shot = Workload::named("few-shot", 600).expect("a known workload");
-        few_shot.streams[0].text = Text::Shared { prefixes, tokens };
+        few_shot.streams[0].text = Text::Shared { prefixes, tokens, zipf: 0.0 };
         simulate(&settings(0.3, 1), Policies::builtin(), &few_shot, |_| {}).cache.prefilled_ratio.unwrap()
     };
     let (short, middle, long) = (prefilled(20, 200), prefilled(20, 800), prefilled(20, 2_400));
@@ -183,7 +251,7 @@ fn longer_shared_prefixes_save_more() {
 fn repeated_prompts_need_no_prefill_while_the_prompt_cache_holds_them() {
     let run = |prompts, entries| {
         let mut repeat = Workload::named("repeat", 600).expect("a known workload");
-        repeat.streams[0].text = Text::Repeated { prompts };
+        repeat.streams[0].text = Text::Repeated { prompts, zipf: 0.0 };
         repeat.streams[0].prompt = Lengths::Uniform(1_000, 1_500);
         let mut settings = settings(0.3, 1);
         settings.engine.prompt_cache_entries = entries;

@@ -38,6 +38,8 @@ pub struct RequestOutcome {
     pub preemptions: u32,
     /// How it ended.
     pub ending: Ending,
+    /// Tokens of the prompt behind the conversation so far: all that a client sends if the host keeps the history.
+    pub new_tokens: u32,
 }
 
 /// How a request ended.
@@ -75,13 +77,14 @@ pub(crate) struct Known {
     pub conversation: Option<u64>,
     pub arrived: Micros,
     pub prompt_tokens: u32,
+    pub new_tokens: u32,
     pub event: Option<PrefixEvent>,
 }
 
 impl Known {
     /// The request at its end, `now`; without `usage` if it never started.
     pub fn outcome(self, ending: Ending, usage: Option<&Usage>, now: Micros) -> RequestOutcome {
-        let Self { request, tenant, conversation, arrived, prompt_tokens, event } = self;
+        let Self { request, tenant, conversation, arrived, prompt_tokens, new_tokens, event } = self;
         let after = |at: Micros| (at != Micros::NEVER).then(|| millis(at.since(arrived)));
         RequestOutcome {
             request,
@@ -98,6 +101,7 @@ impl Known {
             latency_ms: millis(now.since(arrived)),
             preemptions: usage.map_or(0, |usage| usage.preemptions),
             ending,
+            new_tokens,
         }
     }
 }

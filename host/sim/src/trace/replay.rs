@@ -164,6 +164,8 @@ impl<'a> Replay<'a> {
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         };
         let key = recorded.followed.then_some(recorded.id);
+        let length = u32::try_from(request.prompt.len()).expect("prompts are bounded");
+        let continued = recorded.text.shares.map_or(0, |shares| shares.tokens);
         Arrival {
             at,
             conversation: key,
@@ -171,6 +173,7 @@ impl<'a> Replay<'a> {
             begins: recorded.after.is_none(),
             request,
             output_tokens: wanted,
+            new_tokens: length.saturating_sub(continued),
         }
     }
 
@@ -281,7 +284,7 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::in_order;
+    use crate::trace::{Shares, in_order};
 
     /// One request, `waiting` that wait for its end, and an independent one.
     fn replay(waiting: u64) -> Replay<'static> {
@@ -307,6 +310,20 @@ mod tests {
             assert_eq!((rest[0].at, rest[1].at), (Micros(1_000_000), Micros(2_000_007)));
             assert!(replay.error().is_none());
         }
+    }
+
+    #[test]
+    fn what_continues_an_earlier_request_is_not_new() {
+        let first =
+            Recorded { id: 1, prompt_tokens: 5, output_tokens: 5, followed: true, ..Recorded::default() };
+        let text = Text { shares: Some(Shares { id: 1, tokens: 9 }), ..Text::default() };
+        let after = Some(After { id: 1, think_us: 7 });
+        let turn = Recorded { id: 2, at_us: 1, prompt_tokens: 12, text, after, ..first };
+        let mut replay = Replay::new(in_order([first, turn].map(Ok).into_iter()), 1.0, u64::MAX, 64);
+        assert_eq!(replay.pop(Micros(1)).expect("the first").new_tokens, 5);
+        replay.ended(1, Some(&[3, 4, 5, 6]), Micros(10));
+        let turn = replay.pop(Micros(17)).expect("the turn");
+        assert_eq!((turn.new_tokens, &turn.request.prompt[5..9]), (3, &[3, 4, 5, 6][..]));
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl Queue {
                 let window = self.source.stream.text.window(self.max_seq_len, ask.output_tokens);
                 let gone = outgrown(turns.iter().copied(), window);
                 turns.drain(..gone);
-                // Without its first turn, a conversation no longer starts with its cached prefix.
+                // Without its first turn, only what is before that is cached.
                 let found = if gone == 0 { history } else { 0 };
                 let prompt: usize = turns.iter().sum();
                 self.ready.push(Slot {

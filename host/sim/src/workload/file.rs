@@ -1,12 +1,14 @@
 //! Workloads from files: JSON in the form of the built-in ones. Numbers are bounded so that a run neither overflows nor
 //! goes on for ever.
 
-use super::{Arrivals, Lengths, Limit, Stream, Text, Workload};
+use super::{Arrivals, Lengths, Limit, Stream, System, Text, Workload};
 use crate::range::{named, within};
 use crate::trace::MAX_TOKENS;
 
 const MAX_REQUESTS: u64 = 1_000_000_000;
 const MAX_STREAMS: usize = 100;
+const MAX_TEXTS: u32 = 1_000_000;
+const MAX_ZIPF: f64 = 5.0;
 const DAY_MS: u64 = 86_400_000;
 const DAY_S: f64 = 86_400.0;
 
@@ -58,15 +60,23 @@ fn stream(path: &str, stream: &Stream) -> Result<(), String> {
     }
     match stream.text {
         Text::Unique => Ok(()),
-        Text::Shared { prefixes, tokens: length } => {
-            within(&field("text.shared.prefixes"), prefixes, 1..=1_000_000)?;
-            tokens(&field("text.shared.tokens"), length)
+        Text::Shared { prefixes, tokens: length, zipf } => {
+            within(&field("text.shared.prefixes"), prefixes, 1..=MAX_TEXTS)?;
+            tokens(&field("text.shared.tokens"), length)?;
+            within(&field("text.shared.zipf"), zipf, 0.0..=MAX_ZIPF)
         }
-        Text::Repeated { prompts } => within(&field("text.repeated.prompts"), prompts, 1..=1_000_000),
-        Text::Conversation { turns, think_s, window } => {
+        Text::Repeated { prompts, zipf } => {
+            within(&field("text.repeated.prompts"), prompts, 1..=MAX_TEXTS)?;
+            within(&field("text.repeated.zipf"), zipf, 0.0..=MAX_ZIPF)
+        }
+        Text::Conversation { turns, think_s, window, system } => {
             within(&field("text.conversation.turns"), turns, 1..=10_000)?;
             within(&field("text.conversation.think_s"), think_s, 0.0..=DAY_S)?;
-            tokens(&field("text.conversation.window"), window)
+            tokens(&field("text.conversation.window"), window)?;
+            let Some(System { prompts, tokens: length, zipf }) = system else { return Ok(()) };
+            within(&field("text.conversation.system.prompts"), prompts, 1..=MAX_TEXTS)?;
+            within(&field("text.conversation.system.tokens"), length, 1..=window)?;
+            within(&field("text.conversation.system.zipf"), zipf, 0.0..=MAX_ZIPF)
         }
     }
 }
@@ -121,6 +131,82 @@ mod tests {
         assert_eq!((own.requests, own.about.as_str()), (Workload::REQUESTS, ""));
         let stream = &own.streams[0];
         assert_eq!((stream.tenant, stream.priority, stream.ttft_ms), (0, 0, None));
+    }
+
+    /// `OWN` with another text.
+    fn with(text: &str) -> Result<Workload, WorkloadError> {
+        let own = r#"{"conversation": {"turns": 6, "think_s": 5, "window": 3000}}"#;
+        assert!(OWN.contains(own));
+        Workload::from_json(&OWN.replacen(own, text, 1))
+    }
+
+    #[test]
+    fn shared_texts_are_equally_popular_unless_the_file_says_otherwise() {
+        let chat = |system: &str| {
+            format!(r#"{{"conversation": {{"turns": 6, "think_s": 5, "window": 3000{system}}}}}"#)
+        };
+        let plain = Text::Conversation { turns: 6, think_s: 5.0, window: 3_000, system: None };
+        let system = |zipf| Text::Conversation {
+            turns: 6,
+            think_s: 5.0,
+            window: 3_000,
+            system: Some(System { prompts: 20, tokens: 600, zipf }),
+        };
+        for (text, read) in [
+            (
+                r#"{"shared": {"prefixes": 4, "tokens": 9}}"#,
+                Text::Shared { prefixes: 4, tokens: 9, zipf: 0.0 },
+            ),
+            (r#"{"repeated": {"prompts": 4, "zipf": 1}}"#, Text::Repeated { prompts: 4, zipf: 1.0 }),
+            (&chat(""), plain),
+            (&chat(r#", "system": null"#), plain),
+            (&chat(r#", "system": {"prompts": 20, "tokens": 600}"#), system(0.0)),
+            (&chat(r#", "system": {"prompts": 20, "tokens": 600, "zipf": 1.2}"#), system(1.2)),
+        ] {
+            assert_eq!(with(text).expect("a valid workload").streams[0].text, read, "{text}");
+        }
+        let longest = with(&chat(r#", "system": {"prompts": 20, "tokens": 600}"#)).map(|own| own.longest());
+        assert_eq!(longest.expect("a valid workload"), 600 + 120 + 800);
+    }
+
+    #[test]
+    fn errors_name_the_field_of_a_text_and_its_range() {
+        let system = |system: &str| {
+            format!(
+                r#"{{"conversation": {{"turns": 6, "think_s": 5, "window": 3000, "system": {{{system}}}}}}}"#
+            )
+        };
+        for (text, says) in [
+            (
+                r#"{"shared": {"prefixes": 4, "tokens": 9, "zipf": -0.5}}"#,
+                "streams[0].text.shared.zipf is -0.5, not from 0 to 5",
+            ),
+            (
+                r#"{"repeated": {"prompts": 4, "zipf": 6}}"#,
+                "streams[0].text.repeated.zipf is 6, not from 0 to 5",
+            ),
+            (
+                r#"{"repeated": {"prompts": 4, "zipf": "steep"}}"#,
+                "invalid type: string \"steep\", expected f64",
+            ),
+            (
+                &system(r#""prompts": 0, "tokens": 600"#),
+                "text.conversation.system.prompts is 0, not from 1 to 1000000",
+            ),
+            (
+                &system(r#""prompts": 20, "tokens": 3001"#),
+                "text.conversation.system.tokens is 3001, not from 1 to 3000",
+            ),
+            (
+                &system(r#""prompts": 20, "tokens": 600, "zipf": 5.5"#),
+                "text.conversation.system.zipf is 5.5, not from 0 to 5",
+            ),
+            (&system(r#""prompts": 20"#), "missing field `tokens`"),
+            (&system(r#""prompts": 20, "tokens": 600, "share": 1"#), "unknown field `share`"),
+        ] {
+            let error = with(text).expect_err(text).to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
     }
 
     #[test]

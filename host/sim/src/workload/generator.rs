@@ -28,6 +28,8 @@ pub struct Arrival {
     pub request: Request,
     /// Actual length of its output.
     pub output_tokens: u32,
+    /// Tokens of its prompt behind the conversation so far; of a request that continues nothing, all.
+    pub new_tokens: u32,
 }
 
 /// The traffic of one run.
@@ -57,6 +59,8 @@ struct Conversation {
     background: bool,
     /// Remaining turns, the next one first.
     asks: VecDeque<Ask>,
+    /// Id and length of its system prompt.
+    system: Option<(u64, u32)>,
     /// History, turn by turn.
     turns: Vec<Vec<u32>>,
 }
@@ -134,14 +138,12 @@ impl Generator {
     fn begin(&mut self, stream: usize, begin: Begin, background: bool, at: Micros) -> Arrival {
         let Begin { conversation, prefix, mut asks, .. } = begin;
         if let Some(id) = conversation {
-            self.conversations.insert(id, Conversation { stream, background, asks, turns: Vec::new() });
+            let state = Conversation { stream, background, asks, system: prefix, turns: Vec::new() };
+            self.conversations.insert(id, state);
             return Arrival { begins: true, ..self.turn(id, at) };
         }
         let ask = asks.pop_front().expect("it has one");
-        let mut prompt = Vec::new();
-        if let Some((identity, tokens)) = prefix {
-            text(&mut prompt, identity, tokens);
-        }
+        let mut prompt = head(prefix);
         text(&mut prompt, ask.text, ask.prompt_tokens);
         Arrival { background, ..self.request(stream, at, prompt, ask.output_tokens, None) }
     }
@@ -151,16 +153,17 @@ impl Generator {
         let ask = state.asks.pop_front().expect("there is another turn");
         let mut question = Vec::new();
         text(&mut question, ask.text, ask.prompt_tokens);
+        let continues = !state.turns.is_empty();
         state.turns.push(question);
         let window = self.streams[state.stream].stream.text.window(self.max_seq_len, ask.output_tokens);
         let gone = outgrown(state.turns.iter().map(Vec::len), window);
         state.turns.drain(..gone);
-        let (stream, prompt, background) = (state.stream, state.turns.concat(), state.background);
-        Arrival {
-            background,
-            begins: false,
-            ..self.request(stream, at, prompt, ask.output_tokens, Some(conversation))
-        }
+        let mut prompt = head(state.system);
+        state.turns.iter().for_each(|turn| prompt.extend(turn));
+        let (stream, background) = (state.stream, state.background);
+        let whole = self.request(stream, at, prompt, ask.output_tokens, Some(conversation));
+        let new_tokens = if continues { ask.prompt_tokens } else { whole.new_tokens };
+        Arrival { background, begins: false, new_tokens, ..whole }
     }
 
     fn request(
@@ -176,8 +179,9 @@ impl Generator {
             Limit::Tight => output_tokens.next_power_of_two(),
             Limit::Fixed(limit) => limit.max(1),
         };
+        let new_tokens = u32::try_from(prompt.len()).expect("prompts are bounded");
         // Clients request no more tokens than fit after the prompt.
-        let room = self.max_seq_len - u32::try_from(prompt.len()).expect("prompts are bounded");
+        let room = self.max_seq_len - new_tokens;
         let deadline = kind.ttft_ms.map_or(Micros::NEVER, |ms| at.plus(Micros(ms * 1_000)));
         let request = Request {
             tenant: TenantId(kind.tenant),
@@ -191,7 +195,7 @@ impl Generator {
             stop_tokens: Arc::from([END_TOKEN]),
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         };
-        Arrival { at, conversation, background: false, begins: true, request, output_tokens }
+        Arrival { at, conversation, background: false, begins: true, request, output_tokens, new_tokens }
     }
 }
 
@@ -271,6 +275,15 @@ fn longest_us(workload: &Workload, capacity: &Capacity, run_s: f64) -> u64 {
     us(lasts_s.fold(0.0, f64::max).min(MOST_RUNS * run_s) * 1e6)
 }
 
+/// The text that a prompt shares with others, if any.
+fn head(prefix: Option<(u64, u32)>) -> Vec<u32> {
+    let mut prompt = Vec::new();
+    if let Some((identity, tokens)) = prefix {
+        text(&mut prompt, identity, tokens);
+    }
+    prompt
+}
+
 /// Appends the first `tokens` tokens of the text with id `identity`.
 pub(crate) fn text(to: &mut Vec<u32>, identity: u64, tokens: u32) {
     to.extend((0..u64::from(tokens)).map(|at| {
@@ -288,7 +301,7 @@ mod tests {
     use super::*;
     use crate::{Profile, Slo};
 
-    const CONVERSING: [&str; 3] = ["chat", "window", "flood"];
+    const CONVERSING: [&str; 4] = ["chat", "window", "flood", "assistants"];
 
     #[derive(Default, PartialEq)]
     struct Asked {
@@ -393,6 +406,39 @@ mod tests {
     }
 
     #[test]
+    fn conversations_share_their_system_prompt_and_nothing_else() {
+        const HEAD: usize = 1_000;
+        // So short that long conversations lose their oldest turns.
+        let mut traffic = generator("assistants", 600, 2_000);
+        let (mut told, mut whole, mut dropped) = (BTreeMap::<u64, Vec<u32>>::new(), 0, 0);
+        let (mut by_head, mut bodies) = (BTreeMap::<Vec<u32>, u32>::new(), BTreeSet::new());
+        while let Some(at) = traffic.next_at() {
+            let arrival = traffic.pop(at).expect("it is due");
+            let (id, prompt) = (arrival.conversation.expect("it converses"), arrival.request.prompt);
+            let (head, turns) = prompt.split_at(HEAD);
+            let known = told.entry(id).or_default();
+            if known.is_empty() {
+                *by_head.entry(head.to_vec()).or_default() += 1;
+                assert!(bodies.insert(turns[0]), "the first turn begins like another's");
+                assert_eq!(arrival.new_tokens as usize, prompt.len());
+            }
+            known.extend(&prompt[prompt.len() - arrival.new_tokens as usize..]);
+            // All that was said, or the latest of it.
+            assert!(known.starts_with(head) && known[HEAD..].ends_with(turns));
+            let drops = known.len() > prompt.len();
+            (dropped, whole) = (dropped + u32::from(drops), whole + u32::from(!drops));
+            let reply = vec![7; arrival.output_tokens as usize - 1];
+            traffic.ended(id, Some(&reply), at);
+            known.extend(reply);
+        }
+        assert!(dropped > 100 && whole > 100, "{dropped} {whole}");
+        let first_tokens: BTreeSet<u32> = by_head.keys().map(|head| head[0]).collect();
+        assert_eq!(first_tokens.len(), by_head.len(), "system prompts differ from the first token on");
+        let most = by_head.values().max().expect("some began");
+        assert!(by_head.len() > 20 && *most > 10, "{:?}", by_head.values());
+    }
+
+    #[test]
     fn refused_turns_leave_out_nothing_but_their_own_text() {
         let (mut reported, mut last) = (0, BTreeMap::<u64, Vec<u32>>::new());
         let mut traffic = generator("chat", 300, 8_192);
@@ -402,7 +448,8 @@ mod tests {
             reported += u64::from(!arrival.background);
             let (id, prompt) = (arrival.conversation.expect("it converses"), arrival.request.prompt);
             let before = last.entry(id).or_default();
-            assert!(prompt.starts_with(before) && prompt.len() > before.len());
+            assert!(prompt.starts_with(before) && arrival.new_tokens > 0);
+            assert_eq!(prompt.len(), before.len() + arrival.new_tokens as usize);
             if number % 3 == 0 {
                 traffic.ended(id, None, at);
                 continue;

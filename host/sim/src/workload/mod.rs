@@ -6,6 +6,9 @@
 //! every profile. The seed alone determines the requests: a slower host gets the next turn of a conversation later, but
 //! no other requests, and where a turn is refused or fails, the client asks its next one. Conversations that a run reports
 //! on begin and end among others, so the load is what was asked for all along.
+//!
+//! Where several texts are shared, `zipf` says how much more popular some are than others: the k-th most popular one is
+//! drawn with a probability proportional to 1 / k^zipf. With 0, the default, all are equally likely.
 
 mod arrivals;
 mod capacity;
@@ -13,6 +16,7 @@ mod file;
 mod generator;
 mod lengths;
 mod named;
+mod popularity;
 mod source;
 
 pub use arrivals::Arrivals;
@@ -23,6 +27,7 @@ pub use generator::{Arrival, Generator};
 pub use lengths::Lengths;
 
 use infer_core::ids::Micros;
+use popularity::Popularity;
 use serde::{Deserialize, Serialize};
 
 /// Turns of the longest conversations with this mean.
@@ -107,25 +112,47 @@ pub enum Text {
     Unique,
     /// Each starts with one of several fixed texts: instructions, system prompts, few-shot examples.
     Shared {
-        /// Number of texts, all equally likely.
+        /// Number of texts.
         prefixes: u32,
         /// Tokens of each.
         tokens: u32,
+        /// Exponent of their popularity.
+        #[serde(default)]
+        zipf: f64,
     },
     /// Each is one of several whole prompts, so that all of it may be cached.
     Repeated {
-        /// Number of prompts, all equally likely.
+        /// Number of prompts.
         prompts: u32,
+        /// Exponent of their popularity.
+        #[serde(default)]
+        zipf: f64,
     },
-    /// Each request sends the conversation so far, outputs included.
+    /// The prompt of each request has the conversation so far before it, outputs included.
     Conversation {
         /// Mean number of turns.
         turns: u32,
         /// Mean seconds between the end of a turn and the next one.
         think_s: f64,
-        /// Longest prompt; beyond it, the oldest turns are dropped.
+        /// Longest prompt, its system prompt included; beyond it, the oldest turns are dropped.
         window: u32,
+        /// What each begins with; `None` for nothing.
+        #[serde(default)]
+        system: Option<System>,
     },
+}
+
+/// Texts of which each conversation begins with one. It is never dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct System {
+    /// Number of texts.
+    pub prompts: u32,
+    /// Tokens of each.
+    pub tokens: u32,
+    /// Exponent of their popularity.
+    #[serde(default)]
+    pub zipf: f64,
 }
 
 impl Workload {
@@ -135,13 +162,7 @@ impl Workload {
     /// Tokens of its longest request, prompt plus output, which a host must accept. Of a conversation, only the last
     /// turn counts, because earlier ones may be dropped.
     pub fn longest(&self) -> u32 {
-        let longest = |stream: &Stream| {
-            let shared = match stream.text {
-                Text::Shared { tokens, .. } => tokens,
-                Text::Unique | Text::Repeated { .. } | Text::Conversation { .. } => 0,
-            };
-            shared + stream.prompt.max() + stream.output.max()
-        };
+        let longest = |stream: &Stream| stream.text.head() + stream.prompt.max() + stream.output.max();
         self.streams.iter().map(longest).max().unwrap_or(0)
     }
 }
@@ -151,14 +172,36 @@ fn usual_requests() -> u64 {
 }
 
 impl Text {
-    /// Maximum prompt tokens before a conversation drops its oldest turns, given the maximum sequence length and the
+    /// Tokens of the text before what a request or conversation has for itself.
+    fn head(self) -> u32 {
+        match self {
+            Self::Shared { tokens, .. } => tokens,
+            Self::Conversation { system, .. } => system.map_or(0, |system| system.tokens),
+            Self::Unique | Self::Repeated { .. } => 0,
+        }
+    }
+
+    /// How popular the shared texts are.
+    fn popularity(self) -> Popularity {
+        match self {
+            Self::Shared { prefixes, zipf, .. } => Popularity::zipf(prefixes, zipf),
+            Self::Repeated { prompts, zipf }
+            | Self::Conversation { system: Some(System { prompts, zipf, .. }), .. } => {
+                Popularity::zipf(prompts, zipf)
+            }
+            Self::Unique | Self::Conversation { system: None, .. } => Popularity::zipf(1, 0.0),
+        }
+    }
+
+    /// Maximum tokens of a conversation's turns before it drops its oldest, given the maximum sequence length and the
     /// output length.
     fn window(self, max_seq_len: u32, output_tokens: u32) -> usize {
         let fits = max_seq_len.saturating_sub(output_tokens);
-        match self {
-            Self::Conversation { window, .. } => window.min(fits) as usize,
-            Self::Unique | Self::Shared { .. } | Self::Repeated { .. } => fits as usize,
-        }
+        let prompt = match self {
+            Self::Conversation { window, .. } => window.min(fits),
+            Self::Unique | Self::Shared { .. } | Self::Repeated { .. } => fits,
+        };
+        prompt.saturating_sub(self.head()) as usize
     }
 
     /// Mean seconds from the first to the last turn of the longest conversations, if a response takes `answer_s`.

@@ -1,10 +1,10 @@
 //! The built-in workloads.
 
-use super::{Arrivals, Lengths, Limit, Stream, Text, Workload};
+use super::{Arrivals, Lengths, Limit, Stream, System, Text, Workload};
 
 impl Workload {
     /// Names of the built-in workloads.
-    pub const NAMES: [&'static str; 13] = [
+    pub const NAMES: [&'static str; 15] = [
         "chat",
         "instruct",
         "few-shot",
@@ -18,26 +18,28 @@ impl Workload {
         "urgent",
         "neighbours",
         "repeat",
+        "assistants",
+        "templates",
     ];
 
     /// A built-in workload by name, with `requests` requests.
     pub fn named(name: &str, requests: u64) -> Option<Self> {
         let chat = Stream {
             prompt: Lengths::Uniform(20, 120),
-            text: Text::Conversation { turns: 6, think_s: 5.0, window: 3_000 },
+            text: Text::Conversation { turns: 6, think_s: 5.0, window: 3_000, system: None },
             ..plain()
         };
         let (about, streams) = match name {
             "chat" => ("conversations that send their whole history", vec![chat]),
             "instruct" => (
                 "a few long instructions, each before a short text",
-                vec![Stream { text: Text::Shared { prefixes: 4, tokens: 800 }, ..plain() }],
+                vec![Stream { text: Text::Shared { prefixes: 4, tokens: 800, zipf: 0.0 }, ..plain() }],
             ),
             "few-shot" => (
                 "forty sets of examples, each before a short question",
                 vec![Stream {
                     prompt: Lengths::Uniform(20, 100),
-                    text: Text::Shared { prefixes: 40, tokens: 1_200 },
+                    text: Text::Shared { prefixes: 40, tokens: 1_200, zipf: 0.0 },
                     ..plain()
                 }],
             ),
@@ -46,7 +48,7 @@ impl Workload {
                 "long conversations that outgrow the context window and lose their oldest turns",
                 vec![Stream {
                     prompt: Lengths::Uniform(60, 200),
-                    text: Text::Conversation { turns: 20, think_s: 3.0, window: 1_500 },
+                    text: Text::Conversation { turns: 20, think_s: 3.0, window: 1_500, system: None },
                     ..plain()
                 }],
             ),
@@ -105,14 +107,30 @@ impl Workload {
                     Stream {
                         tenant: 2,
                         share: 0.2,
-                        text: Text::Shared { prefixes: 20, tokens: 1_500 },
+                        text: Text::Shared { prefixes: 20, tokens: 1_500, zipf: 0.0 },
                         ..plain()
                     },
                 ],
             ),
             "repeat" => (
                 "eighty prompts that are asked again and again",
-                vec![Stream { text: Text::Repeated { prompts: 80 }, ..plain() }],
+                vec![Stream { text: Text::Repeated { prompts: 80, zipf: 0.0 }, ..plain() }],
+            ),
+            "assistants" => (
+                "conversations that begin with one of a hundred system prompts, a few of them popular",
+                vec![Stream {
+                    text: Text::Conversation {
+                        turns: 6,
+                        think_s: 5.0,
+                        window: 4_000,
+                        system: Some(System { prompts: 100, tokens: 1_000, zipf: 1.0 }),
+                    },
+                    ..chat
+                }],
+            ),
+            "templates" => (
+                "four hundred instructions, a few of them popular, each before a short text",
+                vec![Stream { text: Text::Shared { prefixes: 400, tokens: 800, zipf: 1.0 }, ..plain() }],
             ),
             _ => return None,
         };
