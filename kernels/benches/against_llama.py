@@ -7,7 +7,8 @@
     venv/bin/python against_llama.py run 135m-bf16.gguf --threads 2
     venv/bin/python against_llama.py compare target/release/infer ggufs --threads 2 --rounds 3
 
-`make` writes a GGUF of a shape of `infer bench engine` (weights bf16 or q8_0, norms f32, no tokenizer).
+`make` writes a GGUF of a shape of `infer bench engine` (weights bf16, q8_0, or q4_0 with the embedding in q8_0, norms
+f32, no tokenizer).
 `run` measures a prefill of 512 tokens and decodes at batch 1 and 16, and prints JSON. `compare` makes missing
 files and runs both engines in turn, llama.cpp with and without flash attention and with one cache for all
 sequences or one for each, in huge pages. It prints the best of each engine and their ratio.
@@ -27,6 +28,8 @@ SHAPES = {
     "smollm-135m": (576, 30, 9, 3, 64, 1536, 49152, 10000.0),
     "llama-1b": (2048, 16, 32, 8, 64, 8192, 128256, 500000.0),
 }
+# infer's weights and llama.cpp's.
+PAIRS = {"bf16": "bf16", "q8": "q8_0", "q4": "q4_0"}
 
 
 def vocabulary(size):
@@ -51,7 +54,8 @@ def make(shape, weights, path, with_tokenizer=False):
     import numpy as np
 
     hidden, layers, heads, kv_heads, width, inner, vocab, theta = SHAPES[shape]
-    kind = {"bf16": gguf.GGMLQuantizationType.BF16, "q8_0": gguf.GGMLQuantizationType.Q8_0}[weights]
+    kinds = gguf.GGMLQuantizationType
+    kind = {"bf16": kinds.BF16, "q8_0": kinds.Q8_0, "q4_0": kinds.Q4_0}[weights]
     random = np.random.default_rng(1)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(8192)
@@ -76,10 +80,11 @@ def make(shape, weights, path, with_tokenizer=False):
         writer.add_eos_token_id(vocab - 1)
     else:
         writer.add_tokenizer_model("none")
-    ftype = {"bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
+    types = gguf.LlamaFileType
+    ftype = {"bf16": types.MOSTLY_BF16, "q8_0": types.MOSTLY_Q8_0, "q4_0": types.MOSTLY_Q4_0}
     writer.add_file_type(ftype[weights])
 
-    def matrix(name, outputs, inputs):
+    def matrix(name, outputs, inputs, kind=kind):
         numbers = random.random((outputs, inputs), dtype=np.float32)
         numbers = (numbers - 0.5) * (12.0 / inputs) ** 0.5
         writer.add_tensor(name, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
@@ -87,7 +92,7 @@ def make(shape, weights, path, with_tokenizer=False):
     def norm(name):
         writer.add_tensor(name, np.ones(hidden, dtype=np.float32))
 
-    matrix("token_embd.weight", vocab, hidden)
+    matrix("token_embd.weight", vocab, hidden, kinds.Q8_0 if weights == "q4_0" else kind)
     norm("output_norm.weight")
     for i in range(layers):
         norm(f"blk.{i}.attn_norm.weight")
@@ -200,12 +205,12 @@ def note_best(best, now):
         best[key] = max(best.get(key, 0.0), value)
 
 
-def compare(infer, directory, shapes, threads, rounds, context, steps):
+def compare(infer, directory, shapes, weights, threads, rounds, context, steps):
     os.makedirs(directory, exist_ok=True)
     # glibc requests huge pages only if configured before the process starts.
     environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     for shape in shapes:
-        for ours, theirs in (("bf16", "bf16"), ("q8", "q8_0")):
+        for ours, theirs in weights.items():
             path = os.path.join(directory, f"{shape}-{theirs}.gguf")
             if not os.path.exists(path):
                 make(shape, theirs, path + ".new")
@@ -235,7 +240,7 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("make")
     one.add_argument("shape", choices=SHAPES)
-    one.add_argument("weights", choices=["bf16", "q8_0"])
+    one.add_argument("weights", choices=["bf16", "q8_0", "q4_0"])
     one.add_argument("path")
     two = commands.add_parser("run")
     two.add_argument("path")
@@ -243,6 +248,7 @@ def main():
     three.add_argument("infer")
     three.add_argument("directory")
     three.add_argument("--shape", choices=SHAPES, action="append")
+    three.add_argument("--weights", choices=PAIRS, action="append")
     three.add_argument("--rounds", type=int, default=3)
     for command in (two, three):
         command.add_argument("--threads", type=int, default=os.cpu_count())
@@ -260,7 +266,8 @@ def main():
         print(json.dumps(run(args.path, args.threads, args.context, args.steps, args.passes, *flags)))
     else:
         shapes = args.shape or list(SHAPES)
-        compare(args.infer, args.directory, shapes, args.threads, args.rounds, args.context, args.steps)
+        weights = {ours: PAIRS[ours] for ours in args.weights or PAIRS}
+        compare(args.infer, args.directory, shapes, weights, args.threads, args.rounds, args.context, args.steps)
 
 
 if __name__ == "__main__":
