@@ -18,7 +18,8 @@
 // in flight, 144 KB at least; at 64 dimensions four with 24 KB, at 256 three with 32 KB. An H200 needs 40 to 48 KB
 // (product_few.cu). A warp's own chain for a tile (8 dependent products of keys, two shuffles, 8 KB) is some 800 clocks, so
 // 12 warps could consume 120 bytes a clock, of which memory delivers 13 (H100).
-// Measurements: not yet measured on a device.
+// Measurements (H200, bf16, of the copy rate): 128 dimensions, context 16,384: 80 % at batch 256, 68 % at 32, 44 % at 1; at
+// context 256 and batch 1 both passes take 10 to 16 us (README.md).
 // Registers and spills: README.md. Limit: memory bandwidth (each key and value is read once).
 #include "attention.cuh"
 
