@@ -10,6 +10,13 @@
 #else
 #define DEVICE __device__ __forceinline__
 
+#ifdef INFER_STAMPS
+#include "stamps.cuh"
+#else
+#define NOTE_TURN()
+#define STAMPED(NAME, ...) __VA_ARGS__
+#endif
+
 // Allows the next kernel to be launched, then waits until all earlier kernels are done and their writes are visible
 // (programmatic dependent launch, PTX ISA: griddepcontrol). Every thread of every kernel does this before it accesses
 // memory that kernels write, so they take effect in launch order; only launch latency overlaps with the kernels ahead.
@@ -19,6 +26,7 @@ DEVICE void take_turn() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+    NOTE_TURN();
 }
 
 // Threads of a block and, for kernels that say so, blocks that must fit a multiprocessor of sm_90, which limits registers.
@@ -33,8 +41,7 @@ DEVICE void take_turn() {
 #define ENTRY(NAME, PARAMS, BEFORE, ...)                                                    \
     DEVICE void NAME##_body(const PARAMS& p);                                               \
     extern "C" __global__ void BOUNDS(__VA_ARGS__) NAME(const __grid_constant__ PARAMS p) { \
-        BEFORE;                                                                             \
-        NAME##_body(p);                                                                     \
+        STAMPED(NAME, BEFORE; NAME##_body(p));                                              \
     }                                                                                       \
     DEVICE void NAME##_body(const PARAMS& p)
 // The last arguments are its BOUNDS.
