@@ -1,7 +1,9 @@
 //! Launches that interpret PTX instead of running the compiled sources, and which writes of others a kernel may not rely on.
 //!
 //! Blocks of a launch have no order, and threads of a block only that of barriers. So none may read or overwrite what another
-//! wrote without one between, unless both write atomically or the value that is there. That a thread reads what another writes later shows in the
+//! wrote without one between, unless both write atomically or the value that is there. Blocks that take tickets from the same
+//! counter (`take_ticket`) are ordered by these: what a block wrote before a barrier before its ticket is there behind a
+//! barrier after a later ticket. That a thread reads what another writes later shows in the
 //! opposite order, which other seeds take.
 //!
 //! Every kernel lets the next one start when all its blocks have begun, before it waits itself (`take_turn` in
@@ -11,6 +13,7 @@
 //! stands between, which begins when all before it is done. Copies themselves are such steps, so what they write is always
 //! there. Once a kernel has waited, all before it are done, as none is done before it waited for those before itself.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -56,7 +59,7 @@ impl Interpreter {
             self.settled = place.step - 1;
         }
         let [step, done] = [place.step, self.settled.max(place.known)].map(|step| step as u32);
-        let mut view = View { memories, step, done };
+        let mut view = View { memories, step, done, tickets: BTreeMap::new() };
         let run = self.machine.run(&self.module, launch, &mut view);
         run.map_err(|error| CudaError::failed(error.message))
     }
@@ -68,13 +71,18 @@ struct View<'a> {
     step: u32,
     /// Steps that were done when the launch began.
     done: u32,
+    /// By block, the tickets that it took so far: each thread's latest of a counter, and the counter's address.
+    tickets: BTreeMap<u32, Vec<(u64, Party)>>,
 }
 
 impl View<'_> {
     /// What another thread of this launch wrote, if nothing orders that before what `who` does.
     fn racing(&self, at: u64, bytes: u64, who: &Party, atomic: bool) -> Result<(), String> {
         let wrong = |writer: &&Writer| {
-            writer.step == self.step && !who.follows(&writer.who) && !(atomic && writer.how == Write::Atomic)
+            writer.step == self.step
+                && !who.follows(&writer.who)
+                && !(atomic && matches!(writer.how, Write::Atomic | Write::Ordering))
+                && !self.met(&writer.who, who)
         };
         match self.memories.writers(at, bytes).iter().find(wrong) {
             None => Ok(()),
@@ -82,6 +90,18 @@ impl View<'_> {
                 "{bytes} bytes at {at:#x}, which thread {thread} of block {block} wrote with no barrier since"
             )),
         }
+    }
+}
+
+impl View<'_> {
+    /// Whether tickets order what a thread of another block wrote before what `who` does now.
+    fn met(&self, writer: &Party, who: &Party) -> bool {
+        let taken = |block| self.tickets.get(&block).into_iter().flatten();
+        // Blocks run one after another, so the writer's took its tickets first.
+        taken(writer.block).any(|(counter, release)| {
+            release.block_barriers > writer.block_barriers
+                && taken(who.block).any(|(other, acquire)| other == counter && who.follows(acquire))
+        })
     }
 }
 
@@ -106,8 +126,11 @@ unsafe impl Global for View<'_> {
 
     fn write(&mut self, at: u64, bytes: u64, who: &Party, how: Write) -> Result<(), String> {
         if how != Write::Same {
-            let racing = self.racing(at, bytes, who, how == Write::Atomic);
+            let racing = self.racing(at, bytes, who, matches!(how, Write::Atomic | Write::Ordering));
             racing.map_err(|wrong| format!("a write of {wrong}"))?;
+        }
+        if how == Write::Ordering {
+            self.tickets.entry(who.block).or_default().push((at, *who));
         }
         self.memories.writers_mut(at, bytes).fill(Writer { step: self.step, who: *who, how });
         Ok(())

@@ -8,6 +8,8 @@ use infer_kernels::cuda::{Buffer, CudaError, Device, Launch};
 /// `write` waits and writes the word at its address in its last block; `read` reads it, then waits; `idle` only waits. The
 /// other blocks of `mix` read it, `all` writes its index in every block, and `add` adds to it in every thread.
 /// `pass` writes it in the first thread of the first block, and reads it in the second behind a barrier, `slip` without one.
+/// `meet` writes it in the second thread of the first block and reads it in the third of the second, between which both
+/// blocks take tickets from the next word.
 const KERNELS: &str = "
 .version 9.0
 .target sm_90
@@ -90,7 +92,33 @@ $end:
     @!%p1 ld.global.u32 %r1, [%d0];
     ret;
 }
+.visible .entry meet(.param .align 8 .b8 meet_param_0[8]) .maxntid 32, 1, 1
+{
+    .reg .b32 %r<4>; .reg .b64 %d<2>; .reg .pred %p<3>;
+    ld.param.u64 %d0, [meet_param_0];
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, %ctaid.x;
+    mad.lo.s32 %r1, %r1, 32, %r0;
+    setp.ne.s32 %p0, %r0, 0;
+    setp.ne.s32 %p1, %r1, 1;
+    setp.ne.s32 %p2, %r1, 34;
+    griddepcontrol.wait;
+    @!%p1 st.global.u32 [%d0], 7;
+    bar.sync 0;
+    @!%p0 atom.acq_rel.gpu.global.inc.u32 %r2, [%d0+4], 1;
+    bar.sync 0;
+    @!%p2 ld.global.u32 %r2, [%d0];
+    ret;
+}
 ";
+
+/// `meet` as it is, and with something missing: an order between the tickets, a barrier before them, one behind them.
+const MEETINGS: [(&str, &str, &str); 4] = [
+    ("meet", "", ""),
+    ("unordered", "atom.acq_rel.gpu.global.inc", "atom.global.inc"),
+    ("before", "    bar.sync 0;\n    @!%p0", "    @!%p0"),
+    ("behind", "    bar.sync 0;\n    @!%p2", "    @!%p2"),
+];
 
 struct Test {
     device: Arc<dyn Device>,
@@ -101,8 +129,14 @@ struct Test {
 impl Test {
     fn new(target: u32) -> Self {
         let (_, pass) = KERNELS.split_once(".visible .entry pass").expect("a kernel");
+        let (pass, _) = pass.split_once(".visible").expect("another kernel");
         let slip = format!(".visible .entry pass{pass}").replace("pass", "slip").replace("bar.sync 0;", "");
+        let (_, meet) = KERNELS.split_once(".visible .entry meet").expect("a kernel");
         let mut text = KERNELS.replace("sm_90", &format!("sm_{target}")) + &slip;
+        for (name, there, instead) in &MEETINGS[1..] {
+            assert!(meet.contains(there), "{there}");
+            text += &format!(".visible .entry meet{meet}").replace("meet", name).replace(there, instead);
+        }
         if target < 90 {
             text = text
                 .lines()
@@ -273,4 +307,28 @@ fn threads_neither_overwrite_nor_read_what_others_write_unordered() {
     test.launch("add", 1);
     assert_eq!(test.end(), Ok(()));
     assert_eq!(test.buffer.read(8).unwrap()[4..], 71_u32.to_le_bytes());
+}
+
+/// In the order in which the block that reads comes last.
+#[test]
+fn tickets_order_blocks_if_barriers_join_them_to_the_other_threads() {
+    for (kernel, ..) in MEETINGS {
+        let found: Vec<Option<CudaError>> = (0..8)
+            .map(|launches| {
+                let test = Test::new(90);
+                (0..launches).for_each(|_| test.launch("idle", 0));
+                test.launch(kernel, 1);
+                let end = test.end();
+                // Two tickets were taken, so the counter starts again.
+                end.map_or_else(Some, |()| {
+                    assert_eq!(test.buffer.read(12).unwrap()[4..], [7, 0, 0, 0, 0, 0, 0, 0]);
+                    None
+                })
+            })
+            .collect();
+        let faults: Vec<&CudaError> = found.iter().flatten().collect();
+        assert_eq!(faults.is_empty(), kernel == "meet", "{kernel}: {faults:?}");
+        let said = |fault: &&CudaError| fault.message.contains("a read of 4 bytes");
+        assert!(faults.iter().all(said), "{kernel}: {faults:?}");
+    }
 }

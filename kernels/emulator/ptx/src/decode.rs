@@ -263,12 +263,14 @@ impl<'a, 'f> Body<'a, 'f> {
                 self.values(values, shape, true, new)?;
             }
             (
-                ["atom", space @ ("shared" | "global"), what, ty],
+                ["atom", space @ ("shared" | "global"), what, ty]
+                | ["atom", "acq_rel", "gpu", space @ "global", what, ty],
                 [Operand::Word(old), Operand::Address(base, offset), Operand::Word(operand)],
             ) => {
+                let orders = parts[1] == "acq_rel";
                 let combine = combine(what, ty).ok_or("an unknown instruction")?;
                 let (space, shape) = self.access(space, &[ty], base, *offset, new)?;
-                new.op = Op::Atomic(space, shape, combine);
+                new.op = Op::Atomic(space, shape, combine, orders);
                 new.args[1] = new.args[0];
                 new.args[0] = self.target_of(old, class_of(shape.bytes))?;
                 new.args[2] = self.source_of(operand, class_of(shape.bytes))?;

@@ -83,6 +83,8 @@ pub enum Write {
     Same,
     /// Reads and writes at once.
     Atomic,
+    /// The same, and what is ordered before it is also ordered before what follows a later one of the same bytes.
+    Ordering,
 }
 
 /// A thread of a launch, and the barriers that it has passed.

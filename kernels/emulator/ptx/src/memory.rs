@@ -100,7 +100,7 @@ impl<'a> Memory<'a> {
                 self.global.write(at, shape.total(), &self.party(who), how)?;
                 to
             }
-            _ => self.target(space, at, shape.total(), Kind::Write, who)?,
+            _ => self.target(space, at, shape.total(), (Kind::Write, Write::Change), who)?,
         };
         for (index, value) in values.iter().take(usize::from(shape.count)).enumerate() {
             // SAFETY: all bytes are in shared memory or in an allocation, as just checked.
@@ -115,11 +115,11 @@ impl<'a> Memory<'a> {
         space: Space,
         at: u64,
         shape: Shape,
-        combine: Combine,
+        (combine, how): (Combine, Write),
         value: u64,
         who: &Who,
     ) -> Result<u64, Refused> {
-        let to = self.target(space, at, shape.total(), Kind::Atomic, who)?;
+        let to = self.target(space, at, shape.total(), (Kind::Atomic, how), who)?;
         // SAFETY: all bytes are in shared memory or in an allocation, as just checked.
         unsafe {
             let old = read(to, shape.bytes);
@@ -133,7 +133,7 @@ impl<'a> Memory<'a> {
         space: Space,
         at: u64,
         bytes: u64,
-        kind: Kind,
+        (kind, how): (Kind, Write),
         who: &Who,
     ) -> Result<*mut u8, Refused> {
         if space == Space::Shared {
@@ -142,7 +142,7 @@ impl<'a> Memory<'a> {
             return Ok(&raw mut self.shared[at]);
         }
         self.check(at, bytes)?;
-        self.global.write(at, bytes, &self.party(who), Write::Atomic)?;
+        self.global.write(at, bytes, &self.party(who), how)?;
         Ok(at as *mut u8)
     }
 

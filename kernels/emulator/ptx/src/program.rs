@@ -137,8 +137,8 @@ pub(crate) enum Op {
     Load(Space, Shape),
     /// `args`: address, values.
     Store(Space, Shape),
-    /// `args`: old value, address, operand.
-    Atomic(Space, Shape, Combine),
+    /// `args`: old value, address, operand. The last: whether it orders what blocks write (`.acq_rel.gpu`).
+    Atomic(Space, Shape, Combine, bool),
     /// `args`: target, source, bytes to read. The rest of these bytes is filled with zeros.
     Copy(u8),
     CommitCopies,

@@ -1,5 +1,6 @@
 //! Runs one thread until it meets others or ends.
 
+use crate::Write;
 use crate::copies::Copies;
 use crate::memory::{Memory, Refused};
 use crate::program::{Guard, Kernel, Op, Space};
@@ -85,10 +86,11 @@ impl Thread {
                     }
                     compute(slots, args);
                 }
-                Op::Atomic(space, shape, combine) => {
+                Op::Atomic(space, shape, combine, orders) => {
                     self.may_write(space)?;
                     let at = slots[slot(1)].wrapping_add_signed(instruction.offset);
-                    slots[slot(0)] = memory.atomic(space, at, shape, combine, slots[slot(2)], &who)?;
+                    let how = if orders { Write::Ordering } else { Write::Atomic };
+                    slots[slot(0)] = memory.atomic(space, at, shape, (combine, how), slots[slot(2)], &who)?;
                 }
                 Op::Copy(bytes) => {
                     let [to, from, read] = [0, 1, 2].map(|arg| slots[slot(arg)]);

@@ -134,6 +134,7 @@ impl Forms {
 pub(crate) fn combine(what: &str, ty: &str) -> Option<Combine> {
     Some(match (what, ty) {
         ("add", "u32") => |old, value| u64::from((old as u32).wrapping_add(value as u32)),
+        ("inc", "u32") => |old, last| if old >= last { 0 } else { old + 1 },
         ("or", "b32") => |old, value| old | value,
         ("max", "u32" | "u64") => |old, value| old.max(value),
         _ => return None,
