@@ -18,7 +18,8 @@ struct AttentionParams {
     const void* keys;      // One layer: [block][kv head][position in block][dimension].
     const void* values;    // The same.
     void* out;             // [token][heads * head_dim].
-    float* partial;        // Decode with several parts: [item][head][part][head_dim + 2].
+    float* partial;        // Decode: sums of contexts of which several blocks have a piece.
+    u32* tickets;          // Decode: [item][key head][tile of its query heads], all zero before and after.
     const u32* positions;  // Of each token.
     const u32* tables;     // Start of each token's block table in `blocks`.
     const u32* blocks;
@@ -28,9 +29,9 @@ struct AttentionParams {
     u32 kv_heads;
     u32 block_size;
     u32 window;            // 0: none.
-    u32 parts;             // Decode: parts of the context, gridDim.x.
-    u32 part_tokens;       // Tokens of a part, counted from position 0; 0: the context is cut evenly.
-    u32 head_dim;
+    u32 count;             // Decode: of items.
+    u32 part_tokens;       // Decode: a block has so many tokens, counted from position 0; 0: an equal share of all contexts.
+    u32 head_dim;          // For kernels of any width.
     float scale;
     float soft_cap;        // 0: none.
 };

@@ -29,34 +29,9 @@ constexpr u32 WARPS = 4;
 constexpr u32 TILE = 16;
 constexpr u32 ROWS = 16;
 
-// How a context is cut.
-struct Cut {
-    u32 first;     // First visible position.
-    u32 start;     // Where part 0 begins.
-    u32 tokens;    // Positions of a part.
-    u32 context;
-
-    DEVICE Cut(const AttentionParams& p, u32 context)
-        : first(first_seen(p, context - 1)), start(0), tokens(p.part_tokens), context(context) {
-        if (tokens != 0) return;
-        start = first / TILE * TILE;
-        tokens = ((context - start + p.parts - 1) / p.parts + TILE - 1) / TILE * TILE;
-    }
-
-    // A part's positions, [begin, end).
-    DEVICE u32 begin(u32 part) const {
-        const u32 begin = start + part * tokens;
-        return begin > first ? begin : first;
-    }
-    DEVICE u32 end(u32 part) const {
-        const u32 end = start + (part + 1) * tokens;
-        return end < context ? end : context;
-    }
-
-    // The parts that hold positions, [first_part, parts). The sums of others are neither written nor read.
-    DEVICE u32 first_part() const { return (first - start) / tokens; }
-    DEVICE u32 parts() const { return (context - start + tokens - 1) / tokens; }
-};
+// Positions that a block's warps take at once: contexts are cut between them.
+constexpr u32 UNIT = WARPS * TILE;
+constexpr u32 THREADS = WARPS * WARP;
 
 // Tiles that a warp has in flight: as many as let at least two blocks share 227 KB (and one fit 99 KB).
 DEVICE constexpr u32 stages(u32 head_dim) { return head_dim > 128 ? 1 : 2; }
@@ -81,22 +56,235 @@ struct Share {
     DEVICE void read(u32 (&words)[WORDS]) { read_words(reinterpret_cast<const T*>(take<WORDS>()), words); }
 };
 
+// What a block computes at a time: some positions of a context, for the query heads of one tile.
+struct Piece {
+    u32 item;
+    u32 token;
+    u32 tile;      // Of heads: [key head][tile of its query heads].
+    u32 begin;     // Positions.
+    u32 end;
+    u32 index;     // Among the pieces of this context and tile, each of which has a place in `partial` if there are several.
+    u32 pieces;
+    u32 places[3]; // Of the first piece, and of piece i > 0: the second number plus i times the third.
+
+    DEVICE u64 place(u32 i) const { return i == 0 ? places[0] : places[1] + static_cast<u64>(i) * places[2]; }
+};
+
+// An item's token, and its context in units.
+struct Context {
+    u32 token;
+    u32 length;
+    u32 first;     // First visible position.
+    u32 start;     // Of the first unit that has visible positions.
+    u32 units;
+
+    // Padding has no units. What this reads, no kernel writes.
+    DEVICE Context(const AttentionParams& p, u32 item) : token(load_early(p.items + item)) {
+        length = token != NONE ? load_early(p.positions + token) + 1 : 0;
+        first = first_seen(p, length - 1);
+        start = first / UNIT * UNIT;
+        units = (length - start + UNIT - 1) / UNIT;
+    }
+};
+
+// All units of all tiles and contexts in a row, of which each block gets its share: as many as the others, or one more.
+struct Shares {
+    u32 least;
+    u32 more;      // Blocks that get one more, the first ones.
+
+    DEVICE Shares(u32 units, u32 blocks) : least(units / blocks), more(units % blocks) {}
+    DEVICE u32 start(u32 block) const { return block * least + (block < more ? block : more); }
+    DEVICE u32 block_of(u32 unit) const {
+        const u32 longer = more * (least + 1);
+        return unit < longer ? unit / (least + 1) : more + (unit - longer) / least;
+    }
+};
+
+// Pieces of a block, in order. All threads of the block construct it; the rest each does alone. `scratch`: a word per warp and
+// two more, not to be written before the next barrier.
+struct Agenda {
+    u32 tiles;
+    u32 unit;      // The next one, and the end of the block's share.
+    u32 end;
+    u32 item;      // The one that is due or a later one, and the first unit of its context.
+    u32 base;
+    Shares shares;
+
+    // LEAST: units that a block gets at least, if there are any.
+    DEVICE Agenda(const AttentionParams& p, u32 tiles, u32 least, u32* scratch)
+        : tiles(tiles), unit(0), end(0), item(0), base(0), shares(0, 1) {
+        if (p.part_tokens != 0) {
+            end = 1;
+            return;
+        }
+        // Each thread adds up some items, and the threads before it.
+        const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
+        const u32 some = (p.count + THREADS - 1) / THREADS, from = thread * some;
+        const u32 to = from + some < p.count ? from + some : p.count;
+        u32 own = 0;
+        for (u32 i = from; i < to; i++) own += Context(p, i).units;
+        u32 before = 0, sum = own;
+#pragma unroll
+        for (u32 lanes = 1; lanes < WARP; lanes *= 2) {
+            const u32 other = shuffle_xor(sum, lanes);
+            if ((lane & lanes) != 0) before += other;
+            sum += other;
+        }
+        if (lane == 0) scratch[warp] = sum;
+        sync_block();
+        sum = 0;
+        for (u32 i = 0; i < WARPS; i++) {
+            if (i < warp) before += scratch[i];
+            sum += scratch[i];
+        }
+        const u32 most = sum * tiles / least, blocks = most < gridDim.x ? (most > 0 ? most : 1) : gridDim.x;
+        if (blockIdx.x >= blocks || sum == 0) return;
+        shares = Shares(sum * tiles, blocks);
+        unit = shares.start(blockIdx.x);
+        end = shares.start(blockIdx.x + 1);
+        // One of them has the block's first unit.
+        u32 first = before * tiles;
+        if (unit >= first && unit < first + own * tiles)
+            for (u32 i = from; i < to; i++) {
+                const u32 units = Context(p, i).units * tiles;
+                if (unit < first + units) {
+                    scratch[WARPS] = i;
+                    scratch[WARPS + 1] = first;
+                    break;
+                }
+                first += units;
+            }
+        sync_block();
+        item = scratch[WARPS];
+        base = scratch[WARPS + 1];
+    }
+
+    DEVICE bool next(const AttentionParams& p, Piece& piece) {
+        if (unit == end) return false;
+        if (p.part_tokens != 0) {
+            unit = end;
+            return fixed(p, piece);
+        }
+        Context context(p, item);
+        while (unit - base >= context.units * tiles) {
+            base += context.units * tiles;
+            context = Context(p, ++item);
+        }
+        const u32 tile = (unit - base) / context.units, from = (unit - base) % context.units, start = unit - from;
+        const u32 to = end - start < context.units ? end - start : context.units;
+        const u32 first = shares.block_of(start), last = shares.block_of(start + context.units - 1);
+        // A block's share may end one context and begin another, so it has two places.
+        piece = {item, context.token, tile, 0, 0, blockIdx.x - first, last - first + 1, {2 * first + 1, 2 * first, 2}};
+        see(context, context.start + from * UNIT, context.start + to * UNIT, piece);
+        unit = start + to;
+        return true;
+    }
+
+    // A part of a fixed number of tokens from position 0 on: a row's sums depend on nothing else.
+    DEVICE bool fixed(const AttentionParams& p, Piece& piece) const {
+        const Context context(p, blockIdx.z);
+        const u32 size = p.part_tokens, first = context.first / size, parts = (context.length + size - 1) / size;
+        const u32 place = (blockIdx.z * tiles + blockIdx.y) * gridDim.x + first;
+        piece = {blockIdx.z, context.token, blockIdx.y, 0, 0, blockIdx.x - first, parts - first, {place, place, 1}};
+        see(context, blockIdx.x * size, (blockIdx.x + 1) * size, piece);
+        return piece.begin < piece.end;
+    }
+
+    static DEVICE void see(const Context& context, u32 begin, u32 end, Piece& piece) {
+        piece.begin = begin > context.first ? begin : context.first;
+        piece.end = end < context.length ? end : context.length;
+    }
+};
+
+// Tiles of a key head's query heads.
+DEVICE u32 row_tiles(const AttentionParams& p) { return (p.heads / p.kv_heads + ROWS - 1) / ROWS; }
+
+// Where a row's sums of a piece are: D numbers, then the largest score and the total weight. Padded to 16 bytes.
+template <u32 D>
+DEVICE float* sums_at(const AttentionParams& p, u64 place, u32 row) {
+    const u32 group = p.heads / p.kv_heads, rows = group < ROWS ? group : ROWS;
+    return p.partial + (place * rows + row) * (D + 4);
+}
+
+// Adds up the pieces of `rows` rows in order, so that the bits don't depend on which of them ended last.
 template <class T, u32 D>
-DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
+DEVICE void add_pieces(const AttentionParams& p, const Piece& piece, u32 rows, T* out, float* scratch) {
+    const u32 thread = threadIdx.x, lane = lane_of(thread);
+    for (u32 row = warp_of(thread); row < rows; row += WARPS) {
+        float most = negative_infinity(), sum = 0.0f;
+        for (u32 i = lane; i < piece.pieces; i += WARP) most = larger(most, sums_at<D>(p, piece.place(i), row)[D]);
+        for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) most = larger(most, shuffle_xor(most, lanes));
+        for (u32 i = lane; i < piece.pieces; i += WARP) {
+            const float* sums = sums_at<D>(p, piece.place(i), row);
+            sum += sums[D + 1] * exp2_fast(sums[D] - most);
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) {
+            scratch[row] = most;
+            scratch[ROWS + row] = sum;
+        }
+    }
+    sync_block();
+    // Pieces in flight at once, since each load goes to the L2 cache, and a thread's numbers: with four query heads of a key
+    // head the fewest for which no thread is left over.
+    constexpr u32 TOGETHER = 16, WIDE = D >= 128 ? 4 : 2, COLUMNS = D / WIDE;
+    for (u32 from = 0; from < rows * COLUMNS; from += THREADS) {
+        // `fence_loads` needs whole warps: threads past the end repeat the last column, and don't store it.
+        const u32 own = from + thread, at = own < rows * COLUMNS ? own : rows * COLUMNS - 1;
+        const u32 row = at / COLUMNS, column = at % COLUMNS * WIDE;
+        float sums[WIDE];
+        for (u32 k = 0; k < WIDE; k++) sums[k] = 0.0f;
+        for (u32 i = 0; i < piece.pieces; i += TOGETHER) {
+            u32 numbers[TOGETHER][WIDE];
+            float largest[TOGETHER];
+#pragma unroll
+            for (u32 j = 0; j < TOGETHER; j++) {
+                const float* from = sums_at<D>(p, piece.place(i + j < piece.pieces ? i + j : piece.pieces - 1), row);
+                read_words(from + column, numbers[j]);
+                largest[j] = from[D];
+            }
+            fence_loads();
+#pragma unroll
+            for (u32 j = 0; j < TOGETHER; j++) {
+                const float weight = i + j < piece.pieces ? exp2_fast(largest[j] - scratch[row]) : 0.0f;
+#pragma unroll
+                for (u32 k = 0; k < WIDE; k++) sums[k] += bits_to_float(numbers[j][k]) * weight;
+            }
+        }
+        const float total = scratch[ROWS + row];
+        u32 words[WIDE / 2];
+        for (u32 k = 0; k < WIDE; k += 2) words[k / 2] = pack<T>(sums[k] / total, sums[k + 1] / total);
+        if (own == at) write_words(out + row * D + column, words);
+    }
+}
+
+// A block's shared memory.
+template <class T, u32 D>
+struct Room {
+    using Rows = Queries<T, D, ROWS, THREADS>;
+    T* q;
+    float* largest;             // Of each warp's rows; also words that only some threads know.
+    float* total;
+    unsigned char* tiles;
+
+    DEVICE explicit Room(unsigned char* shared)
+        : q(reinterpret_cast<T*>(shared)),
+          largest(reinterpret_cast<float*>(shared + Rows::NUMBERS * sizeof(T))),
+          total(largest + WARPS * ROWS),
+          tiles(reinterpret_cast<unsigned char*>(total + WARPS * ROWS)) {}
+};
+
+// Computes a piece. `waited`: whether `take_turn` was called.
+template <class T, u32 D>
+DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D>& room, bool& waited) {
     constexpr u32 STAGES = stages(D);
-    const u32 token = load_early(p.items + blockIdx.z);
-    // Padding has no context, so no part of it has positions.
-    const u32 context = token != NONE ? load_early(p.positions + token) + 1 : 0;
-    const u32* table = p.blocks + (token != NONE ? load_early(p.tables + token) : 0);
-    const Cut cut(p, context);
-    const u32 begin = cut.begin(blockIdx.x), end = cut.end(blockIdx.x);
     const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
-    const u32 group = p.heads / p.kv_heads;
-    const u32 tiles = (group + ROWS - 1) / ROWS;
-    const u32 kv_head = blockIdx.y / tiles, first_row = blockIdx.y % tiles * ROWS;
+    const u32 group = p.heads / p.kv_heads, tiles = row_tiles(p);
+    const u32 begin = piece.begin, end = piece.end;
+    const u32 kv_head = piece.tile / tiles, first_row = piece.tile % tiles * ROWS;
     const u32 rows = group - first_row < ROWS ? group - first_row : ROWS;
     const u32 first_head = kv_head * group + first_row;
-
+    const u32* table = p.blocks + load_early(p.tables + piece.token);
     const bool whole_tiles = p.block_size % TILE == 0;
     // A tile's block, if tiles lie within blocks.
     const auto has_block = [&](u32 tile) { return whole_tiles && tile * TILE < end; };
@@ -108,19 +296,15 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         const u32 at = tile + stage * WARPS;
         blocks[stage] = has_block(at) ? load_early(table + entry(at)) : 0;
     }
-    take_turn();
-    if (begin >= end) return;
+    if (!waited) take_turn();
+    waited = true;
 
-    T* q = reinterpret_cast<T*>(shared);
-    Queries<T, D, ROWS, WARPS * WARP> queries;
-    float* largest = reinterpret_cast<float*>(shared + queries.NUMBERS * sizeof(T));
-    float* total = largest + WARPS * ROWS;
-    unsigned char* tiles_here = reinterpret_cast<unsigned char*>(total + WARPS * ROWS);
-    const T* source = static_cast<const T*>(p.q) + static_cast<u64>(token) * p.q_stride + first_head * D;
+    const T* source = static_cast<const T*>(p.q) + static_cast<u64>(piece.token) * p.q_stride + first_head * D;
+    typename Room<T, D>::Rows queries;
     queries.read([&](u32 row, u32 dimension) { return row < rows ? source + row * D + dimension : nullptr; });
 
     const auto share = [&](u32 stage, u32 values) {
-        return Share<T, D>{tiles_here + ((warp * STAGES + stage) * 2 + values) * Share<T, D>::BYTES, lane};
+        return Share<T, D>{room.tiles + ((warp * STAGES + stage) * 2 + values) * Share<T, D>::BYTES, lane};
     };
     // Locates this lane's numbers of a tile, `block` being the tile's if it lies in one; `position_of` gives the lane's
     // i-th position. Past the end nothing is copied, but the group is still committed.
@@ -165,7 +349,7 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         start_keys(tile + stage * WARPS, blocks[stage], stage);
         start_values(tile + stage * WARPS, blocks[stage], stage);
     }
-    queries.store(q);
+    queries.store(room.q);
     sync_block();
 
     Rows16<T, D> rows_here[1];
@@ -178,7 +362,7 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         float scores[1][2][4];
         wait_copies<2 * STAGES - 1>();
         Share<T, D> keys = share(stage, 0);
-        products<T, D>(q, lane, scores, [&](u32, u32, auto& words) { keys.read(words); });
+        products<T, D>(room.q, lane, scores, [&](u32, u32, auto& words) { keys.read(words); });
         start_keys(next, block, stage);
         if (p.soft_cap > 0.0f) cap(p, scores[0]);
         if (tile * TILE < begin || tile * TILE + TILE > end) {
@@ -200,9 +384,10 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     // of a row (four lanes in the last 16 of 80 dimensions).
     constexpr u32 STRIDE = D + 2;
     static_assert(ROWS * STRIDE * sizeof(float) <= 2 * WARPS * STAGES * Share<T, D>::BYTES, "sums fit the tiles' memory");
-    float* merged = reinterpret_cast<float*>(tiles_here);
+    float* merged = reinterpret_cast<float*>(room.tiles);
 
     // Warps add their sums in a fixed order.
+    float *const largest = room.largest, *const total = room.total;
     if (lane % 4 == 0)
         for (u32 half = 0; half < 2; half++) {
             largest[warp * ROWS + half * 8 + lane / 4] = sums.largest[half];
@@ -226,100 +411,60 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
             });
         sync_block();
     }
-    for (u32 i = thread; i < rows * D; i += WARPS * WARP) {
+    T* out = static_cast<T*>(p.out) + (static_cast<u64>(piece.token) * p.heads + first_head) * D;
+    for (u32 i = thread; i < rows * D; i += THREADS) {
         const u32 row = i / D, dimension = i % D;
         float most = largest[row], sum = 0.0f;
         for (u32 w = 1; w < WARPS; w++) most = larger(most, largest[w * ROWS + row]);
         for (u32 w = 0; w < WARPS; w++)
             if (largest[w * ROWS + row] > negative_infinity())
                 sum += total[w * ROWS + row] * exp2_fast(largest[w * ROWS + row] - most);
-        const u64 head = first_head + row;
-        if (p.parts == 1) {
-            T* out = static_cast<T*>(p.out) + (static_cast<u64>(token) * p.heads + head) * D;
-            out[dimension] = Number<T>::round(merged[row * STRIDE + dimension] / sum);
+        const float own = merged[row * STRIDE + dimension];
+        if (piece.pieces == 1) {
+            out[i] = Number<T>::round(own / sum);
         } else {
-            const u64 place = (static_cast<u64>(blockIdx.z) * p.heads + head) * p.parts + blockIdx.x;
-            float* part = p.partial + place * (D + 2);
-            part[dimension] = merged[row * STRIDE + dimension];
-            if (dimension == 0) {
-                part[D] = most;
-                part[D + 1] = sum;
-            }
+            float* part = sums_at<D>(p, piece.place(piece.index), row);
+            part[dimension] = own;
+            if (dimension < 2) part[D + dimension] = dimension == 0 ? most : sum;
         }
     }
+    sync_block();
+    if (piece.pieces == 1) return;
+    // The block that ends last adds up what all wrote: each writes, meets this barrier, then takes a ticket.
+    u32* is_last = reinterpret_cast<u32*>(largest);
+    if (thread == 0) {
+        const u32 last = piece.pieces - 1;
+        *is_last = take_ticket(p.tickets + piece.item * p.kv_heads * tiles + piece.tile, last) == last ? 1 : 0;
+    }
+    sync_block();
+    if (*is_last != 0) add_pieces<T, D>(p, piece, rows, out, total);
+    sync_block();
 }
 
-constexpr u32 REDUCERS = 128;
-
-// Adds up the parts of one head of one token in order. One block per head, one thread per dimension (or two).
-template <class T>
-DEVICE void reduce(const AttentionParams& p, unsigned char* shared) {
-    const u32 token = load_early(p.items + blockIdx.y), head = blockIdx.x, width = p.head_dim, thread = threadIdx.x;
-    const u32 context = token != NONE ? load_early(p.positions + token) + 1 : 0;
-    take_turn();
-    if (token == NONE) return;
-    const Cut cut(p, context);
-    const u32 first = cut.first_part(), parts = cut.parts();
-    const float* partial = p.partial + (static_cast<u64>(blockIdx.y) * p.heads + head) * p.parts * (width + 2);
-    const auto part_at = [&](u32 part) { return partial + part * (width + 2); };
-    float* weights = reinterpret_cast<float*>(shared);
-    float* totals = weights + REDUCERS;
-
-    float most = negative_infinity();
-    for (u32 part = first + thread; part < parts; part += REDUCERS) most = larger(most, part_at(part)[width]);
-    most = block_largest(most, weights);
-    float sums[2] = {0.0f, 0.0f}, total = 0.0f;
-    for (u32 here = first; here < parts; here += REDUCERS) {
-        const u32 count = parts - here < REDUCERS ? parts - here : REDUCERS;
-        const float own = thread < count ? part_at(here + thread)[width] : negative_infinity();
-        weights[thread] = own == negative_infinity() ? 0.0f : exp2_fast(own - most);
-        totals[thread] = thread < count ? part_at(here + thread)[width + 1] * weights[thread] : 0.0f;
-        sync_block();
-        for (u32 i = 0; i < count; i++) total += totals[i];
-#pragma unroll
-        for (u32 k = 0; k < 2; k++) {
-            if (k * REDUCERS >= width) break;
-            // `fence_loads` needs whole warps: threads past the last dimension repeat it, and their sums are not
-            // stored.
-            const u32 dimension = k * REDUCERS + thread < width ? k * REDUCERS + thread : width - 1;
-            // In flight at once, since each load goes to the L2 cache. Weights past the end are 0.
-            constexpr u32 TOGETHER = 16;
-            for (u32 i = 0; i < count; i += TOGETHER) {
-                float numbers[TOGETHER];
-#pragma unroll
-                for (u32 j = 0; j < TOGETHER; j++)
-                    numbers[j] = part_at(here + (i + j < count ? i + j : count - 1))[dimension];
-                fence_loads();
-#pragma unroll
-                for (u32 j = 0; j < TOGETHER; j++) sums[k] += numbers[j] * weights[i + j];
-            }
-        }
-        sync_block();
-    }
-    T* out = static_cast<T*>(p.out) + (static_cast<u64>(token) * p.heads + head) * width;
-#pragma unroll
-    for (u32 k = 0; k < 2; k++)
-        if (k * REDUCERS + thread < width) out[k * REDUCERS + thread] = Number<T>::round(sums[k] / total);
+template <class T, u32 D>
+DEVICE void work(const AttentionParams& p, unsigned char* shared) {
+    const Room<T, D> room(shared);
+    // A block with few units has requested all of their keys and values once its warps took two turns.
+    Agenda agenda(p, p.kv_heads * row_tiles(p), 2 * stages(D), reinterpret_cast<u32*>(room.largest));
+    bool waited = false;
+    for (Piece piece; agenda.next(p, piece);) attend<T, D>(p, piece, room, waited);
+    if (!waited) take_turn();
 }
 
 }  // namespace decode
 
 // BLOCKS: as in `blocks_at_once` of attention.rs.
 #define DECODE(T, D, BLOCKS)                                                                 \
-    EARLY_KERNEL(attention_decode_##T##_##D, AttentionParams, decode::WARPS * WARP, BLOCKS) {\
+    EARLY_KERNEL(attention_decode_##T##_##D, AttentionParams, decode::THREADS, BLOCKS) {      \
         SHARED_MEMORY(shared);                                                               \
-        decode::attend<T, D>(p, shared);                                                     \
+        decode::work<T, D>(p, shared);                                                     \
     }
 #define DECODE_TYPE(T)                                                                       \
-    DECODE(T, 32, 8)                                                                         \
+    DECODE(T, 32, 5)                                                                         \
     DECODE(T, 64, 4)                                                                         \
     DECODE(T, 80, 4)                                                                         \
     DECODE(T, 96, 4)                                                                         \
     DECODE(T, 128, 3)                                                                        \
-    DECODE(T, 256, 3)                                                                        \
-    EARLY_KERNEL(attention_reduce_##T, AttentionParams, decode::REDUCERS) {                  \
-        SHARED_MEMORY(shared);                                                               \
-        decode::reduce<T>(p, shared);                                                        \
-    }
+    DECODE(T, 256, 2)
 DECODE_TYPE(bf16)
 DECODE_TYPE(f16)

@@ -92,6 +92,7 @@ DEVICE u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
 DEVICE u32 trailing_zeros(u32 x) { return static_cast<u32>(__builtin_ctz(x)); }
 DEVICE float shuffle_xor(float value, u32 lanes) { return bits_to_float(emulate::shuffle_xor(float_to_bits(value), lanes)); }
 DEVICE u64 shuffle_xor(u64 value, u32 lanes) { return emulate::shuffle_xor(value, lanes); }
+DEVICE u32 shuffle_xor(u32 value, u32 lanes) { return static_cast<u32>(emulate::shuffle_xor(value, lanes)); }
 DEVICE float load_now(const float* from) { return *from; }
 DEVICE u32 load_now(const u32* from) { return *from; }
 DEVICE u32 load_early(const u32* from) { return *from; }
@@ -100,6 +101,7 @@ DEVICE void sync_block() { emulate::sync_block(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { u32 old = *at; *at += value; return old; }
 DEVICE u64 atomic_max(u64* at, u64 value) { u64 old = *at; if (value > old) *at = value; return old; }
 DEVICE u32 atomic_or(u32* at, u32 value) { u32 old = *at; *at |= value; return old; }
+DEVICE u32 take_ticket(u32* at, u32 last) { u32 old = *at; *at = old >= last ? 0 : old + 1; return old; }
 template <u32 BYTES>
 DEVICE void copy_async(void* to, const void* from, bool there) { emulate::copy_async(to, from, BYTES, there); }
 DEVICE void commit_copies() { emulate::commit_copies(); }
@@ -147,6 +149,7 @@ DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
 DEVICE u32 trailing_zeros(u32 x) { return static_cast<u32>(__ffs(static_cast<int>(x)) - 1); }
 DEVICE float shuffle_xor(float value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 DEVICE u64 shuffle_xor(u64 value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
+DEVICE u32 shuffle_xor(u32 value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 // A load that stays in program order. nvcc sinks ordinary loads to their first use, where each waits for memory alone.
 DEVICE float load_now(const float* from) {
     float value;
@@ -172,6 +175,14 @@ DEVICE void sync_block() { __syncthreads(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
 DEVICE u64 atomic_max(u64* at, u64 value) { return atomicMax(at, value); }
 DEVICE u32 atomic_or(u32* at, u32 value) { return atomicOr(at, value); }
+// The number of tickets that other blocks took from a counter in global memory; the last one sets it back to 0. Whoever took
+// ticket n sees what threads wrote before a barrier of their block after which one of them took an earlier ticket, and so do
+// the threads of its own block behind the next barrier (PTX ISA, memory consistency model: causality order).
+DEVICE u32 take_ticket(u32* at, u32 last) {
+    u32 old;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(old) : "l"(at), "r"(last) : "memory");
+    return old;
+}
 // Copies 16 (8, 4) bytes to shared memory asynchronously. If `there` is false it writes zeros and reads nothing. L2
 // fetches whole lines of 128 bytes, since the neighbouring bytes are needed next.
 template <u32 BYTES>

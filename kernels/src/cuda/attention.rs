@@ -11,9 +11,7 @@ const MOST_WIDTH_128: u32 = 128;
 /// Query heads of a decode block.
 const DECODE_ROWS: u32 = 16;
 /// Positions that a decode block processes at a time.
-const DECODE_TILE: u32 = 64;
-/// Maximum parts of a context.
-const MAX_PARTS: u32 = 256;
+const DECODE_UNIT: u32 = 64;
 
 /// What selects a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +26,15 @@ pub struct AttentionShape {
     pub head_dim: u32,
 }
 
-/// How the context of a decode is cut.
+/// How the contexts of a decode are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// Into this many equal parts: fills the device, but a row's bits depend on the number.
-    Even(u32),
+    /// This many blocks get equal shares of all contexts together, whatever their lengths: fills the device, but a row's
+    /// bits depend on the other rows.
+    Balanced {
+        /// Blocks.
+        blocks: u32,
+    },
     /// Into parts of a fixed number of tokens from position 0 on: a row's bits depend on nothing else.
     Fixed {
         /// Tokens of a part; a multiple of 16.
@@ -111,36 +113,30 @@ impl AttentionShape {
         self.ty != Type::F32 && WIDTHS.contains(&self.head_dim)
     }
 
-    /// Tiles of rows per key head in decode.
-    fn row_tiles(&self) -> u32 {
-        self.group().div_ceil(DECODE_ROWS)
+    /// Tiles of query heads in decode, each of one key head.
+    fn tiles(&self) -> u32 {
+        self.kv_heads * self.group().div_ceil(DECODE_ROWS)
     }
 }
 
-impl Partition {
-    fn parts(self) -> u32 {
-        match self {
-            Self::Even(parts) => parts,
-            Self::Fixed { tokens, longest } => longest.div_ceil(tokens),
-        }
-    }
-}
-
-/// Number of parts with which `items` tokens fill a device, but no more than a context of `longest` tokens can use.
-pub fn decode_parts(shape: &AttentionShape, multiprocessors: u32, items: u32, longest: u32) -> u32 {
-    let blocks = items * shape.kv_heads * shape.row_tiles();
+/// The blocks that a decode of `items` tokens is balanced over: as many as run at once, but no more than contexts of `longest`
+/// tokens have work for.
+pub fn decode_blocks(shape: &AttentionShape, multiprocessors: u32, items: u32, longest: u32) -> u32 {
     let places = multiprocessors * blocks_at_once(shape.head_dim);
-    // A single block beyond what runs at once would start a second wave and leave the rest of the device idle.
-    (places / blocks.max(1)).min(longest.div_ceil(DECODE_TILE)).clamp(1, MAX_PARTS)
+    let units = u64::from(items * shape.tiles()) * u64::from(longest.div_ceil(DECODE_UNIT));
+    // The kernel counts them in 32 bits.
+    assert!(units <= u64::from(u32::MAX), "{items} contexts of {longest} tokens, {shape:?}");
+    units.clamp(1, u64::from(places)) as u32
 }
 
-/// Decode blocks per multiprocessor: enough for about 100 KB of keys and values in flight, within what registers and 227 KB
-/// of shared memory allow.
+/// Decode blocks per multiprocessor: enough for about 100 KB of keys and values in flight (80 at 32 dimensions), within what
+/// registers and 227 KB of shared memory allow.
 fn blocks_at_once(head_dim: u32) -> u32 {
     match head_dim {
-        ..=32 => 8,
+        ..=32 => 5,
         33..=96 => 4,
-        _ => 3,
+        97..=128 => 3,
+        _ => 2,
     }
 }
 
@@ -151,13 +147,25 @@ fn decode_shared_bytes(head_dim: u32) -> u32 {
     8 * pair_stride(head_dim) * 2 + 2 * 4 * 16 * 4 + 4 * stages * tile
 }
 
-/// Number of partial sums (f32) that a decode of `items` tokens keeps between its two passes.
+/// Number of partial sums (f32) that a decode of `items` tokens keeps for contexts that several blocks share.
 pub fn partial_numbers(shape: &AttentionShape, items: u32, partition: Partition) -> usize {
-    match partition.parts() {
-        _ if !shape.on_tensor_cores() => 0,
-        1 => 0,
-        parts => [items, shape.heads, parts, shape.head_dim + 2].map(|size| size as usize).iter().product(),
+    if !shape.on_tensor_cores() {
+        return 0;
     }
+    let rows = shape.group().min(DECODE_ROWS) as usize * (shape.head_dim + 4) as usize;
+    let places = match partition {
+        // A block's share may end in one context and begin in another.
+        Partition::Balanced { blocks } => 2 * blocks as usize,
+        Partition::Fixed { tokens, longest } => {
+            [items, shape.tiles(), longest.div_ceil(tokens)].map(|size| size as usize).iter().product()
+        }
+    };
+    places * rows
+}
+
+/// Number of counters (u32) that a decode of `items` tokens needs.
+pub fn tickets(shape: &AttentionShape, items: u32) -> usize {
+    if shape.on_tensor_cores() { items as usize * shape.tiles() as usize } else { 0 }
 }
 
 /// Computes attention of `items` single tokens. `params.items` lists the tokens.
@@ -167,8 +175,8 @@ pub fn partial_numbers(shape: &AttentionShape, items: u32, partition: Partition)
 ///
 /// # Safety
 /// The parameters describe memory on the device, block tables are long enough for their tokens and name blocks of the
-/// pool, and `partial` has room for [`partial_numbers`]. No kernel in flight writes items, positions, tables or blocks, which
-/// may be read before it ends.
+/// pool, `partial` has room for [`partial_numbers`], and the [`tickets`] are zero, as decodes leave them. No kernel in flight
+/// writes items, positions, tables or blocks, which may be read before it ends.
 pub unsafe fn decode(
     device: &dyn Device,
     shape: &AttentionShape,
@@ -181,12 +189,11 @@ pub unsafe fn decode(
         heads.is_multiple_of(kv_heads) && head_dim <= 256,
         "{heads} heads of {head_dim}, {kv_heads} key heads"
     );
-    let parts = partition.parts();
-    let part_tokens = match partition {
-        Partition::Even(_) => 0,
-        Partition::Fixed { tokens, .. } => tokens,
+    let (grid, part_tokens) = match partition {
+        Partition::Balanced { blocks } => ([blocks, 1, 1], 0),
+        Partition::Fixed { tokens, longest } => ([longest.div_ceil(tokens), shape.tiles(), items], tokens),
     };
-    let params = AttentionParams { heads, kv_heads, head_dim, parts, part_tokens, ..params };
+    let params = AttentionParams { heads, kv_heads, head_dim, count: items, part_tokens, ..params };
     if !shape.on_tensor_cores() {
         let kernel = ty.pick("attention_plain_float", "attention_plain_bf16", "attention_plain_f16");
         let shared_bytes = 4 * (head_dim + 2) * 4;
@@ -197,22 +204,9 @@ pub unsafe fn decode(
     }
     let launch = Launch {
         kernel: name(ty, head_dim, &DECODE_BF16, &DECODE_F16),
-        grid: [parts, kv_heads * shape.row_tiles(), items],
+        grid,
         threads: 128,
         shared_bytes: decode_shared_bytes(head_dim),
-        params: params.bytes(),
-    };
-    // SAFETY: the caller's promise.
-    unsafe { device.launch(launch) }?;
-    if parts == 1 {
-        return Ok(());
-    }
-    let kernel = ty.pick("", "attention_reduce_bf16", "attention_reduce_f16");
-    let launch = Launch {
-        kernel,
-        grid: [heads, items, 1],
-        threads: 128,
-        shared_bytes: 2 * 128 * 4,
         params: params.bytes(),
     };
     // SAFETY: the caller's promise.
@@ -236,7 +230,7 @@ pub unsafe fn prefill(
 ) -> Result<(), CudaError> {
     let AttentionShape { ty, heads, kv_heads, head_dim } = *shape;
     assert!(form.computes(shape), "{shape:?} has no prefill kernel of this form: {form:?}");
-    let params = AttentionParams { heads, kv_heads, head_dim, parts: 1, part_tokens: 0, ..params };
+    let params = AttentionParams { heads, kv_heads, head_dim, ..params };
     let (bf16, f16) = match form {
         PrefillForm::Rows64 => (&PREFILL_64_BF16, &PREFILL_64_F16),
         PrefillForm::Rows128 => (&PREFILL_128_BF16, &PREFILL_128_F16),
@@ -353,21 +347,21 @@ mod tests {
 
     /// On 132 multiprocessors.
     #[test]
-    fn parts_of_a_context_fill_the_device_once() {
+    fn decodes_fill_the_device_once() {
         let llama = (32, 8, 128);
         let gemma = (4, 1, 256);
-        for ((heads, kv_heads, head_dim), items, longest, parts) in [
-            (llama, 1, 16_384, 49),
-            (llama, 1, 1_000, 16),
-            (llama, 8, 16_384, 6),
-            (llama, 25, 16_384, 1),
-            (llama, 500, 16_384, 1),
-            (gemma, 1, 65_536, 256),
-            (gemma, 2, 65_536, 198),
-            ((32, 8, 64), 1, 16_384, 66),
+        for ((heads, kv_heads, head_dim), items, longest, blocks) in [
+            (llama, 1, 16_384, 396),
+            (llama, 1, 1_000, 128),
+            (llama, 500, 16_384, 396),
+            (gemma, 1, 65_536, 264),
+            (gemma, 1, 100, 2),
+            ((32, 8, 64), 1, 16_384, 528),
+            ((40, 2, 128), 1, 64, 4),
+            (llama, 4_096, 1 << 20, 396),
         ] {
             let shape = AttentionShape { ty: Type::Bf16, heads, kv_heads, head_dim };
-            assert_eq!(decode_parts(&shape, 132, items, longest), parts, "{shape:?}, {items} items");
+            assert_eq!(decode_blocks(&shape, 132, items, longest), blocks, "{shape:?}, {items} items");
         }
     }
 }

@@ -20,7 +20,9 @@ mod params;
 mod product;
 mod switches;
 
-pub use attention::{AttentionShape, Partition, PrefillForm, decode, decode_parts, partial_numbers, prefill};
+pub use attention::{
+    AttentionShape, Partition, PrefillForm, decode, decode_blocks, partial_numbers, prefill, tickets,
+};
 pub use buffer::{Buffer, HostBuffer};
 pub use device::{Device, Graph, Launch, Mark, Memory, Properties, Type, VendorLibrary};
 pub use driver::{Driver, kernels_embedded};

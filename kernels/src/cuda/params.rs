@@ -13,6 +13,7 @@ pub struct AttentionParams {
     pub values: u64,
     pub out: u64,
     pub partial: u64,
+    pub tickets: u64,
     pub positions: u64,
     pub tables: u64,
     pub blocks: u64,
@@ -22,7 +23,7 @@ pub struct AttentionParams {
     pub kv_heads: u32,
     pub block_size: u32,
     pub window: u32,
-    pub parts: u32,
+    pub count: u32,
     pub part_tokens: u32,
     pub head_dim: u32,
     pub scale: f32,
@@ -212,7 +213,7 @@ macro_rules! params {
 }
 
 params!(
-    AttentionParams = 9 * 8 + 10 * 4,
+    AttentionParams = 10 * 8 + 10 * 4,
     KvWriteParams = 9 * 8 + 6 * 4,
     NormParams = 7 * 8 + 2 * 4,
     GatedParams = 3 * 8 + 4 * 4,

@@ -32,6 +32,8 @@ pub(super) struct Buffers {
     pub gated: Buffer,
     pub logits: Buffer,
     pub partial: Buffer,
+    /// Counters of attention; all zero between steps.
+    pub tickets: Buffer,
     /// Shares of the sums of squares of the residual stream's rows.
     pub squares: Buffer,
     /// Marks of seen tokens; all zero between steps.
@@ -73,12 +75,15 @@ impl Buffers {
         let (shape, properties) = (shape(config, *ty), device.properties());
         let prefill = prefill_form(&shape, properties, options);
         let layout = StepLayout::new(tile_tokens(&shape, properties, options), options);
-        let [residual, normed, qkv, attended, projected, gate_up, gated, logits, partial, squares] =
+        let [residual, normed, qkv, attended, projected, gate_up, gated, logits, partial, tickets, squares] =
             activation_bytes(config, *ty, properties, options);
         let rows = options.max_rows as usize;
-        let seen = Buffer::new(device, rows * config.vocab.div_ceil(32) * 4)?;
-        seen.fill(0)?;
         let buffer = |bytes| Buffer::new(device, bytes);
+        let zeros = |bytes| {
+            let buffer = buffer(bytes)?;
+            buffer.fill(0)?;
+            Ok(buffer)
+        };
         Ok(Self {
             layout,
             prefill,
@@ -96,8 +101,9 @@ impl Buffers {
             gated: buffer(gated)?,
             logits: buffer(logits)?,
             partial: buffer(partial)?,
+            tickets: zeros(tickets)?,
             squares: buffer(squares)?,
-            seen,
+            seen: zeros(rows * config.vocab.div_ceil(32) * 4)?,
             kept: buffer(options.prompt_cache_entries as usize * config.vocab * 4)?,
             ropes: ropes(device, config, options.max_seq_len)?,
             pool: pool(device, config, *ty, options)?,

@@ -182,6 +182,7 @@ impl DeviceDecoder {
             values,
             out: buffers.attended.at(),
             partial: buffers.partial.at(),
+            tickets: buffers.tickets.at(),
             positions,
             tables: self.word(buffers.layout.tables),
             blocks: self.word(buffers.layout.blocks),
@@ -202,7 +203,7 @@ impl DeviceDecoder {
             let multiprocessors = device.properties().multiprocessors;
             let partition = partition(&self.shape, multiprocessors, &self.options, plan.items);
             let params = AttentionParams { items: self.word(buffers.layout.items), ..params };
-            // SAFETY: as above; `partial` was sized for every number of items; no kernel writes these words.
+            // SAFETY: as above; `partial` and `tickets` were sized for the most items; no kernel writes these words.
             unsafe { decode(device, &self.shape, partition, params, plan.items) }?;
         }
         Ok(())

@@ -2,8 +2,8 @@
 //! on the options, so addresses never change.
 
 use infer_kernels::cuda::{
-    AttentionShape, FEW, Partition, PrefillForm, Properties, SampleRow, Type, decode_parts, partial_numbers,
-    shares,
+    AttentionShape, FEW, Partition, PrefillForm, Properties, SampleRow, Type, decode_blocks, partial_numbers,
+    shares, tickets,
 };
 
 use super::{DeviceOptions, shape};
@@ -107,37 +107,32 @@ pub(super) fn partition(
     let longest = options.max_seq_len;
     match options.deterministic {
         true => Partition::Fixed { tokens: FIXED_PART.min(longest.next_multiple_of(16)), longest },
-        false => Partition::Even(decode_parts(shape, multiprocessors, items, longest)),
+        false => Partition::Balanced { blocks: decode_blocks(shape, multiprocessors, items, longest) },
     }
 }
 
-/// Maximum number of attention's partial sums of any step.
-pub(super) fn most_partial_numbers(
-    shape: &AttentionShape,
-    properties: &Properties,
-    options: &DeviceOptions,
-) -> usize {
+/// Bytes of attention's partial sums and of its tickets: the most of any step.
+fn decode_bytes(shape: &AttentionShape, properties: &Properties, options: &DeviceOptions) -> [usize; 2] {
     let most = match prefill_form(shape, properties, options) {
-        Some(_) if options.deterministic => 0,
+        Some(_) if options.deterministic => return [0, 0],
         Some(_) => options.max_rows.max(1),
         None => options.max_tokens,
     };
-    let multiprocessors = properties.multiprocessors;
-    let sizes = (1..=most)
-        .map(|items| partial_numbers(shape, items, partition(shape, multiprocessors, options, items)));
-    sizes.max().unwrap_or(0)
+    let partition = partition(shape, properties.multiprocessors, options, most);
+    [4 * partial_numbers(shape, most, partition), 4 * tickets(shape, most)]
 }
 
 /// Bytes of each activation buffer: residual, normed, qkv, attended, projected, gate and up, gated, logits, partial sums,
-/// shares of squares.
+/// tickets, shares of squares.
 pub(super) fn activation_bytes(
     config: &ModelConfig,
     ty: Type,
     properties: &Properties,
     options: &DeviceOptions,
-) -> [usize; 10] {
+) -> [usize; 11] {
     let (tokens, rows) = (options.max_tokens as usize, options.max_rows as usize);
     let (number, q, kv) = (ty.bytes(), config.q_width(), config.kv_width());
+    let [partial, tickets] = decode_bytes(&shape(config, ty), properties, options);
     [
         tokens * config.hidden * 4,
         tokens.max(rows) * config.hidden * number,
@@ -147,7 +142,8 @@ pub(super) fn activation_bytes(
         tokens * 2 * config.intermediate * number,
         tokens * config.intermediate * number,
         rows * config.vocab * 4,
-        most_partial_numbers(&shape(config, ty), properties, options) * 4,
+        partial,
+        tickets,
         tokens.min(FEW as usize) * shares(config.hidden as u32) as usize * 4,
     ]
 }

@@ -6,21 +6,29 @@ use std::sync::Arc;
 use super::{BLOCK_SIZE, MOST_POOL_BYTES, random, time_us};
 use crate::Random;
 use crate::cuda::{
-    AttentionParams, AttentionShape, Buffer, CudaError, Device, Partition, PrefillForm, decode, decode_parts,
-    partial_numbers, prefill,
+    AttentionParams, AttentionShape, Buffer, CudaError, Device, Partition, PrefillForm, decode,
+    decode_blocks, partial_numbers, prefill, tickets,
 };
 
 /// Sequences, and what attends.
 struct Sequences<'a> {
     rows: u32,
-    /// Tokens of each.
+    /// Tokens of the longest: of every eighth.
     context: u32,
+    /// Tokens of the others.
+    shortest: u32,
     /// Of these the last, which attend.
     tail: u32,
     /// As kernels take them.
     items: &'a [u32],
     /// How many times all of them lie in the pool, each in blocks of its own.
     copies: u32,
+}
+
+impl Sequences<'_> {
+    fn len(&self, row: u32) -> u32 {
+        if row.is_multiple_of(8) { self.context } else { self.shortest }
+    }
 }
 
 /// Buffers for attention over a pool whose blocks are in random order.
@@ -37,7 +45,7 @@ impl Scene {
         shape: AttentionShape,
         sequences: &Sequences<'_>,
     ) -> Result<Self, CudaError> {
-        let Sequences { rows, context, tail, items, copies } = *sequences;
+        let Sequences { rows, context, tail, items, copies, .. } = *sequences;
         let table = context.div_ceil(BLOCK_SIZE);
         let copy_blocks = rows * table;
         let mut blocks: Vec<u32> = (0..copies * copy_blocks).collect();
@@ -48,7 +56,8 @@ impl Scene {
         let pool = blocks.len() * (BLOCK_SIZE * shape.kv_heads * shape.head_dim) as usize;
         let q_stride = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
         let tokens = (rows * tail) as usize;
-        let positions: Vec<u32> = (0..rows).flat_map(|_| context - tail..context).collect();
+        let positions: Vec<u32> =
+            (0..rows).flat_map(|row| sequences.len(row) - tail..sequences.len(row)).collect();
         let tables: Vec<u32> =
             (0..rows).flat_map(|row| std::iter::repeat_n(row * table, tail as usize)).collect();
         let out = tokens * (shape.heads * shape.head_dim) as usize * shape.ty.bytes();
@@ -66,7 +75,7 @@ impl Scene {
     }
 
     /// Of one of the copies.
-    fn params(&self, shape: AttentionShape, partial: u64, copy: u32) -> AttentionParams {
+    fn params(&self, shape: AttentionShape, copy: u32) -> AttentionParams {
         let [q, keys, values, out, positions, tables, blocks, items] =
             self.buffers.each_ref().map(Buffer::at);
         AttentionParams {
@@ -74,7 +83,6 @@ impl Scene {
             keys,
             values,
             out,
-            partial,
             positions,
             tables,
             blocks: blocks + 4 * u64::from(copy * self.copy_blocks),
@@ -87,40 +95,58 @@ impl Scene {
     }
 }
 
-/// Time and bytes of a decode, cut as in an engine that allows `longest` tokens; `None` if the pool would be too large.
-/// Repeats read `cycle_bytes` before they read something again.
+/// Contexts of a decode.
+#[derive(Clone, Copy)]
+pub(super) struct Contexts {
+    /// Of every eighth sequence.
+    pub context: u32,
+    /// Of the others.
+    pub shortest: u32,
+    /// The most that the engine allows.
+    pub longest: u32,
+}
+
+/// Time and bytes of a decode; `None` if the pool would be too large. Repeats read `cycle_bytes` before they read something again.
 pub(super) fn decode_us(
     device: &Arc<dyn Device>,
     shape: AttentionShape,
     batch: u32,
-    [context, longest]: [u32; 2],
+    contexts: Contexts,
     cycle_bytes: usize,
 ) -> Result<Option<(f64, f64)>, CudaError> {
-    let numbers = (batch * context) as usize * (shape.kv_heads * shape.head_dim) as usize;
-    let bytes = numbers * shape.ty.bytes();
-    if bytes > MOST_POOL_BYTES {
+    let Contexts { context, shortest, longest } = contexts;
+    let bytes = |tokens: u32| tokens as usize * (shape.kv_heads * shape.head_dim) as usize * shape.ty.bytes();
+    // Short sequences have as many blocks as long ones, of which they use the first.
+    let pool = bytes(batch * context);
+    if pool > MOST_POOL_BYTES {
         return Ok(None);
     }
-    let copies = copies(cycle_bytes, 2 * bytes, device.memory()?.free);
     let items: Vec<u32> = (0..batch).collect();
-    let sequences = Sequences { rows: batch, context, tail: 1, items: &items, copies };
+    let mut sequences = Sequences { rows: batch, context, shortest, tail: 1, items: &items, copies: 1 };
+    let bytes = bytes(items.iter().map(|row| sequences.len(*row)).sum());
+    sequences.copies = copies(cycle_bytes, 2 * bytes, 2 * pool, device.memory()?.free);
+    let copies = sequences.copies;
     let scene = Scene::new(device, shape, &sequences)?;
-    let partition =
-        Partition::Even(decode_parts(&shape, device.properties().multiprocessors, batch, longest));
+    let partition = Partition::Balanced {
+        blocks: decode_blocks(&shape, device.properties().multiprocessors, batch, longest),
+    };
     let partial = Buffer::new(device, 4 * partial_numbers(&shape, batch, partition))?;
+    let tickets = Buffer::new(device, 4 * tickets(&shape, batch))?;
+    tickets.fill(0)?;
     let mut turn = 0;
     let us = time_us(device.as_ref(), &mut || {
         turn = (turn + 1) % copies;
-        let params = scene.params(shape, partial.at(), turn);
+        let params =
+            AttentionParams { partial: partial.at(), tickets: tickets.at(), ..scene.params(shape, turn) };
         // SAFETY: shapes as allocated.
         unsafe { decode(device.as_ref(), &shape, partition, params, batch) }
     })?;
     Ok(Some((us, 2.0 * bytes as f64)))
 }
 
-/// Number of copies of what a decode reads that make up `cycle_bytes`, as far as half of the free memory holds them.
-fn copies(cycle_bytes: usize, bytes: usize, free_bytes: u64) -> u32 {
-    let most = (free_bytes / 2) as usize / bytes;
+/// Number of copies of what a decode reads that make up `cycle_bytes`, as far as half of the free memory holds their pools.
+fn copies(cycle_bytes: usize, bytes: usize, pool_bytes: usize, free_bytes: u64) -> u32 {
+    let most = (free_bytes / 2) as usize / pool_bytes;
     cycle_bytes.div_ceil(bytes).min(most).max(1) as u32
 }
 
@@ -134,9 +160,10 @@ pub(super) fn prefill_us(
     // Longest tiles first, so that no long one runs alone at the end.
     let starts = (0..tokens).step_by(most as usize).rev();
     let items: Vec<u32> = starts.flat_map(|start| [start, most.min(tokens - start)]).collect();
-    let all = Sequences { rows: 1, context: tokens, tail: tokens, items: &items, copies: 1 };
+    let all =
+        Sequences { rows: 1, context: tokens, shortest: tokens, tail: tokens, items: &items, copies: 1 };
     let scene = Scene::new(device, shape, &all)?;
-    let (params, tiles) = (scene.params(shape, 0, 0), items.len() as u32 / 2);
+    let (params, tiles) = (scene.params(shape, 0), items.len() as u32 / 2);
     // SAFETY: shapes as allocated.
     time_us(device.as_ref(), &mut || unsafe { prefill(device.as_ref(), &shape, form, params, tiles) })
 }
@@ -151,9 +178,14 @@ mod tests {
         for (bytes, free_mib, expected) in
             [(MIB, 80_000, 512), (300 * MIB, 80_000, 2), (600 * MIB, 80_000, 1), (MIB, 100, 50), (MIB, 1, 1)]
         {
-            let copies = copies(512 * MIB, bytes, (free_mib * MIB) as u64);
+            let copies = copies(512 * MIB, bytes, bytes, (free_mib * MIB) as u64);
             assert_eq!(copies, expected, "{bytes} bytes, {free_mib} MiB free");
         }
-        assert_eq!(copies(0, MIB, (80_000 * MIB) as u64), 1, "no cycle");
+        assert_eq!(copies(0, MIB, MIB, (80_000 * MIB) as u64), 1, "no cycle");
+        assert_eq!(
+            copies(512 * MIB, MIB, 4 * MIB, (400 * MIB) as u64),
+            50,
+            "pools of which a quarter is read"
+        );
     }
 }

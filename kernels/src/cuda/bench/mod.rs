@@ -17,7 +17,7 @@ use super::{
     Buffer, CudaError, Device, FEW, PrefillForm, ProductKind, ProductParams, SampleParams, SampleRow, Type,
     fill_random, product, sample,
 };
-use attention::{decode_us, prefill_us};
+use attention::{Contexts, decode_us, prefill_us};
 pub use line::{Cell, Line, Table};
 pub use plan::{Extent, ModelShape, Plan};
 
@@ -105,6 +105,7 @@ static DECODE: Table = Table {
         ("model", "model"),
         ("batch", "batch"),
         ("context", "context"),
+        ("shortest", "of 7 in 8"),
         ("us", "us"),
         ("gb_per_s", "GB/s"),
         ("share_of_copies", "of the copy rate"),
@@ -191,15 +192,20 @@ impl Bench<'_> {
     fn decodes(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
         let longest = self.extent.contexts.last().copied().unwrap_or(1);
         for &batch in self.extent.batches {
-            for &context in self.extent.contexts {
+            let even = self.extent.contexts.iter().map(|context| (*context, *context));
+            // A few long contexts beside many short ones, as in a server of chats and documents.
+            let uneven = (batch >= 8 && longest >= 16).then_some((longest, longest / 16));
+            for (context, shortest) in even.chain(uneven) {
                 let (attention, cycle_bytes) = (shape.attention(Type::Bf16), self.extent.cycle_bytes);
-                let decode = decode_us(self.device, attention, batch, [context, longest], cycle_bytes)?;
+                let contexts = Contexts { context, shortest, longest };
+                let decode = decode_us(self.device, attention, batch, contexts, cycle_bytes)?;
                 let Some((us, bytes)) = decode else { continue };
                 let rate = bytes / us * 1e6;
                 (self.say)(DECODE.row([
                     shape.name.into(),
                     batch.into(),
                     context.into(),
+                    shortest.into(),
                     Cell::Number(us, 1),
                     Cell::Number(rate / 1e9, 0),
                     Cell::Share(rate / self.bytes_per_s),

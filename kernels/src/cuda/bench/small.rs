@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::attention::decode_us;
+use super::attention::{Contexts, decode_us};
 use super::{BLOCK_SIZE, ModelShape, Table, random, time_us};
 use crate::Activation;
 use crate::cuda::{
@@ -168,5 +168,6 @@ fn attends(
     shape: &ModelShape,
     [rows, context]: [u32; 2],
 ) -> Result<Option<(f64, f64)>, CudaError> {
-    decode_us(device, shape.attention(Type::F32), rows, [context; 2], 0)
+    let contexts = Contexts { context, shortest: context, longest: context };
+    decode_us(device, shape.attention(Type::F32), rows, contexts, 0)
 }

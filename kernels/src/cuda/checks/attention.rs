@@ -91,14 +91,13 @@ impl Scene {
         Ok(Self { shape, rules, block_size, contexts, lens, tokens, q, q_stride, on_device })
     }
 
-    fn params(&self, items: &Buffer, out: &Buffer, partial: &Buffer) -> AttentionParams {
+    fn params(&self, items: &Buffer, out: &Buffer) -> AttentionParams {
         let [q, keys, values, positions, tables, blocks] = self.on_device.each_ref().map(Buffer::at);
         AttentionParams {
             q,
             keys,
             values,
             out: out.at(),
-            partial: partial.at(),
             positions,
             tables,
             blocks,
@@ -143,10 +142,16 @@ impl Scene {
         let numbers = cuda::partial_numbers(&self.shape, items.len() as u32, partition);
         let partial = poisoned(device, Type::F32, numbers)?;
         let list = indexes(device, items)?;
-        let params = self.params(&list, &out, &partial);
+        let none_taken = vec![0; cuda::tickets(&self.shape, items.len() as u32)];
+        let tickets = indexes(device, &none_taken)?;
+        let params = self.params(&list, &out);
+        let params = AttentionParams { partial: partial.at(), tickets: tickets.at(), ..params };
         // SAFETY: shapes as allocated.
         unsafe { cuda::decode(device.as_ref(), &self.shape, partition, params, items.len() as u32) }
             .map_err(said)?;
+        if tickets.read(4 * none_taken.len()).map_err(said)?.iter().any(|byte| *byte != 0) {
+            return Err(format!("{:?}, {partition:?}: tickets are left over", self.shape));
+        }
         out.read_numbers(ty, self.out_numbers()).map_err(said)
     }
 
@@ -167,7 +172,7 @@ impl Scene {
         }
         let (ty, out) = (self.shape.ty, poisoned(device, self.shape.ty, self.out_numbers())?);
         let list = indexes(device, &tiles)?;
-        let params = self.params(&list, &out, &list);
+        let params = self.params(&list, &out);
         // SAFETY: shapes as allocated.
         unsafe { cuda::prefill(device.as_ref(), &self.shape, form, params, tiles.len() as u32 / 2) }
             .map_err(said)?;
@@ -198,25 +203,53 @@ pub(super) fn decode(
         for width in WIDTHS {
             let most_group = random.one_of(&[8, 8, 8, 20]);
             let shape = shape(random, ty, width, most_group);
-            let most = effort.pick(130, 3_000);
+            let most = effort.pick(300, 3_000);
             let lens = vec![1, random.size(1, 17), random.size(1, most)];
             let scene = Scene::new(device, random, shape, lens, &[1, 1, 1])?;
             let want = scene.want();
             // Items out of order, and padding at the end.
             let items = [2, 0, 1, NONE];
-            for parts in [1, random.size(2, 5) as u32, 40] {
-                let got = scene.decode(device, Partition::Even(parts), &items)?;
-                scene.check(&got, &want, &format!("{parts} parts"))?;
+            for blocks in [1, random.size(2, 5) as u32, 40] {
+                let got = scene.decode(device, Partition::Balanced { blocks }, &items)?;
+                scene.check(&got, &want, &format!("{blocks} blocks"))?;
             }
         }
     }
-    // More parts than the second pass handles in one round.
-    let shape = AttentionShape { ty: Type::Bf16, heads: 2, kv_heads: 1, head_dim: 32 };
-    let scene = Scene::new(device, random, shape, vec![2_100, 31], &[1, 1])?;
-    for partition in [Partition::Fixed { tokens: 16, longest: 2_200 }, Partition::Even(256)] {
-        scene.check(&scene.decode(device, partition, &[1, 0])?, &scene.want(), &format!("{partition:?}"))?;
+    many_pieces(device, random)?;
+    many_items(device, effort, random)?;
+    Ok("three types, nine widths, 1 to 40 blocks, up to 150 pieces of a context, 300 sequences, windows, soft caps, contexts from \
+        1 on"
+        .to_owned())
+}
+
+/// More pieces of a context than are added up at a time, and some contexts in one piece.
+fn many_pieces(device: &Arc<dyn Device>, random: &mut Random) -> Result<(), String> {
+    for (ty, head_dim) in [(Type::Bf16, 32), (Type::F16, 64)] {
+        let shape = AttentionShape { ty, heads: 2, kv_heads: 1, head_dim };
+        let scene = Scene::new(device, random, shape, vec![2_400, 31, 5_000], &[1, 1, 1])?;
+        let want = scene.want();
+        for partition in [Partition::Fixed { tokens: 32, longest: 5_010 }, Partition::Balanced { blocks: 31 }]
+        {
+            scene.check(&scene.decode(device, partition, &[1, 0, 2])?, &want, &format!("{partition:?}"))?;
+        }
     }
-    Ok("three types, nine widths, 1 to 256 parts, windows, soft caps, contexts from 1 on".to_owned())
+    Ok(())
+}
+
+/// More sequences than a block has threads, of uneven lengths and with padding between.
+fn many_items(device: &Arc<dyn Device>, effort: Effort, random: &mut Random) -> Result<(), String> {
+    let shape = AttentionShape { ty: Type::Bf16, heads: 6, kv_heads: 2, head_dim: 64 };
+    let most = effort.pick(40, 600);
+    let lens: Vec<usize> =
+        (0..280).map(|i| if i % 70 == 9 { 8 * most } else { random.size(1, most) }).collect();
+    let scene = Scene::new(device, random, shape, lens, &[1; 280])?;
+    let mut items: Vec<u32> = (0..280).chain([NONE; 20]).collect();
+    for i in (1..items.len()).rev() {
+        items.swap(i, random.size(0, i));
+    }
+    let blocks = random.size(5, 60) as u32;
+    let got = scene.decode(device, Partition::Balanced { blocks }, &items)?;
+    scene.check(&got, &scene.want(), &format!("{} items, {blocks} blocks", items.len()))
 }
 
 /// With fixed parts, a token's bits don't depend on the other tokens of the batch.
