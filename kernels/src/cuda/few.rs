@@ -12,8 +12,12 @@ const THREADS: u32 = 256;
 /// Outputs of a block.
 const OUTPUTS: u32 = 16;
 /// Eight warps, each with four turns of 64 inputs for 16 outputs, and behind them `End` of `product_few.cu`: two weights of
-/// each output, residuals of all rows, and each thread's sums of squares. Three blocks fit a multiprocessor.
+/// each output, residuals of all rows, and each thread's sums of squares. `MOST_BLOCKS` fit a multiprocessor.
 const SHARED_BYTES: u32 = 8 * 4 * 64 * OUTPUTS * 2 + 4 * (2 * OUTPUTS + FEW * OUTPUTS + FEW / 8 * THREADS);
+/// Blocks that fit a multiprocessor of compute capability 9.x at once, by their registers and shared memory.
+const MOST_BLOCKS: u32 = 3;
+/// Shared memory of such a multiprocessor.
+const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
 
 /// Names of a kernel for up to 8, 16 and 32 rows, in bf16 and in f16.
 type Names = [[&'static str; 2]; 3];
@@ -104,6 +108,16 @@ pub unsafe fn product_add(device: &dyn Device, ty: Type, params: &FewParams) -> 
     unsafe { launch(device, ty, &ADD, params, shares(params.outputs)) }
 }
 
+/// Shared memory of each of so many blocks. A kernel that starts early takes places as blocks of the one ahead of it end, so
+/// multiprocessors that get free first would take all that fit, and others none. With more memory than they use, no more fit
+/// than an even spread needs.
+fn shared_bytes(blocks: u32, multiprocessors: u32) -> u32 {
+    match blocks.div_ceil(multiprocessors) {
+        even if even < MOST_BLOCKS => MULTIPROCESSOR_BYTES / (even + 1),
+        _ => SHARED_BYTES,
+    }
+}
+
 /// # Safety
 /// As for [`product_scaled`].
 unsafe fn launch(
@@ -124,13 +138,35 @@ unsafe fn launch(
         _ => 2,
     }];
     let kernel = ty.pick("", bf16, f16);
+    let properties = device.properties();
+    let spread = properties.early && properties.switches.spread;
     let launch = Launch {
         kernel,
         grid: [blocks, 1, 1],
         threads: THREADS,
-        shared_bytes: SHARED_BYTES,
+        shared_bytes: if spread { shared_bytes(blocks, properties.multiprocessors) } else { SHARED_BYTES },
         params: params.bytes(),
     };
     // SAFETY: the caller's promise.
     unsafe { device.launch(launch) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_blocks_fit_a_multiprocessor_than_an_even_spread_needs() {
+        // The system reserves 1 KiB of each block; a block may have 1 KiB less than a multiprocessor.
+        let fit = |bytes: u32| MULTIPROCESSOR_BYTES / (bytes + 1_024);
+        assert_eq!(fit(SHARED_BYTES), MOST_BLOCKS);
+        for (blocks, even) in [(1, 1), (128, 1), (132, 1), (133, 2), (256, 2), (264, 2)] {
+            let bytes = shared_bytes(blocks, 132);
+            assert_eq!(fit(bytes), even, "{blocks} blocks");
+            assert!((SHARED_BYTES..=MULTIPROCESSOR_BYTES - 1_024).contains(&bytes), "{blocks} blocks");
+        }
+        for blocks in [265, 384, 8_016] {
+            assert_eq!(shared_bytes(blocks, 132), SHARED_BYTES, "{blocks} blocks");
+        }
+    }
 }

@@ -11,10 +11,13 @@ use super::product;
 
 const EARLY_VARIABLE: &str = "INFER_CUDA_EARLY";
 const FUSED_VARIABLE: &str = "INFER_CUDA_FUSED";
+const SPREAD_VARIABLE: &str = "INFER_CUDA_SPREAD";
 const CARVEOUT_VARIABLE: &str = "INFER_CUDA_CARVEOUT";
 const FEW_ROWS_VARIABLE: &str = "INFER_CUDA_FEW_ROWS";
 const PREFILL_ROWS_VARIABLE: &str = "INFER_CUDA_PREFILL_ROWS";
 pub(super) const IMAGE_VARIABLE: &str = "INFER_CUDA_IMAGE";
+/// The value of `INFER_CUDA_CARVEOUT` for no preference.
+const DRIVER: &str = "driver";
 
 /// Settings for experiments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +26,11 @@ pub struct Switches {
     pub early: bool,
     /// Whether norms, residual sums and gates may be part of products of few rows (`INFER_CUDA_FUSED`; turned off likewise).
     pub fused: bool,
+    /// Whether few blocks of a product that starts early are spread evenly (`INFER_CUDA_SPREAD`; turned off likewise).
+    pub spread: bool,
     /// Shared memory that each kernel prefers a multiprocessor to have, in percent of the maximum (`INFER_CUDA_CARVEOUT`): a
-    /// hint to the driver. `None`: the driver decides by what a kernel needs.
+    /// hint to the driver. If kernels differ in it, a multiprocessor may have to run empty between two of them. `None`
+    /// (`driver`): the driver decides by what a kernel needs.
     pub carveout: Option<u32>,
     /// Maximum rows of `product_few` if the vendor's library is available (`INFER_CUDA_FEW_ROWS`).
     pub few_rows: u32,
@@ -39,7 +45,8 @@ impl Default for Switches {
         Self {
             early: true,
             fused: true,
-            carveout: None,
+            spread: true,
+            carveout: Some(100),
             few_rows: product::FEW_BESIDE_VENDOR,
             prefill: PrefillForm::Rows128,
             image: None,
@@ -63,11 +70,11 @@ impl Switches {
     fn read(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, CudaError> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let word = |name| variable(name).map(|value| value.to_string_lossy().trim().to_ascii_lowercase());
-        let number = |name, most: u32| {
+        let number = |name, most: u32, or: &str| {
             let Some(word) = word(name) else { return Ok(None) };
             let number = word.parse::<u32>().ok().filter(|number| *number <= most);
             number.map(Some).ok_or_else(|| {
-                CudaError::switch(format!("{name}={word}: this must be a number from 0 to {most}"))
+                CudaError::switch(format!("{name}={word}: this must be a number from 0 to {most}{or}"))
             })
         };
         let prefill = |name| {
@@ -76,12 +83,17 @@ impl Switches {
             form.map(Some).ok_or_else(|| CudaError::switch(format!("{name}={word}: this must be 64 or 128")))
         };
         let usual = Self::default();
+        let carveout = match word(CARVEOUT_VARIABLE) {
+            Some(word) if word == DRIVER => None,
+            _ => number(CARVEOUT_VARIABLE, 100, " or `driver`")?.or(usual.carveout),
+        };
         let off = |word: String| ["off", "no", "false", "0"].contains(&word.as_str());
         Ok(Self {
             early: !word(EARLY_VARIABLE).is_some_and(off),
             fused: !word(FUSED_VARIABLE).is_some_and(off),
-            carveout: number(CARVEOUT_VARIABLE, 100)?,
-            few_rows: number(FEW_ROWS_VARIABLE, FEW)?.unwrap_or(usual.few_rows),
+            spread: !word(SPREAD_VARIABLE).is_some_and(off),
+            carveout,
+            few_rows: number(FEW_ROWS_VARIABLE, FEW, "")?.unwrap_or(usual.few_rows),
             prefill: prefill(PREFILL_ROWS_VARIABLE)?.unwrap_or(usual.prefill),
             image: variable(IMAGE_VARIABLE).map(PathBuf::from),
         })
@@ -91,13 +103,20 @@ impl Switches {
     pub fn in_use(&self) -> Vec<String> {
         let usual = Self::default();
         let off = |name, on: bool| (!on).then(|| format!("{name}=off"));
-        let carveout = self.carveout.map(|percent| format!("{CARVEOUT_VARIABLE}={percent}"));
+        let carveout = (self.carveout != usual.carveout).then(|| {
+            let value = self.carveout.map_or_else(|| DRIVER.to_owned(), |percent| percent.to_string());
+            format!("{CARVEOUT_VARIABLE}={value}")
+        });
         let few_rows =
             (self.few_rows != usual.few_rows).then(|| format!("{FEW_ROWS_VARIABLE}={}", self.few_rows));
         let prefill = (self.prefill != usual.prefill)
             .then(|| format!("{PREFILL_ROWS_VARIABLE}={}", self.prefill.rows()));
         let image = self.image.as_ref().map(|path| format!("{IMAGE_VARIABLE}={}", path.display()));
-        let turned_off = [off(EARLY_VARIABLE, self.early), off(FUSED_VARIABLE, self.fused)];
+        let turned_off = [
+            off(EARLY_VARIABLE, self.early),
+            off(FUSED_VARIABLE, self.fused),
+            off(SPREAD_VARIABLE, self.spread),
+        ];
         turned_off.into_iter().chain([carveout, few_rows, prefill, image]).flatten().collect()
     }
 }
@@ -127,6 +146,7 @@ mod tests {
         ] {
             assert_eq!(read(&[(EARLY_VARIABLE, value)]).expect("any text").early, on, "{value:?}");
             assert_eq!(read(&[(FUSED_VARIABLE, value)]).expect("any text").fused, on, "{value:?}");
+            assert_eq!(read(&[(SPREAD_VARIABLE, value)]).expect("any text").spread, on, "{value:?}");
         }
     }
 
@@ -137,7 +157,8 @@ mod tests {
         let all = [
             (EARLY_VARIABLE, "off"),
             (FUSED_VARIABLE, "off"),
-            (CARVEOUT_VARIABLE, "100"),
+            (SPREAD_VARIABLE, "off"),
+            (CARVEOUT_VARIABLE, "50"),
             (FEW_ROWS_VARIABLE, "32"),
             (PREFILL_ROWS_VARIABLE, "64"),
             (IMAGE_VARIABLE, "variants/Other.fatbin"),
@@ -145,17 +166,21 @@ mod tests {
         let switches = read(&all).expect("in range");
         let image = Some(PathBuf::from("variants/Other.fatbin"));
         let prefill = PrefillForm::Rows64;
-        let carveout = Some(100);
-        let expected = Switches { early: false, fused: false, carveout, few_rows: 32, prefill, image };
+        let carveout = Some(50);
+        let expected =
+            Switches { early: false, fused: false, spread: false, carveout, few_rows: 32, prefill, image };
         assert_eq!(switches, expected);
         assert_eq!(switches.in_use(), all.map(|(name, value)| format!("{name}={value}")));
+        let left = read(&[(CARVEOUT_VARIABLE, "Driver")]).expect("a word");
+        assert_eq!((left.carveout, left.in_use()), (None, vec!["INFER_CUDA_CARVEOUT=driver".to_owned()]));
+        assert_eq!(read(&[(CARVEOUT_VARIABLE, "100")]), Ok(Switches::default()));
     }
 
     #[test]
     fn values_out_of_range_are_refused_with_the_range() {
         for (name, value, range) in [
-            (CARVEOUT_VARIABLE, "101", "from 0 to 100"),
-            (CARVEOUT_VARIABLE, "max", "from 0 to 100"),
+            (CARVEOUT_VARIABLE, "101", "from 0 to 100 or `driver`"),
+            (CARVEOUT_VARIABLE, "max", "from 0 to 100 or `driver`"),
             (FEW_ROWS_VARIABLE, "33", "from 0 to 32"),
             (FEW_ROWS_VARIABLE, "-1", "from 0 to 32"),
             (PREFILL_ROWS_VARIABLE, "96", "64 or 128"),

@@ -74,6 +74,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "cuda-image",
     "cuda-lib",
     "cuda-prefill-rows",
+    "cuda-spread",
     "log",
     "log-format",
 ];
@@ -118,6 +119,7 @@ mod tests {
             ("INFER_CUDA_FUSD", "INFER_CUDA_FUSED"),
             ("INFER_CUDA_IMGAE", "INFER_CUDA_IMAGE"),
             ("INFER_CUDA_PREFIL_ROWS", "INFER_CUDA_PREFILL_ROWS"),
+            ("INFER_CUDA_SPRAED", "INFER_CUDA_SPREAD"),
             ("INFER_max_batch_size", "INFER_MAX_BATCH_SIZE"),
         ] {
             let error = gather(&environment(&[(name, "3")])).unwrap_err().to_string();
@@ -133,6 +135,7 @@ mod tests {
             "INFER_CUDA_IMAGE",
             "INFER_CUDA_LIB",
             "INFER_CUDA_PREFILL_ROWS",
+            "INFER_CUDA_SPREAD",
             "INFER_LOG",
             "INFER_SERVICE_HOST",
             "INFER_PORT_8000_TCP_ADDR",
