@@ -2,11 +2,12 @@
 // them in a layer: a step of one sequence is a chain of some ten kernels per layer, and each of the small ones takes longer to
 // start, wait and end than to compute.
 //
-// Three kernels differ in what becomes of the sums. `product_few` stores them. `product_gated` multiplies the gates with the
-// other half of its outputs. `product_add` adds them to the residual stream and hands the next product its inputs: a norm is
-// x * weight * scale, where only the scale needs the whole row, so a block writes its outputs times their weights and its
-// share of the row's squares, and the next product adds the shares up and scales its own sums. In bf16 only, because a row
-// without its scale may be too large for f16.
+// Four kernels differ in what becomes of the sums. `product_few` stores them. `product_gated` multiplies the gates with the
+// other half of its outputs. `product_rope` ropes queries and keys and writes keys and values into their slots, as `kv_write`
+// does, but without norms of heads, which need a whole head. `product_add` adds them to the residual stream and hands the
+// next product its inputs: a norm is x * weight * scale, where only the scale needs the whole row, so a block writes its
+// outputs times their weights and its share of the row's squares, and the next product adds the shares up and scales its
+// own sums. In bf16 only, because a row without its scale may be too large for f16.
 //
 // Versions. 1: a warp multiplied 16 outputs (rows of w) with up to 32 rows of x; weights went from memory straight into
 // registers. nvcc sank each load to its use, which left two of eight in flight (1 KB a warp).
@@ -22,8 +23,11 @@
 // 5: norms, residual sums and gates within the products, seven kernels a layer instead of ten (Llama, Qwen3). What the end
 // of a block needs was read into registers before its loop. With more than 8 rows these were spilled, which waits for them
 // there. The shares of squares were added up before the loop, too, each read on its own.
-// 6 (this one): what the end needs is copied to shared memory meanwhile. Shares are read all at once, beside the first
-// inputs, and a row's sum is finished at the end.
+// 6: what the end needs is copied to shared memory meanwhile. Shares are read all at once, beside the first inputs, and a
+// row's sum is finished at the end.
+// 7 (this one): bias, rope and KV writes within the product of queries, keys and values (Llama, Qwen2), a kernel less, which
+// took 2.5 to 3 us, most of them to start and to end. Where a row goes and its rope are read before `take_turn`. Not yet
+// measured.
 //
 // Estimated, not measured: a multiprocessor of an H100 needs about 32 KB in flight for 90 % of its share of memory bandwidth
 // (23 GB/s times about 1.4 us with queueing), one of an H200 40 to 48. A block keeps 48 to 64 KB in flight, three fit a
@@ -39,8 +43,9 @@ struct FewParams {
     const void* x;         // [row][inputs]
     const void* w;         // [output][inputs]; read before `take_turn`.
     void* y;               // few: [row][outputs]. gated: [row][outputs / 2]. add: [row][outputs], the next product's x.
-    const float* squares;  // few, gated: [row][inputs / 16, rounded up] if x lacks the scale of its norm, or null.
-    const float* bias;     // add, gated: [outputs], or null; read before `take_turn`.
+                           // rope: [row][outputs], only queries are written.
+    const float* squares;  // few, gated, rope: [row][inputs / 16, rounded up] if x lacks the scale of its norm, or null.
+    const float* bias;     // add, gated, rope: [outputs], or null; read before `take_turn`.
     float* residual;       // add: [row][outputs], updated.
     const float* norm;     // add: the next norm's weights, read before `take_turn`; or null: `y` and `shares_out` aren't written.
     float* shares_out;     // add: [row][gridDim.x], of the residual's squares.
@@ -52,12 +57,28 @@ struct FewParams {
     u32 gelu;              // gated: see `gate`.
 };
 
+// Outputs are queries, keys and values: [heads + 2 * kv_heads][head_dim].
+struct RopeParams : FewParams {
+    void* keys;            // One layer's pool.
+    void* values;
+    const float* rope;     // [position][cosines, then sines]; read before `take_turn`, as the next two.
+    const u32* positions;
+    const u32* slots;      // block * block_size + offset. NONE writes nothing; the row's position doesn't count.
+    u32 heads;
+    u32 kv_heads;
+    u32 head_dim;          // A multiple of 16.
+    u32 block_size;
+};
+
 namespace few {
 
 constexpr u32 THREADS = 256;
 constexpr u32 WARPS = THREADS / WARP;
 // Outputs of a block.
 constexpr u32 OUTPUTS = 16;
+constexpr u64 NOWHERE = ~static_cast<u64>(0);
+// Pairs of outputs: of a gate and what it multiplies, or of two dimensions that rope turns.
+constexpr u32 PAIRS = OUTPUTS / 2;
 // Inputs of a warp's turn, in two chunks of 32: one 128-byte line of each of its 16 rows of w.
 constexpr u32 TURN = 64;
 // Turns of weights in flight: 8 KB a warp.
@@ -68,14 +89,19 @@ constexpr u32 MOST = 32;
 // rows at a time, and read sixteen of two rows or eight of four. The first two of the rest are the rows' squares.
 constexpr u32 PAIR = 2 * OUTPUTS + 8;
 
-enum class After { STORE, ADD, GATE };
+enum class After { STORE, ADD, GATE, ROPE };
 
-// The output that a block's row i of w belongs to, or NONE. A block of a gated product has 8 outputs of either half.
-template <After AFTER>
-DEVICE u32 output_of(const FewParams& p, u32 i) {
+// The output that a block's row i of w belongs to, or NONE. A block of pairs has 8 outputs of either half: of all outputs
+// if they are gates, of a head if they are roped.
+template <After AFTER, class P>
+DEVICE u32 output_of(const P& p, u32 i) {
     if constexpr (AFTER == After::GATE) {
-        const u32 half = p.outputs / 2, output = blockIdx.x * (OUTPUTS / 2) + i % (OUTPUTS / 2);
-        return output < half ? i / (OUTPUTS / 2) * half + output : NONE;
+        const u32 half = p.outputs / 2, output = blockIdx.x * PAIRS + i % PAIRS;
+        return output < half ? i / PAIRS * half + output : NONE;
+    }
+    if constexpr (AFTER == After::ROPE) {
+        const u32 half = p.head_dim / 2, pair = blockIdx.x * PAIRS + i % PAIRS;
+        return pair / half * p.head_dim + pair % half + i / PAIRS * half;
     }
     const u32 output = blockIdx.x * OUTPUTS + i;
     return output < p.outputs ? output : NONE;
@@ -85,12 +111,13 @@ DEVICE u32 output_of(const FewParams& p, u32 i) {
 // to hold it meanwhile, or be spilled, which waits for it before the loop.
 struct End {
     float weights[2 * OUTPUTS];           // Biases, then norm weights.
-    float residual[MOST * OUTPUTS];       // [row][output]
+    float residual[MOST * OUTPUTS];       // [row][output]. rope: [row][cosines, then sines].
     float shares[MOST / 8 * THREADS];     // Each thread's, of every eighth row.
+    u64 to[MOST];                         // rope: where each row's outputs of the low half begin, or NOWHERE.
 };
 
-template <After AFTER>
-DEVICE void start_end_weights(const FewParams& p, End& end) {
+template <After AFTER, class P>
+DEVICE void start_end_weights(const P& p, End& end) {
     const u32 thread = threadIdx.x;
     if (AFTER == After::STORE || thread >= 2 * OUTPUTS) return;
     const float* from = thread < OUTPUTS ? p.bias : p.norm;
@@ -110,8 +137,37 @@ DEVICE void start_end_residual(const FewParams& p, End& end) {
     }
 }
 
-template <class T, u32 N, After AFTER>
-DEVICE void product(const FewParams& p, unsigned char* shared) {
+// The position and slot of a thread's row. Nothing waits for them here, so weights can be requested meanwhile.
+struct Place {
+    u32 position;
+    u32 slot;
+};
+
+DEVICE Place read_place(const RopeParams& p) {
+    const u32 row = threadIdx.x / PAIRS;
+    if (row >= p.rows) return {NONE, NONE};
+    return {load_early(p.positions + row), load_early(p.slots + row)};
+}
+
+DEVICE void start_end_rope(const RopeParams& p, Place place, End& end) {
+    const u32 row = threadIdx.x / PAIRS, pair = threadIdx.x % PAIRS, half = p.head_dim / 2;
+    if (row >= p.rows) return;
+    const u32 head = blockIdx.x * PAIRS / half, at = blockIdx.x * PAIRS % half;
+    const bool there = place.slot != NONE;
+    const float* cosine = p.rope + static_cast<u64>(place.position) * p.head_dim + at + pair;
+    copy_async<4>(end.residual + row * OUTPUTS + pair, cosine, there);
+    copy_async<4>(end.residual + row * OUTPUTS + PAIRS + pair, cosine + half, there);
+    if (pair > 0) return;
+    u64 to = static_cast<u64>(row) * p.outputs + head * p.head_dim;
+    if (head >= p.heads) {
+        const u64 block = place.slot / p.block_size, kv_head = (head - p.heads) % p.kv_heads;
+        to = ((block * p.kv_heads + kv_head) * p.block_size + place.slot % p.block_size) * p.head_dim;
+    }
+    end.to[row] = there ? to + at : NOWHERE;
+}
+
+template <class T, u32 N, After AFTER, class P>
+DEVICE void product(const P& p, unsigned char* shared) {
     constexpr u32 ROWS = N * 8;
     const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
     // A lane reads only the words that it copied itself, so no barrier is needed.
@@ -175,8 +231,11 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
         for (u32 n = 0; n < N; n++) end.shares[n * THREADS + thread] = sums[n];
     };
     start_end_weights<AFTER>(p, end);
+    Place row_place = {};
+    if constexpr (AFTER == After::ROPE) row_place = read_place(p);
 #pragma unroll
     for (u32 stage = 0; stage < TURNS; stage++) start_weights(warp + stage * WARPS, stage);
+    if constexpr (AFTER == After::ROPE) start_end_rope(p, row_place, end);
     take_turn();
     // Sets of inputs. Each is read again as soon as its products are issued, AHEAD turns before its next use. They take
     // turns by name, and reads have no condition, so no copy of registers waits for a read that was just issued.
@@ -214,7 +273,7 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
         for (u32 i = 0; i < AHEAD; i++) multiply(turn + i * WARPS, stage + i, x[i]);
         stage = (stage + AHEAD) % TURNS;
     }
-    // Copies of the residual are in the group of the first turn, or in this one if the warp had no turn.
+    // Copies of the residual or the rope are in the group of the first turn, or in this one if the warp had no turn.
     commit_copies();
     wait_copies<0>();
     // The warps' sums reuse the weights' shared memory, but not what is behind it.
@@ -246,17 +305,37 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
         for (u32 w = 0; w < WARPS; w++) sum += pair(w, row)[row % 2 * OUTPUTS + i];
         return sum;
     };
+    const u32 first = thread % PAIRS, second = PAIRS + first;
     if constexpr (AFTER == After::GATE) {
-        constexpr u32 GATES = OUTPUTS / 2;
-        const u32 width = p.outputs / 2, gate_at = output_of<AFTER>(p, thread % GATES);
-        for (u32 row = thread / GATES; row < ROWS && row < p.rows && gate_at != NONE; row += THREADS / GATES) {
-            const u32 first = thread % GATES, second = GATES + first;
+        const u32 width = p.outputs / 2, gate_at = output_of<AFTER>(p, first);
+        for (u32 row = thread / PAIRS; row < ROWS && row < p.rows && gate_at != NONE; row += THREADS / PAIRS) {
             const float factor = scale(row);
             const float gated = sum(row, first) * factor + end.weights[first];
             const float other = sum(row, second) * factor + end.weights[second];
             const u64 at = static_cast<u64>(row) * width + gate_at;
             static_cast<T*>(p.y)[at] = Number<T>::round(gate(p.gelu != 0, gated, other));
         }
+        return;
+    }
+    if constexpr (AFTER == After::ROPE) {
+        static_assert(THREADS == MOST * PAIRS, "a thread has one pair");
+        const u32 row = thread / PAIRS;
+        if (row >= ROWS || row >= p.rows) return;
+        const u64 to = end.to[row];
+        if (to == NOWHERE) return;
+        const u32 output = blockIdx.x * OUTPUTS, keys = p.heads * p.head_dim, values = keys + p.kv_heads * p.head_dim;
+        const float factor = scale(row);
+        float low = sum(row, first) * factor + end.weights[first];
+        float high = sum(row, second) * factor + end.weights[second];
+        if (output < values) {
+            const float* turn = end.residual + row * OUTPUTS;
+            const float x = low, y = high, c = turn[first], s = turn[second];
+            low = x * c - y * s;
+            high = y * c + x * s;
+        }
+        T* at = static_cast<T*>(output < keys ? p.y : output < values ? p.keys : p.values) + to;
+        at[first] = Number<T>::round(low);
+        at[p.head_dim / 2 + first] = Number<T>::round(high);
         return;
     }
     const u32 output = output_of<AFTER>(p, thread % OUTPUTS);
@@ -293,17 +372,19 @@ DEVICE void product(const FewParams& p, unsigned char* shared) {
 }  // namespace few
 
 // As many blocks as its shared memory allows fit a multiprocessor of sm_90.
-#define FEW(NAME, T, N, AFTER)                                                               \
-    EARLY_KERNEL(NAME##_##T##_##N, FewParams, few::THREADS, 3) {                             \
+#define FEW(NAME, PARAMS, T, N, AFTER)                                                       \
+    EARLY_KERNEL(NAME##_##T##_##N, PARAMS, few::THREADS, 3) {                                \
         SHARED_MEMORY(shared);                                                               \
         few::product<T, N, few::After::AFTER>(p, shared);                                    \
     }
-#define FEW_ROWS(NAME, T, AFTER)                                                             \
-    FEW(NAME, T, 1, AFTER)                                                                   \
-    FEW(NAME, T, 2, AFTER)                                                                   \
-    FEW(NAME, T, 4, AFTER)
-FEW_ROWS(product_few, bf16, STORE)
-FEW_ROWS(product_few, f16, STORE)
-FEW_ROWS(product_gated, bf16, GATE)
-FEW_ROWS(product_gated, f16, GATE)
-FEW_ROWS(product_add, bf16, ADD)
+#define FEW_ROWS(NAME, PARAMS, T, AFTER)                                                     \
+    FEW(NAME, PARAMS, T, 1, AFTER)                                                           \
+    FEW(NAME, PARAMS, T, 2, AFTER)                                                           \
+    FEW(NAME, PARAMS, T, 4, AFTER)
+FEW_ROWS(product_few, FewParams, bf16, STORE)
+FEW_ROWS(product_few, FewParams, f16, STORE)
+FEW_ROWS(product_gated, FewParams, bf16, GATE)
+FEW_ROWS(product_gated, FewParams, f16, GATE)
+FEW_ROWS(product_rope, RopeParams, bf16, ROPE)
+FEW_ROWS(product_rope, RopeParams, f16, ROPE)
+FEW_ROWS(product_add, FewParams, bf16, ADD)

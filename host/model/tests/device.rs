@@ -69,9 +69,9 @@ fn golden_logits_of_gemma3() {
 /// What products of few rows include isn't launched by itself, and makes no difference but in the last places.
 #[test]
 fn products_of_few_rows_include_what_surrounds_them() {
-    // Per layer two norms and a gate. The first layer's norm stays; the last norm is of chosen rows, with or without a sum.
-    // Gemma 3 has norms behind its projections, which need whole rows.
-    for (name, layers, saved) in [("llama-bf16", 4, 3 * 4 - 1), ("gemma3-bf16", 8, 8)] {
+    // Per layer two norms, a gate and a KV write. The first layer's norm stays; the last norm is of chosen rows, with or
+    // without a sum. Gemma 3 has norms of heads and behind its projections, which need whole rows.
+    for (name, layers, saved) in [("llama-bf16", 4, 4 * 4 - 1), ("gemma3-bf16", 8, 8)] {
         let model = load(name);
         let run = |fused: bool| {
             let mut emulator = Emulator::new(7)?;
@@ -103,7 +103,9 @@ fn products_of_few_rows_include_what_surrounds_them() {
         let has = |kernel: &str| [&fused.1, &apart.1].map(|launches| launches.contains_key(kernel));
         assert_eq!(has("product_gated_bf16_2"), [true, false], "{name}");
         assert_eq!(has("product_add_bf16_2"), [name == "llama-bf16", false], "{name}");
+        assert_eq!(has("product_rope_bf16_2"), [name == "llama-bf16", false], "{name}");
         assert_eq!(has("gated_bf16"), [false, true], "{name}");
+        assert_eq!(has("kv_write_bf16"), [name != "llama-bf16", true], "{name}");
         for (fused, apart) in fused.2.iter().zip(&apart.2) {
             assert_eq!(fused.sampled, apart.sampled, "{name}");
             let tokens = |output: &StepOutput| -> Vec<f32> {

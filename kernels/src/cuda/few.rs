@@ -2,7 +2,7 @@
 
 use super::device::{Device, Launch, Type};
 use super::error::CudaError;
-use super::params::{FewParams, Params};
+use super::params::{FewParams, KvWriteParams, Params, RopeParams};
 use super::product::ProductKind;
 use crate::Activation;
 
@@ -12,8 +12,9 @@ const THREADS: u32 = 256;
 /// Outputs of a block.
 const OUTPUTS: u32 = 16;
 /// Eight warps, each with four turns of 64 inputs for 16 outputs, and behind them `End` of `product_few.cu`: two weights of
-/// each output, residuals of all rows, and each thread's sums of squares. `MOST_BLOCKS` fit a multiprocessor.
-const SHARED_BYTES: u32 = 8 * 4 * 64 * OUTPUTS * 2 + 4 * (2 * OUTPUTS + FEW * OUTPUTS + FEW / 8 * THREADS);
+/// each output, residuals of all rows, each thread's sums of squares, and an address per row. `MOST_BLOCKS` fit a multiprocessor.
+const SHARED_BYTES: u32 =
+    8 * 4 * 64 * OUTPUTS * 2 + 4 * (2 * OUTPUTS + FEW * OUTPUTS + FEW / 8 * THREADS) + 8 * FEW;
 /// Blocks that fit a multiprocessor of compute capability 9.x at once, by their registers and shared memory.
 const MOST_BLOCKS: u32 = 3;
 /// Shared memory of such a multiprocessor.
@@ -31,7 +32,7 @@ macro_rules! names {
         ];
     )*};
 }
-names!(STORE = "product_few", GATE = "product_gated", ADD = "product_add");
+names!(STORE = "product_few", GATE = "product_gated", ROPE = "product_rope", ADD = "product_add");
 
 /// Up to how many rows the fastest products are ours.
 pub(super) fn few_rows(device: &dyn Device) -> u32 {
@@ -39,8 +40,8 @@ pub(super) fn few_rows(device: &dyn Device) -> u32 {
     if properties.vendor_products.is_some() { properties.switches.few_rows } else { FEW }
 }
 
-/// Whether `rows` rows of this width can be multiplied by [`product_scaled`] and [`product_gated`], instead of by
-/// [`super::product`] and the kernels around it.
+/// Whether `rows` rows of this width can be multiplied by [`product_scaled`], [`product_gated`] and [`product_rope`],
+/// instead of by [`super::product`] and the kernels around it.
 pub fn fuses(device: &dyn Device, ty: Type, kind: ProductKind, [rows, inputs]: [u32; 2]) -> bool {
     let fused = device.properties().switches.fused;
     fused && kind == ProductKind::Fastest && rows <= few_rows(device) && has_fragments(ty, inputs)
@@ -50,6 +51,11 @@ pub fn fuses(device: &dyn Device, ty: Type, kind: ProductKind, [rows, inputs]: [
 /// its norm may be too large for f16.
 pub fn fuses_norms(ty: Type) -> bool {
     ty == Type::Bf16
+}
+
+/// Whether rope and KV writes can be part of a product ([`product_rope`]), if there are no norms of heads.
+pub fn fuses_rope(head_dim: u32) -> bool {
+    head_dim.is_multiple_of(OUTPUTS)
 }
 
 /// Shares per row that [`product_add`] writes.
@@ -72,7 +78,7 @@ pub(super) fn has_fragments(ty: Type, inputs: u32) -> bool {
 /// `bias` or `norm`, which may be read before they end.
 pub unsafe fn product_scaled(device: &dyn Device, ty: Type, params: &FewParams) -> Result<(), CudaError> {
     // SAFETY: the caller's promise.
-    unsafe { launch(device, ty, &STORE, params, params.outputs.div_ceil(OUTPUTS)) }
+    unsafe { launch(device, ty, &STORE, params, params, params.outputs.div_ceil(OUTPUTS)) }
 }
 
 /// `y = activation(x * gate^T) * (x * up^T)`, where `w` is the gate's rows and then as many of the other matrix.
@@ -91,7 +97,7 @@ pub unsafe fn product_gated(
     assert!(params.outputs.is_multiple_of(2), "two halves of {} outputs", params.outputs);
     let params = FewParams { gelu: u32::from(activation == Activation::GeluTanh), ..*params };
     // SAFETY: the caller's promise.
-    unsafe { launch(device, ty, &GATE, &params, (params.outputs / 2).div_ceil(OUTPUTS / 2)) }
+    unsafe { launch(device, ty, &GATE, &params, &params, (params.outputs / 2).div_ceil(OUTPUTS / 2)) }
 }
 
 /// `residual += x * w^T`; then, if there is a `norm`, `y = residual * norm` and `shares_out`, with which the next product
@@ -105,7 +111,33 @@ pub unsafe fn product_gated(
 pub unsafe fn product_add(device: &dyn Device, ty: Type, params: &FewParams) -> Result<(), CudaError> {
     assert!(fuses_norms(ty) && params.squares == 0, "a product of {ty:?}, squares at {:#x}", params.squares);
     // SAFETY: the caller's promise.
-    unsafe { launch(device, ty, &ADD, params, shares(params.outputs)) }
+    unsafe { launch(device, ty, &ADD, params, params, shares(params.outputs)) }
+}
+
+/// The product of queries, keys and values, and what [`super::kv_write`] does with them, except for keys and values in
+/// `write.qkv`, which are not written. For heads that [`fuses_rope`] allows, without norms.
+///
+/// # Errors
+/// If the device refuses.
+///
+/// # Safety
+/// As for [`product_scaled`] and [`super::kv_write`]. No kernel in flight writes `write`'s `rope`, `positions` or `slots`.
+pub unsafe fn product_rope(
+    device: &dyn Device,
+    ty: Type,
+    few: &FewParams,
+    write: &KvWriteParams,
+) -> Result<(), CudaError> {
+    let KvWriteParams { keys, values, rope, positions, slots, .. } = *write;
+    let KvWriteParams { heads, kv_heads, head_dim, block_size, tokens, .. } = *write;
+    let widths = [few.rows, few.outputs];
+    assert_eq!(widths, [tokens, (heads + 2 * kv_heads) * head_dim], "rows and outputs");
+    assert!(fuses_rope(head_dim) && write.q_norm == 0 && write.k_norm == 0, "{write:?}");
+    let few = FewParams { y: write.qkv, bias: write.bias, ..*few };
+    let params =
+        RopeParams { few, keys, values, rope, positions, slots, heads, kv_heads, head_dim, block_size };
+    // SAFETY: the caller's promise.
+    unsafe { launch(device, ty, &ROPE, &few, &params, few.outputs / OUTPUTS) }
 }
 
 /// Shared memory of each of so many blocks. A kernel that starts early takes places as blocks of the one ahead of it end, so
@@ -118,16 +150,19 @@ fn shared_bytes(blocks: u32, multiprocessors: u32) -> u32 {
     }
 }
 
+/// Launches a kernel that takes `params`, of which `few` are a part.
+///
 /// # Safety
 /// As for [`product_scaled`].
 unsafe fn launch(
     device: &dyn Device,
     ty: Type,
     names: &Names,
-    params: &FewParams,
+    few: &FewParams,
+    params: &impl Params,
     blocks: u32,
 ) -> Result<(), CudaError> {
-    let FewParams { rows, inputs, .. } = *params;
+    let FewParams { rows, inputs, .. } = *few;
     assert!(has_fragments(ty, inputs) && inputs > 0 && rows <= FEW, "{rows} rows of {inputs}, {ty:?}");
     if rows == 0 {
         return Ok(());

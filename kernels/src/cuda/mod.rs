@@ -27,7 +27,9 @@ pub use buffer::{Buffer, HostBuffer};
 pub use device::{Device, Graph, Launch, Mark, Memory, Properties, Type, VendorLibrary};
 pub use driver::{Driver, kernels_embedded};
 pub use error::{CudaError, CudaErrorKind};
-pub use few::{FEW, fuses, fuses_norms, product_add, product_gated, product_scaled, shares};
+pub use few::{
+    FEW, fuses, fuses_norms, fuses_rope, product_add, product_gated, product_rope, product_scaled, shares,
+};
 pub use ops::{add_norm, copy_blocks, embed, fill_random, follow_draws, gated, kv_write, sample};
 pub use params::{
     AttentionParams, CopyParams, FewParams, KvWriteParams, NONE, NormParams, ProductParams, SampleParams,

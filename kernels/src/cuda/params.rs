@@ -158,6 +158,22 @@ pub struct FewParams {
     pub gelu: u32,
 }
 
+/// `RopeParams` of `product_few.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RopeParams {
+    pub few: FewParams,
+    pub keys: u64,
+    pub values: u64,
+    pub rope: u64,
+    pub positions: u64,
+    pub slots: u64,
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub head_dim: u32,
+    pub block_size: u32,
+}
+
 /// `SampleRow` of `sample.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -223,6 +239,7 @@ params!(
     FillParams = 3 * 8 + 2 * 4,
     ProductParams = 3 * 8 + 4 * 4,
     FewParams = 8 * 8 + 6 * 4,
+    RopeParams = 8 * 8 + 6 * 4 + 5 * 8 + 4 * 4,
     SampleParams = 5 * 8 + 2 * 4,
     SampleRow = 15 * 4,
 );

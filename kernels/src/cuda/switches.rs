@@ -24,7 +24,8 @@ const DRIVER: &str = "driver";
 pub struct Switches {
     /// Whether kernels may start early if the device can (`INFER_CUDA_EARLY`; `off`, `no`, `false` and `0` turn it off).
     pub early: bool,
-    /// Whether norms, residual sums and gates may be part of products of few rows (`INFER_CUDA_FUSED`; turned off likewise).
+    /// Whether norms, residual sums, gates, rope and KV writes may be part of products of few rows (`INFER_CUDA_FUSED`; turned
+    /// off likewise).
     pub fused: bool,
     /// Whether few blocks of a product that starts early are spread evenly (`INFER_CUDA_SPREAD`; turned off likewise).
     pub spread: bool,

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use infer_kernels::cuda::{
     AttentionParams, AttentionShape, CopyParams, CudaError, Device, KvWriteParams, NormParams, ProductKind,
-    ProductParams, Type, add_norm, copy_blocks, decode, embed, fill_random, follow_draws, kv_write, prefill,
-    product,
+    ProductParams, Type, add_norm, copy_blocks, decode, embed, fill_random, follow_draws, prefill, product,
 };
 
 use super::buffers::Buffers;
@@ -97,13 +96,8 @@ impl DeviceDecoder {
                 let before = (!first).then(|| &layers[index - 1]);
                 self.norm(&self.after(before, layer.input_norm.at()), rows)?;
             }
-            let qkv = [buffers.normed.at(), buffers.qkv.at()];
-            if fusion.norms && !first {
-                self.scaled(&layer.qkv.matrix, qkv, rows)?;
-            } else {
-                self.product(&layer.qkv.matrix, qkv, rows, false)?;
-            }
-            self.attention(index, layer, plan)?;
+            self.project(layer, &self.writes(index, layer, rows), fusion, fusion.norms && !first)?;
+            self.attention(index, plan)?;
             if fusion.norms {
                 self.add(&layer.output, &buffers.attended, Some(&layer.mlp_norm), rows)?;
             } else {
@@ -151,12 +145,11 @@ impl DeviceDecoder {
         self.buffers.step.at() + 4 * at as u64
     }
 
-    fn attention(&self, index: usize, layer: &DeviceLayer, plan: &Plan) -> Result<(), CudaError> {
+    /// What becomes of a layer's projection to queries, keys and values.
+    fn writes(&self, index: usize, layer: &DeviceLayer, tokens: u32) -> KvWriteParams {
         let (config, buffers) = (&self.config, &self.buffers);
-        let device = self.device.as_ref();
         let (keys, values) = buffers.pool.layer(index);
-        let positions = self.word(buffers.layout.positions);
-        let write = KvWriteParams {
+        KvWriteParams {
             qkv: buffers.qkv.at(),
             keys,
             values,
@@ -164,17 +157,22 @@ impl DeviceDecoder {
             q_norm: address(&layer.q_norm),
             k_norm: address(&layer.k_norm),
             rope: buffers.ropes[config.layers[index].rope].at(),
-            positions,
+            positions: self.word(buffers.layout.positions),
             slots: self.word(buffers.layout.slots),
             heads: config.heads as u32,
             kv_heads: config.kv_heads as u32,
             head_dim: config.head_dim as u32,
             block_size: self.options.block_size,
             epsilon: config.norm_epsilon,
-            tokens: plan.tokens,
-        };
-        // SAFETY: slots and positions come from the engine and were checked; buffers have room for `max_tokens`.
-        unsafe { kv_write(device, self.ty, &write) }?;
+            tokens,
+        }
+    }
+
+    fn attention(&self, index: usize, plan: &Plan) -> Result<(), CudaError> {
+        let (config, buffers) = (&self.config, &self.buffers);
+        let device = self.device.as_ref();
+        let (keys, values) = buffers.pool.layer(index);
+        let positions = self.word(buffers.layout.positions);
         let rules = config.attention(index);
         let params = AttentionParams {
             q: buffers.qkv.at(),

@@ -1,9 +1,10 @@
-//! What surrounds the products of a step with few rows, computed by these products: sums into the residual stream, norms
-//! and gates (`product_few.cu`). The order of operations is the decoder's, which also has a way without each of these.
+//! What surrounds the products of a step with few rows, computed by these products: sums into the residual stream, norms,
+//! gates, and rope with the writes of keys and values (`product_few.cu`). The order of operations is the decoder's, which also has a way without each of these.
 #![allow(unsafe_code, reason = "kernel launches; see the SAFETY lines")]
 
 use infer_kernels::cuda::{
-    Buffer, CudaError, FewParams, fuses, fuses_norms, gated, product_add, product_gated, product_scaled,
+    Buffer, CudaError, FewParams, KvWriteParams, fuses, fuses_norms, fuses_rope, gated, kv_write,
+    product_add, product_gated, product_rope, product_scaled,
 };
 
 use super::decoder::DeviceDecoder;
@@ -17,22 +18,44 @@ pub(super) struct Fusion {
     pub gates: bool,
     /// Sums into the residual stream, and norms.
     pub norms: bool,
+    /// Bias, rope, and the writes of keys and values.
+    pub rope: bool,
 }
 
 impl DeviceDecoder {
     /// What products of this many rows include.
     pub(super) fn fusion(&self, rows: u32) -> Fusion {
-        let ModelConfig { hidden, intermediate, output_norms, .. } = self.config;
+        let ModelConfig { hidden, intermediate, output_norms, qk_norm, head_dim, .. } = self.config;
         let fuses = |inputs: usize| fuses(self.device.as_ref(), self.ty, self.kind(), [rows, inputs as u32]);
         let gates = fuses(hidden);
         let back = fuses(self.config.q_width()) && fuses(intermediate);
-        Fusion { gates, norms: gates && back && !output_norms && fuses_norms(self.ty) }
+        let norms = gates && back && !output_norms && fuses_norms(self.ty);
+        Fusion { gates, norms, rope: gates && !qk_norm && fuses_rope(head_dim as u32) }
     }
 
-    /// A product whose inputs lack the scale of their norm.
-    pub(super) fn scaled(&self, matrix: &DeviceMatrix, places: [u64; 2], rows: u32) -> Result<(), CudaError> {
-        // SAFETY: as for `product`.
-        unsafe { product_scaled(self.device.as_ref(), self.ty, &self.few(matrix, places, rows, true)) }
+    /// Queries, keys and values of normed inputs. `scaled`: these lack the scale of their norm.
+    pub(super) fn project(
+        &self,
+        layer: &DeviceLayer,
+        write: &KvWriteParams,
+        fusion: Fusion,
+        scaled: bool,
+    ) -> Result<(), CudaError> {
+        let (device, rows) = (self.device.as_ref(), write.tokens);
+        let places = [self.buffers.normed.at(), write.qkv];
+        let few = self.few(&layer.qkv.matrix, places, rows, scaled);
+        if fusion.rope {
+            // SAFETY: as for `product`; slots and positions come from the engine and were checked; no kernel writes them.
+            return unsafe { product_rope(device, self.ty, &few, write) };
+        }
+        if scaled {
+            // SAFETY: as for `product`.
+            unsafe { product_scaled(device, self.ty, &few) }?;
+        } else {
+            self.product(&layer.qkv.matrix, places, rows, false)?;
+        }
+        // SAFETY: slots and positions come from the engine and were checked; buffers have room for `max_tokens`.
+        unsafe { kv_write(device, self.ty, write) }
     }
 
     /// A product into the residual stream, whose norm the next product completes.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use super::small::Slots;
 use super::{ModelShape, Table, Weights, random, time_us};
 use crate::Activation;
 use crate::cuda::{
     Buffer, CudaError, Device, FewParams, NormParams, ProductKind, ProductParams, Type, add_norm, gated,
-    product, product_add, product_gated, product_scaled, shares,
+    kv_write, product, product_add, product_gated, product_rope, product_scaled, shares,
 };
 
 pub(super) static FUSED: Table = Table {
@@ -35,17 +36,19 @@ pub(super) struct Pair {
     pub fused_us: f64,
 }
 
-/// Products of a layer for this many rows, in their order.
+/// Products of a layer for this many rows, in their order. The first comes twice: models with norms of heads (Qwen3, Gemma 3)
+/// have the former, the others the latter.
 pub(super) fn pairs(
     device: &Arc<dyn Device>,
     shape: &ModelShape,
     rows: u32,
     cycle_bytes: usize,
-) -> Result<[Pair; 4], CudaError> {
+) -> Result<[Pair; 5], CudaError> {
     let layer = Layer { device, shape, rows, cycle_bytes };
     let [qkv, output, gate_up, down] = shape.products();
     Ok([
         layer.scaled(qkv)?,
+        layer.rope(qkv)?,
         layer.sum("residual sum, next norm (attention)", output)?,
         layer.gates(gate_up)?,
         layer.sum("residual sum, next norm (feed-forward)", down)?,
@@ -68,6 +71,20 @@ impl Layer<'_> {
             unsafe { product_scaled(self.device.as_ref(), TY, &few) }
         };
         work.pair("scale of its norm", &|_| Ok(()), &fused)
+    }
+
+    fn rope(&self, sides: (u32, u32)) -> Result<Pair, CudaError> {
+        let work = self.work(sides)?;
+        let slots = Slots::new(self.device, self.shape, self.rows)?;
+        let write = slots.write(self.shape, work.y.at(), self.rows);
+        // SAFETY: shapes as allocated.
+        let apart = |_: u64| unsafe { kv_write(self.device.as_ref(), TY, &write) };
+        let fused = |few: &FewParams| {
+            let few = FewParams { squares: work.squares.at(), epsilon: EPSILON, ..*few };
+            // SAFETY: shapes as allocated.
+            unsafe { product_rope(self.device.as_ref(), TY, &few, &write) }
+        };
+        work.pair("rope, KV writes, scale of its norm", &apart, &fused)
     }
 
     fn sum(&self, with: &'static str, sides: (u32, u32)) -> Result<Pair, CudaError> {

@@ -64,6 +64,51 @@ fn norms(
     Ok(Some((us, bytes as f64)))
 }
 
+/// Where tokens' keys and values go.
+pub(super) struct Slots {
+    keys: Buffer,
+    values: Buffer,
+    rope: Buffer,
+    /// Token i is at position i, and in slot i.
+    order: Buffer,
+}
+
+impl Slots {
+    pub(super) fn new(device: &Arc<dyn Device>, shape: &ModelShape, rows: u32) -> Result<Self, CudaError> {
+        let (tokens, head_dim) = (rows as usize, shape.head_dim as usize);
+        let pool = rows.next_multiple_of(BLOCK_SIZE) as usize * shape.kv_width() as usize * TY.bytes();
+        // Quarter turns: queries are updated in place, so anything but a rotation would shrink or grow them with each run.
+        let half = head_dim / 2;
+        let turns: Vec<f32> =
+            (0..tokens * head_dim).map(|i| if i % head_dim < half { 0.0 } else { 1.0 }).collect();
+        Ok(Self {
+            keys: Buffer::new(device, pool)?,
+            values: Buffer::new(device, pool)?,
+            rope: Buffer::from_numbers(device, Type::F32, &turns)?,
+            order: Buffer::from_indexes(device, &(0..rows).collect::<Vec<u32>>())?,
+        })
+    }
+
+    /// From a projection of `tokens` rows, at most as many as these are for.
+    pub(super) fn write(&self, shape: &ModelShape, qkv: u64, tokens: u32) -> KvWriteParams {
+        KvWriteParams {
+            qkv,
+            keys: self.keys.at(),
+            values: self.values.at(),
+            rope: self.rope.at(),
+            positions: self.order.at(),
+            slots: self.order.at(),
+            heads: shape.heads,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            block_size: BLOCK_SIZE,
+            epsilon: 1e-5,
+            tokens,
+            ..KvWriteParams::default()
+        }
+    }
+}
+
 fn writes(
     device: &Arc<dyn Device>,
     shape: &ModelShape,
@@ -71,31 +116,8 @@ fn writes(
 ) -> Result<Option<(f64, f64)>, CudaError> {
     let (tokens, head_dim) = (rows as usize, shape.head_dim as usize);
     let numbers = tokens * shape.qkv_width() as usize;
-    let pool = rows.next_multiple_of(BLOCK_SIZE) as usize * shape.kv_width() as usize * TY.bytes();
-    let (keys, values) = (Buffer::new(device, pool)?, Buffer::new(device, pool)?);
-    let qkv = random(device, TY, numbers)?;
-    // Quarter turns: queries are updated in place, so anything but a rotation would shrink or grow them with each run.
-    let half = head_dim / 2;
-    let turns: Vec<f32> =
-        (0..tokens * head_dim).map(|i| if i % head_dim < half { 0.0 } else { 1.0 }).collect();
-    let rope = Buffer::from_numbers(device, Type::F32, &turns)?;
-    // Token i is at position i, and in slot i.
-    let order = Buffer::from_indexes(device, &(0..rows).collect::<Vec<u32>>())?;
-    let params = KvWriteParams {
-        qkv: qkv.at(),
-        keys: keys.at(),
-        values: values.at(),
-        rope: rope.at(),
-        positions: order.at(),
-        slots: order.at(),
-        heads: shape.heads,
-        kv_heads: shape.kv_heads,
-        head_dim: shape.head_dim,
-        block_size: BLOCK_SIZE,
-        epsilon: 1e-5,
-        tokens: rows,
-        ..KvWriteParams::default()
-    };
+    let (slots, qkv) = (Slots::new(device, shape, rows)?, random(device, TY, numbers)?);
+    let params = slots.write(shape, qkv.at(), rows);
     // SAFETY: shapes as allocated.
     let us = time_us(device.as_ref(), &mut || unsafe { kv_write(device.as_ref(), TY, &params) })?;
     let bytes = numbers * 2 * TY.bytes() + tokens * head_dim * Type::F32.bytes();

@@ -11,12 +11,12 @@ use crate::reference;
 const EPSILON: f32 = 1e-5;
 
 /// Numbers of rows for each of the kernels' forms.
-fn rows(random: &mut Random) -> [usize; 4] {
+pub(super) fn rows(random: &mut Random) -> [usize; 4] {
     [1, random.size(2, 8), random.size(9, 16), random.size(17, 32)]
 }
 
 /// Weights that preserve the size of the rows they multiply.
-fn weights(random: &mut Random, ty: Type, outputs: usize, inputs: usize) -> Vec<f32> {
+pub(super) fn weights(random: &mut Random, ty: Type, outputs: usize, inputs: usize) -> Vec<f32> {
     let scale = (3.0 / inputs as f32).sqrt();
     random.numbers(outputs * inputs).into_iter().map(|w| rounded(ty, w * scale)).collect()
 }
@@ -274,7 +274,7 @@ fn gates(
 }
 
 /// Like [`close`]; numbers of a row may cancel, so its error is relative to at least a typical size.
-fn near(got: &[f32], want: &[f32], width: usize, ty: Type, what: &str) -> Result<(), String> {
+pub(super) fn near(got: &[f32], want: &[f32], width: usize, ty: Type, what: &str) -> Result<(), String> {
     for (row, (got, want)) in got.chunks(width).zip(want.chunks(width)).enumerate() {
         let error: f64 = got.iter().zip(want).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
         let size: f64 = want.iter().map(|b| f64::from(*b).powi(2)).sum::<f64>().sqrt();

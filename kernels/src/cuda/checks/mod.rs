@@ -4,6 +4,7 @@
 mod attention;
 mod few;
 mod product;
+mod rope;
 mod sample;
 mod small;
 mod support;
@@ -47,6 +48,7 @@ pub fn all() -> &'static [Check] {
         Check { name: "products row by row", run: product::rows_alone },
         Check { name: "products with gates", run: few::gated },
         Check { name: "products with residual sums and norms", run: few::add_norm },
+        Check { name: "products with rope and KV writes", run: rope::writes },
         Check { name: "decode attention", run: attention::decode },
         Check { name: "decode attention in fixed parts", run: attention::fixed_parts },
         Check { name: "prefill attention", run: attention::prefill },
