@@ -3,22 +3,35 @@
 // number from (seed, index of the token), by the same rule as for the CPU's sampler.
 //
 // Instead of sorting, it searches: candidates are ordered by a 64-bit key (logit, then lower token first, so no two are
-// equal). A histogram of counts and weights gives the range of logits that contains the wanted position, further
-// histograms the digits of the key, and the last few candidates are ranked directly. Weights are integers (exp(x) *
-// 2^44), so sums are exact in any order and the result is the same on every run.
+// equal). Counts of candidates in 1,024 ranges of logits, with the largest and smallest weight that a range allows, give
+// the few ranges that may contain the wanted position. Their candidates are listed in shared memory while the weights
+// above them are summed; keys divide them further, and the last few are ranked. Weights are integers (exp(x) * 2^44), so
+// sums are exact in any order and the result is the same on every run.
 //
-// Versions. 1: a block of 1,024 threads per row; eight digits of the key, each of which read the row again from L2. The
-// first was the float's exponent, so nearly all of a row fell into three to eight 64-bit words, to which the device
-// adds by compare-and-swap. 2: the first digit is one of 256 equal ranges of the logits that count; top-p first leaves
-// out tokens too light for it; sums are pairs of 32-bit additions; up to 256 candidates are ranked directly; a thread
-// reads 8 logits at once. Temperature alone took three passes, of which one had each lane of a warp in another line.
-// 3 (this one): two, coalesced; the largest logit is found within warps first. Same tokens.
-// Estimated, not measured, for a vocabulary of 128,256: some 10 us a pass; greedy takes one, top-p eight or nine
-// (version 1 took 17, and 1.5 ms of contention).
-// Measurements (H200, 128,256 tokens, one row): greedy 24 us, temperature 47, top-p 0.9 347; 256 rows 57, 119, 869.
-// Limit: L2 bandwidth of one multiprocessor per row; small batches of large vocabularies leave the device idle (a cluster
-// per row would not).
-#include "device.cuh"
+// Versions. 1: a block of 1,024 threads per row; eight digits of the key, each of which read the row again from L2, with
+// compare-and-swap on a few 64-bit words. 2: 256 ranges of the logits that count, then digits of the key, each a
+// histogram of counts and weights. 3: fewer and coalesced passes for temperature alone. 4 (this one): no histogram of
+// weights; counts of one pass serve all searches; if the candidates that can matter are up to 8,192, they are listed in
+// that pass, and the row is read no more; threads sum up bins instead of one of them; a thread reads 64 bytes at once,
+// not 32. Same tokens.
+//
+// Counted for a vocabulary of 128,256: each instruction for every logit takes a multiprocessor 0.5 us, of a
+// half-rate unit 1 us, of a quarter-rate unit (exponentials, conversions to 64 bits) 4 us; reading a row from L2 4 us, and
+// 8 round trips of 0.7 us as 64 KB are in flight.
+//
+// | passes over the row | version 3 | this one |
+// |---|---|---|
+// | greedy | 1 of some 30 instructions | 1 of 4 |
+// | temperature | 2, the second with 32-byte reads in flight per lane and 16 round trips | 2 |
+// | top-p, peaked logits | 9 to 11 | 2 |
+// | top-p, flat logits | 11, 6 of which with up to 4 conflicting atomics per logit | 4, one of which with one atomic |
+//
+// Estimated, not measured: greedy 8 to 10 us, temperature 20, top-p 0.9 30 (peaked) to 60 (flat, as in the benchmark).
+// Measurements of version 3 (H200, 128,256 tokens, one row, flat logits): greedy 24 us, temperature 47, top-p 0.9 347; 256
+// rows 57, 119, 869.
+// Limit: instructions and L2 bandwidth of one multiprocessor per row; small batches of large vocabularies leave the device
+// idle (a cluster per row would not).
+#include "sample.cuh"
 
 struct SampleRow {
     u32 row;               // Row of `logits`; NONE samples nothing.
@@ -50,198 +63,46 @@ struct SampleParams {
 
 namespace sample {
 
-constexpr u32 THREADS = 1024;
-constexpr u32 BINS = 256;
-// Tokens fit into this many bits of a key.
-constexpr u32 TOKEN_BITS = 24;
-constexpr u32 KEY_BITS = 32 + TOKEN_BITS;
-
-// Candidates that are ranked directly.
-constexpr u32 LIST = BINS;
-
-struct Shared {
-    u64 keys[LIST];
-    u64 weights[BINS];
-    u32 counts[BINS];
-    u64 best;
-    u64 prefix;        // Digits found so far.
-    u64 before;        // What lies before them: a count or a weight.
-    u64 total;
-    u32 range;         // Range of logits found; NONE: not yet.
-    u32 left;          // Candidates that agree with all of that.
-    u32 broken;        // A logit was NaN or +infinity.
-};
-
-// Larger keys are likelier; among equal logits the lower token has the larger key.
-DEVICE u64 key_of(float logit, u32 token) {
-    const u32 bits = float_to_bits(logit + 0.0f);
-    const u32 ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return static_cast<u64>(ordered) << TOKEN_BITS | ((1u << TOKEN_BITS) - 1 - token);
-}
-
-DEVICE u32 token_of(u64 key) { return (1u << TOKEN_BITS) - 1 - static_cast<u32>(key & ((1u << TOKEN_BITS) - 1)); }
-
-DEVICE float logit_of(u64 key) {
-    const u32 ordered = static_cast<u32>(key >> TOKEN_BITS);
-    return bits_to_float(ordered & 0x80000000u ? ordered & 0x7fffffffu : ~ordered);
-}
-
-// Adds to a shared weight. The device adds 32 bits atomically in shared memory, but 64 bits only by compare-and-swap;
-// with the carry the sum is exact in any order.
-DEVICE void add_weight(u64* at, u64 weight) {
-    u32* words = reinterpret_cast<u32*>(at);
-    const u32 low = static_cast<u32>(weight), before = atomic_add(&words[0], low);
-    atomic_add(&words[1], static_cast<u32>(weight >> 32) + (before + low < before ? 1u : 0u));
-}
-
-// Calls visit(logit, token) for every STEP-th token from `first` to `end`. It reads several at once.
-template <u32 STEP, class Visit>
-DEVICE void each_logit(const float* logits, u32 first, u32 end, Visit visit) {
-    constexpr u32 TOGETHER = 8;
-    for (; first < end; first += TOGETHER * STEP) {
-        float read[TOGETHER];
+// The token of the largest logit, the lowest of equal ones, to all threads; NONE if a logit is NaN or +infinity, or all
+// are -infinity. Sets `row.largest`.
+DEVICE u32 likeliest(Row& row, Shared& s) {
+    if (threadIdx.x == 0) s.broken = 0;
+    float best = negative_infinity();
+    u32 at = 0;
+    bool broken = false;
+    row.each_group([&](const Group& group, u32) {
 #pragma unroll
-        for (u32 i = 0; i < TOGETHER; i++) {
-            const u32 token = first + i * STEP;
-            read[i] = load_now(logits + (token < end ? token : end - 1));
-        }
+        for (u32 v = 0; v < VECTORS; v++) {
+            const float(&x)[4] = group.logits[v];
 #pragma unroll
-        for (u32 i = 0; i < TOGETHER; i++)
-            if (first + i * STEP < end) visit(read[i], first + i * STEP);
-    }
-}
-
-struct Row {
-    float* logits;
-    u32 vocab;
-    float largest;
-    float rate;        // log2(e) / temperature
-    u64 least;         // Tokens of less weight don't count.
-    float ranges;      // Of logits, for each of their units.
-
-    DEVICE void count_from(u64 weight) {
-        least = weight;
-        u32 bits = 0;
-        while (bits < 44 && least >> bits != 0) bits++;
-        ranges = rate * BINS / (45.0f - bits);
-    }
-
-    // Weight of a token relative to the likeliest, in units of 2^-44: sums of fewer than 2^20 tokens fit.
-    DEVICE u64 weight(float logit) const {
-        return static_cast<u64>(exp2_fast((logit - largest) * rate) * 17592186044416.0f);
-    }
-
-    // Index among BINS equal ranges of the logits whose weight counts, the last one for the likeliest. A float's own
-    // digits would put nearly all of a row into the same few bins.
-    DEVICE u32 range(float logit) const {
-        const float place = (largest - logit) * ranges;
-        return place < BINS - 1 ? BINS - 1 - static_cast<u32>(place) : 0;
-    }
-
-    // Calls visit(key, logit) for candidates not below `floor`. `visit` decides whether their weight counts.
-    template <class Visit>
-    DEVICE void each(u64 floor, Visit visit) const {
-        each_logit<THREADS>(logits, threadIdx.x, vocab, [&](float logit, u32 token) {
-            const u64 key = key_of(logit, token);
-            if (logit > negative_infinity() && key >= floor) visit(key, logit);
-        });
-    }
-};
-
-// Returns to all threads the key, among those not below `floor`, at position `target` counted from the largest: by
-// count, or by weight. `target` must be below the total.
-template <bool BY_WEIGHT>
-DEVICE u64 descend(const Row& row, u64 floor, u64 target, Shared& s) {
-    const u32 thread = threadIdx.x;
-    if (thread == 0) {
-        s.prefix = 0;
-        s.before = 0;
-        s.range = NONE;
-    }
-    // Calls visit(key, weight) for the candidates that match the digits found so far, down to `shift`.
-    const auto each = [&](int shift, auto visit) {
-        const u64 prefix = s.prefix;
-        const u32 range = s.range;
-        row.each(floor, [&](u64 key, float logit) {
-            if (range != NONE && (row.range(logit) != range || key >> shift != prefix)) return;
-            const u64 weight = row.weight(logit);
-            if (weight >= row.least) visit(key, logit, weight);
-        });
-    };
-    // The first digit is the range of the logit, the others are digits of the key. After all of them one candidate is
-    // left.
-    int shift = KEY_BITS;
-    for (bool ranged = false;; ranged = true) {
-        for (u32 i = thread; i < BINS; i += THREADS) {
-            s.counts[i] = 0;
-            s.weights[i] = 0;
+            for (u32 j = 0; j < 4; j++) broken |= !(x[j] < -negative_infinity());
+            // A thread gets its tokens in order, so the first of equal ones stays.
+            const float most = larger(larger(x[0], x[1]), larger(x[2], x[3]));
+            at = most > best ? group.token(v) : at;
+            best = larger(most, best);
         }
-        sync_block();
-        const int digit = ranged ? shift - 8 : shift;
-        each(shift, [&](u64 key, float logit, u64 weight) {
-            const u32 bin = ranged ? static_cast<u32>(key >> digit) % BINS : row.range(logit);
-            atomic_add(&s.counts[bin], 1u);
-            if (BY_WEIGHT) add_weight(&s.weights[bin], weight);
-        });
-        sync_block();
-        if (thread == 0) {
-            u64 before = s.before;
-            u32 chosen = BINS;
-            for (u32 bin = BINS; bin-- > 0;) {
-                if (s.counts[bin] == 0) continue;
-                const u64 here = BY_WEIGHT ? s.weights[bin] : s.counts[bin];
-                chosen = bin;
-                if (before + here > target) break;
-                before += here;
-            }
-            s.before = before;
-            s.left = s.counts[chosen];
-            if (ranged)
-                s.prefix = s.prefix << 8 | chosen;
-            else
-                s.range = chosen;
-        }
-        sync_block();
-        shift = digit;
-        if (s.left <= LIST) break;
-    }
-    // Few are left: each thread ranks one candidate.
-    sync_block();
-    if (thread == 0) s.left = 0;
-    sync_block();
-    each(shift, [&](u64 key, float, u64) { s.keys[atomic_add(&s.left, 1u)] = key; });
-    sync_block();
-    const u32 left = s.left;
-    const u64 own = thread < left ? s.keys[thread] : 0;
-    const u64 weight = BY_WEIGHT && thread < left ? row.weight(logit_of(own)) : 1;
-    if (thread < left) s.weights[thread] = weight;
-    sync_block();
-    if (thread < left) {
-        u64 before = s.before;
-        for (u32 i = 0; i < left; i++) before += s.keys[i] > own ? s.weights[i] : 0;
-        if (before <= target && target < before + weight) s.best = own;
-    }
-    sync_block();
-    const u64 found = s.best;
-    sync_block();
-    return found;
-}
-
-// Weight of everything not below `floor`.
-DEVICE u64 total_weight(const Row& row, u64 floor, Shared& s) {
-    if (threadIdx.x == 0) s.total = 0;
-    sync_block();
-    u64 mine = 0;
-    row.each(floor, [&](u64, float logit) {
-        const u64 weight = row.weight(logit);
-        if (weight >= row.least) mine += weight;
     });
-    mine = warp_sum(mine);
-    if (lane_of(threadIdx.x) == 0) add_weight(&s.total, mine);
+    const auto largest_key = [](u64 key) {
+        for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) {
+            const u64 other = shuffle_xor(key, lanes);
+            key = other > key ? other : key;
+        }
+        return key;
+    };
+    u64 key = largest_key(best > negative_infinity() ? key_of(best, at) : 0);
     sync_block();
-    const u64 total = s.total;
+    if (broken) atomic_or(&s.broken, 1u);
+    if (lane_of(threadIdx.x) == 0) s.sums[0][warp_of(threadIdx.x)] = key;
     sync_block();
-    return total;
+    key = largest_key(s.sums[0][lane_of(threadIdx.x)]);
+    if (s.broken != 0 || key == 0) return NONE;
+    // It is one of the four from `at` on.
+    row.largest = logit_of(key);
+    at = token_of(key);
+    u32 token = at;
+    for (u32 j = 4; j-- > 0;)
+        if (at + j < row.vocab && row.logits[at + j] == row.largest) token = at + j;
+    return token;
 }
 
 // A share of a weight, less than the weight.
@@ -253,51 +114,256 @@ DEVICE u64 share(u64 total, float part) {
 // Without limits, tokens are taken in order of their ids, as on the CPU: the one whose share of the total contains the
 // number.
 DEVICE u32 draw_by_token(const Row& row, float uniform, Shared& s) {
-    constexpr u32 BINS_OF_WARP = BINS * WARP / THREADS;
-    const u32 thread = threadIdx.x, lane = lane_of(thread), first_bin = warp_of(thread) * BINS_OF_WARP;
-    const auto weigh = [&](u32 token) {
-        if (token >= row.vocab || !(row.logits[token] > negative_infinity())) return static_cast<u64>(0);
-        return row.weight(row.logits[token]);
-    };
-    const auto clear = [&] {
-        for (u32 i = thread; i < BINS; i += THREADS) s.weights[i] = 0;
-        sync_block();
-    };
-    // The bin that contains the target: its first token, and the weight before it.
-    const auto find = [&](u32 first, u64 target, u32 width) {
-        sync_block();
-        if (thread == 0) {
-            u32 bin = 0;
-            while (bin < BINS - 1 && s.before + s.weights[bin] <= target) s.before += s.weights[bin++];
-            s.left = first + bin * width;
-        }
-        sync_block();
-    };
-    // A bin has consecutive tokens, which the lanes of a warp read side by side.
-    const u32 span = (row.vocab + BINS - 1) / BINS;
-    for (u32 bin = first_bin; bin < first_bin + BINS_OF_WARP; bin++) {
-        const u32 end = (bin + 1) * span < row.vocab ? (bin + 1) * span : row.vocab;
-        u64 mine = 0;
-        each_logit<WARP>(row.logits, bin * span + lane, end, [&](float logit, u32) {
-            if (logit > negative_infinity()) mine += row.weight(logit);
-        });
-        mine = warp_sum(mine);
-        if (lane == 0) s.weights[bin] = mine;
+    const u32 thread = threadIdx.x;
+    row.each_group([&](const Group& group, u32 index) {
+        u64 weight = 0;
+#pragma unroll
+        for (u32 v = 0; v < VECTORS; v++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) weight += row.weight(group.logits[v][j]);
+        weight = warp_sum(weight);
+        if (lane_of(thread) == 0) s.list[index] = weight;
+    });
+    sync_block();
+    const auto weight_of_group = [&](u32 index) { return index * GROUP < row.vocab ? s.list[index] : 0; };
+    // The group that contains the target, of two groups of a thread: fewer than 2^20 tokens have up to 2,048.
+    const u64 first = weight_of_group(2 * thread), second = weight_of_group(2 * thread + 1);
+    u64 before[1] = {first + second};
+    sum_before(before, s);
+    const u64 target = share(warp_sum(s.sums[0][lane_of(thread)]), uniform);
+    if (before[0] <= target && target - before[0] < first + second) {
+        const bool in_first = target - before[0] < first;
+        s.first = 2 * thread + (in_first ? 0 : 1);
+        s.through = before[0] + (in_first ? 0 : first);
     }
-    if (thread == 0) s.before = 0;
     sync_block();
+    const u32 token = s.first * GROUP + thread;
+    const u64 weight = thread < GROUP && token < row.vocab ? row.weight(row.logits[token]) : 0;
+    const u64 rest = target - s.through;
+    before[0] = weight;
+    sum_before(before, s);
+    if (before[0] <= rest && rest - before[0] < weight) s.last = token;
+    sync_block();
+    return s.last;
+}
+
+// Counts the candidates in bins and lists them. Sets `listed`: the list has all candidates of lower places; and
+// `s.through`: the weight of those that count. Returns how many of them are in bins, which have some more, but none before.
+DEVICE u32 survey(const Row& row, float& listed, Shared& s) {
+    s.counts[threadIdx.x] = 0;
+    if (threadIdx.x == 0) s.listed = 0;
+    sync_block();
+    const u64 least = s.limits.least;
+    const float depth = s.limits.depth;
     u64 total = 0;
-    for (u32 bin = lane; bin < BINS; bin += WARP) total += s.weights[bin];
-    const u64 target = share(warp_sum(total), uniform);
-    find(0, target, span);
-    const u32 first = s.left, width = (span + BINS - 1) / BINS;
-    clear();
-    for (u32 i = thread; i < span; i += THREADS) add_weight(&s.weights[i / width], weigh(first + i));
-    find(first, target, width);
-    if (thread == 0)
-        for (s.before += weigh(s.left); s.before <= target; s.before += weigh(s.left)) s.left++;
+    u32 candidates = 0;
+    bool listing = true;
+    row.each([&](float logit, u32 token) {
+        if (!(row.largest - logit <= depth)) return;
+        const u64 weight = row.weight(logit);
+        const bool counts = weight >= least;
+        total += counts ? weight : 0;
+        const float place = row.place(logit);
+        if (!(place < BINS)) return;
+        candidates += counts ? 1 : 0;
+        atomic_add(&s.counts[static_cast<u32>(place)], 1u);
+        // After its first candidate without room a thread no longer asks.
+        if (!listing) return;
+        const u32 at = atomic_add(&s.listed, 1u);
+        listing = at < LIST;
+        if (listing) s.list[at] = key_of(logit, token);
+    });
+    total = sum_of_all(total, s);
+    if (threadIdx.x == 0) s.through = total;
+    candidates = static_cast<u32>(sum_of_all(candidates, s));
+    listed = s.listed <= LIST ? BINS : 0.0f;
+    return candidates;
+}
+
+// Places of candidates, from one to below another.
+struct Places {
+    float from, to;
+};
+
+// Calls inside(key, logit) for the candidates at these places, of which only those of `s.keys` are left if `keyed`, and
+// returns the weight of all above them to all threads.
+template <class Source, class Visit>
+DEVICE u64 within(const Source& source, const Row& row, Places places, bool keyed, Shared& s, Visit inside) {
+    u64 above = 0;
+    source.each([&](float logit, auto candidate) {
+        const float place = row.place(logit);
+        if (!(place < places.to)) return;
+        bool over = place < places.from;
+        if (keyed && !over) {
+            const u64 key = key_of(logit, candidate);
+            over = key >= s.keys.top;
+            if (key < s.keys.bottom) return;
+        }
+        if (over)
+            above += row.weight(logit);
+        else
+            inside(key_of(logit, candidate), logit);
+    });
+    return sum_of_all(above, s);
+}
+
+// Keys of candidates at these places, with some room for rounding.
+DEVICE Keys keys_at(const Row& row, Places places) {
+    const float size = row.largest < 0.0f ? -row.largest : row.largest;
+    const float room = (size + places.to / row.bins) * 1e-6f + 0.01f / row.bins;
+    const float high = row.largest - places.from / row.bins + room, low = row.largest - places.to / row.bins - room;
+    return {key_of(low, (1u << TOKEN_BITS) - 1), key_of(high < row.largest ? high : row.largest, 0u) + 1, 0};
+}
+
+// Finds the first and the last bin that may contain the position `s.target`, by weight or by count, if weight of `above`
+// lies before all bins. Those of keys have exact sums. Those of logits may be as heavy or as light as their limits: the
+// first one is where the sum exceeds the target if all are as heavy as that, the last one if all are as light.
+DEVICE void narrow(bool by_weight, bool keyed, u64 above, Shared& s) {
+    const u32 bin = threadIdx.x, count = keyed ? s.finer[bin] : s.counts[bin], passed = keyed ? s.before : 0;
+    u64 lower = count, upper = count;
+    if (by_weight && keyed) {
+        lower = upper = s.weights[bin];
+    } else if (by_weight) {
+        u64 most = weight_of(exp2_fast(-s.limits.step * static_cast<float>(bin)));
+        u64 least = weight_of(exp2_fast(-s.limits.step * static_cast<float>(bin + 1)));
+        // Exponentials, places and fractions are rounded. No weight exceeds ONE.
+        most += (most >> 16) + 1;
+        least -= least > 0 ? (least >> 16) + 1 : 0;
+        upper *= most < 1ull << WEIGHT_BITS ? most : 1ull << WEIGHT_BITS;
+        lower *= least;
+    }
+    u64 before[3] = {lower, upper, count};
+    sum_before(before, s);
+    before[0] += by_weight ? above : passed;
+    before[1] += by_weight ? above : passed;
+    // If no sum exceeds the target, it is the last bin with a candidate.
+    const u64 all = warp_sum(s.sums[2][lane_of(bin)]);
+    const bool last = count > 0 && before[2] + count == all;
+    const u32 until = passed + static_cast<u32>(before[2]) + count;
+    if (before[1] <= s.target && (s.target - before[1] < upper || last)) {
+        s.first = bin;
+        s.before = until - count;
+    }
+    if (before[0] <= s.target && (s.target - before[0] < lower || last)) {
+        s.last = bin;
+        s.until = until;
+    }
     sync_block();
-    return s.left;
+}
+
+// Finds the candidate at position `s.target`, counted from the likeliest, by weight or by count, which must be below the
+// total: `s.found` and `s.through`. The bins are those of `survey`. It may list other candidates, and sets `listed`.
+DEVICE void search(const Row& row, bool by_weight, float& listed, Shared& s) {
+    const u32 thread = threadIdx.x;
+    if (thread == 0) {
+        s.unlisted = 0;
+        s.few = 0;
+    }
+    Places places = {0.0f, BINS};
+    u64 above = 0;
+    bool in_list = false, keyed = false;
+    // Keys have 56 bits, of which a turn determines ten, or few candidates are left before.
+    for (u32 turn = 0; turn < 10; turn++) {
+        narrow(by_weight, keyed, above, s);
+        const u32 left = s.until - s.before;
+        if (!keyed)
+            places = {static_cast<float>(s.first), static_cast<float>(s.last + 1)};
+        else if (thread == 0)
+            s.keys.narrow(s.first, s.last);
+        if (!in_list && !keyed && places.to <= listed) {
+            in_list = true;
+        } else if (!in_list && left <= LIST) {
+            // With all that lies above them if there is room: the next search may need it.
+            const bool all = !keyed && s.until <= LIST;
+            if (thread == 0) s.listed = 0;
+            sync_block();
+            const Places wanted = {all ? 0.0f : places.from, places.to};
+            const u64 unlisted = within(row, row, wanted, keyed, s, [&](u64 key, float) {
+                const u32 at = atomic_add(&s.listed, 1u);
+                if (at < LIST) s.list[at] = key;
+            });
+            if (thread == 0) s.unlisted = unlisted;
+            in_list = true;
+            listed = all ? places.to : 0.0f;
+        }
+        const Listed list = {s.list, in_list ? s.listed : 0};
+        if (in_list && left <= RANKED) {
+            sync_block();
+            above = within(list, row, places, keyed, s, [&](u64 key, float logit) {
+                const u32 at = atomic_add(&s.few, 1u);
+                if (at < RANKED) s.ranked[at] = {key, row.weight(logit)};
+            });
+            break;
+        }
+        if (thread == 0) {
+            if (!keyed) s.keys = keys_at(row, places);
+            s.keys.fit();
+        }
+        keyed = true;
+        s.finer[thread] = 0;
+        s.weights[thread] = 0;
+        sync_block();
+        const auto count = [&](u64 key, float logit) {
+            const u32 bin = s.keys.bin(key) < BINS ? s.keys.bin(key) : BINS - 1;
+            atomic_add(&s.finer[bin], 1u);
+            if (by_weight) add_weight(&s.weights[bin], row.weight(logit));
+        };
+        above = in_list ? within(list, row, places, true, s, count) : within(row, row, places, true, s, count);
+        above += s.unlisted;
+    }
+    const u32 few = s.few < RANKED ? s.few : RANKED;
+    if (thread < few) {
+        const Candidate own = s.ranked[thread];
+        u64 weight = above + s.unlisted;
+        u32 rank = s.before;
+#pragma unroll 4
+        for (u32 i = 0; i < few; i++) {
+            const bool first = s.ranked[i].key > own.key;
+            weight += first ? s.ranked[i].weight : 0;
+            rank += first ? 1 : 0;
+        }
+        if (by_weight ? weight <= s.target && s.target - weight < own.weight : rank == s.target) {
+            s.found = own.key;
+            s.through = weight + own.weight;
+        }
+    }
+    sync_block();
+}
+
+// Draws by temperature and at least one of top-k, top-p and min-p.
+DEVICE u32 draw_limited(Row& row, const SampleRow& wish, u64 least, bool limited, u32 best, Shared& s) {
+    // The result for numbers that overflow: a temperature below 1e-38.
+    if (threadIdx.x == 0) s.found = key_of(row.largest, best);
+
+    // A weight of n bits is at least 2^(n - 1). Hundredths cover rounding; whatever has a bin must be in the depth.
+    const auto reach = [](u64 weight) {
+        u32 bits = 0;
+        while (weight >> bits != 0) bits++;
+        return WEIGHT_BITS + 1.01f - bits;
+    };
+    // Top-p: the wanted candidate is the first one at which the cumulative weight, its own included, reaches a goal. Tokens
+    // lighter than an equal share of what may be left out can't be it: together they are too light. The total is ONE or
+    // more. Top-k has to count all others.
+    const double left_out = static_cast<double>(ONE) * (1.0 - wish.top_p) / row.vocab;
+    const u64 lighter = wish.top_p < 1.0f && !limited ? static_cast<u64>(left_out) : 0;
+    const float step = reach(lighter > least ? lighter : least) / BINS;
+    row.bins = row.rate / step;
+    if (threadIdx.x == 0) s.limits = {least, (reach(least) + 0.01f) / row.rate, step};
+
+    float listed;
+    const bool counted = survey(row, listed, s) > wish.top_k && limited;
+#pragma unroll 1
+    for (u32 step = 0; step < 3; step++) {
+        // If there are fewer than `top_k` in bins, those without one have no weight.
+        if (step == 0 && !counted) continue;
+        if (step == 1 && !(wish.top_p < 1.0f)) continue;
+        if (threadIdx.x == 0) {
+            const u64 goal = static_cast<u64>(static_cast<double>(s.through) * wish.top_p);
+            s.target = step == 0 ? wish.top_k - 1 : step == 1 ? (goal > 0 ? goal - 1 : 0) : share(s.through, wish.uniform);
+        }
+        search(row, step > 0, listed, s);
+    }
+    return token_of(s.found);
 }
 
 DEVICE void draw(const SampleParams& p, unsigned char* shared) {
@@ -307,9 +373,20 @@ DEVICE void draw(const SampleParams& p, unsigned char* shared) {
     if (wish.row == NONE) return;
     float* logits = p.logits + static_cast<u64>(wish.row) * p.vocab;
     u32* seen = p.seen + static_cast<u64>(blockIdx.x) * ((p.vocab + 31) / 32);
+    const bool wide = p.vocab % 4 == 0 && reinterpret_cast<u64>(logits) % 16 == 0;
+    Row row = {logits, p.vocab, wide, 0.0f, LOG2_E / wish.temperature, 0.0f};
 
     if (p.soft_cap > 0.0f) {
-        for (u32 i = thread; i < p.vocab; i += THREADS) logits[i] = p.soft_cap * tanhf(logits[i] / p.soft_cap);
+        const auto cap = [&](float x) { return p.soft_cap * tanhf(x / p.soft_cap); };
+        Words4* vectors = reinterpret_cast<Words4*>(logits);
+        const u32 whole = wide ? p.vocab / 4 : 0;
+        for (u32 i = thread; i < whole; i += THREADS) {
+            Words4 four = vectors[i];
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) four.w[j] = float_to_bits(cap(bits_to_float(four.w[j])));
+            vectors[i] = four;
+        }
+        for (u32 i = 4 * whole + thread; i < p.vocab; i += THREADS) logits[i] = cap(logits[i]);
         sync_block();
     }
     const auto adjust = [&](u32 start, u32 count, float sign) {
@@ -339,66 +416,14 @@ DEVICE void draw(const SampleParams& p, unsigned char* shared) {
     }
     if (wish.less_len > 0) adjust(wish.less_start, wish.less_len, -1.0f);
 
-    if (thread == 0) {
-        s.best = 0;
-        s.broken = 0;
-    }
-    sync_block();
-    u64 best = 0;
-    each_logit<THREADS>(logits, thread, p.vocab, [&](float logit, u32 token) {
-        if (!(logit < -negative_infinity())) {
-            atomic_or(&s.broken, 1u);
-        } else if (logit > negative_infinity()) {
-            const u64 key = key_of(logit, token);
-            best = key > best ? key : best;
-        }
-    });
-    for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) {
-        const u64 other = shuffle_xor(best, lanes);
-        best = other > best ? other : best;
-    }
-    if (lane_of(thread) == 0) atomic_max(&s.best, best);
-    sync_block();
-    best = s.best;
-    if (s.broken != 0 || best == 0) {
-        if (thread == 0) p.out[blockIdx.x] = NONE;
-        return;
-    }
-    if (!(wish.temperature > 0.0f) || wish.top_k == 1) {
-        if (thread == 0) p.out[blockIdx.x] = token_of(best);
-        return;
-    }
-    const u64 least = wish.min_p > 0.0f ? static_cast<u64>(wish.min_p * 17592186044416.0f) : 0;
-    Row row = {logits, p.vocab, logits[token_of(best)], LOG2_E / wish.temperature, 0, 0.0f};
-    row.count_from(least);
-    u32 token;
-    const bool limited = wish.top_k != 0 && wish.top_k < p.vocab;
-    if (!limited && wish.top_p >= 1.0f && least == 0) {
-        token = draw_by_token(row, wish.uniform, s);
-    } else {
-        u64 floor = 0;
-        if (limited) {
-            if (thread == 0) s.left = 0;
-            sync_block();
-            u32 mine = 0;
-            row.each(0, [&](u64, float logit) { mine += row.weight(logit) >= least ? 1 : 0; });
-            atomic_add(&s.left, mine);
-            sync_block();
-            const u32 candidates = s.left;
-            sync_block();
-            floor = descend<false>(row, 0, (wish.top_k < candidates ? wish.top_k : candidates) - 1, s);
-        }
-        u64 total = total_weight(row, floor, s);
-        if (wish.top_p < 1.0f) {
-            // The first candidate at which the cumulative weight, its own included, reaches the goal. Tokens lighter
-            // than an equal share of what may be left out can't be it: together they are too light.
-            const u64 goal = static_cast<u64>(static_cast<double>(total) * wish.top_p);
-            const u64 lighter = static_cast<u64>(static_cast<double>(total) * (1.0 - wish.top_p) / p.vocab);
-            row.count_from(lighter > least ? lighter : least);
-            floor = descend<true>(row, floor, goal > 0 ? goal - 1 : 0, s);
-            total = total_weight(row, floor, s);
-        }
-        token = token_of(descend<true>(row, floor, share(total, wish.uniform), s));
+    u32 token = likeliest(row, s);
+    if (token != NONE && wish.temperature > 0.0f && wish.top_k != 1) {
+        const u64 least = wish.min_p > 0.0f ? static_cast<u64>(wish.min_p * ONE) : 0;
+        const bool limited = wish.top_k != 0 && wish.top_k < p.vocab;
+        if (limited || wish.top_p < 1.0f || least > 0)
+            token = draw_limited(row, wish, least, limited, token, s);
+        else
+            token = draw_by_token(row, wish.uniform, s);
     }
     if (thread == 0) p.out[blockIdx.x] = token;
 }

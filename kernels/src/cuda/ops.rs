@@ -156,6 +156,9 @@ pub unsafe fn fill_random(
     unsafe { device.launch(launch) }
 }
 
+/// `Shared` of `sample.cuh`: the list, candidates to rank, bins, sums of warps, words of 64 bits, words of 32 bits.
+const SAMPLE_SHARED: u32 = 8_192 * 8 + 128 * 16 + 1_024 * 16 + 3 * 32 * 8 + 9 * 8 + 8 * 4;
+
 /// Samples a token for each of `rows` rows. See `SampleParams`.
 ///
 /// # Errors
@@ -169,7 +172,7 @@ pub unsafe fn sample(device: &dyn Device, params: &SampleParams, rows: u32) -> R
         kernel: "sample_token",
         grid: [rows, 1, 1],
         threads: 1_024,
-        shared_bytes: 256 * (8 + 8 + 4) + 4 * 8 + 4 * 4,
+        shared_bytes: SAMPLE_SHARED,
         params: params.bytes(),
     };
     // SAFETY: the caller's promise.
