@@ -54,6 +54,7 @@ checks! {
     decode_attention_in_fixed_parts: "decode attention in fixed parts",
     prefill_attention: "prefill attention",
     sampling: "sampling",
+    sampling_by_exact_weights: "sampling by exact weights",
     sampling_of_broken_logits: "sampling of broken logits",
 }
 

@@ -6,6 +6,7 @@ mod few;
 mod product;
 mod rope;
 mod sample;
+mod sample_exact;
 mod small;
 mod support;
 
@@ -53,6 +54,7 @@ pub fn all() -> &'static [Check] {
         Check { name: "decode attention in fixed parts", run: attention::fixed_parts },
         Check { name: "prefill attention", run: attention::prefill },
         Check { name: "sampling", run: sample::draws },
+        Check { name: "sampling by exact weights", run: sample_exact::draws },
         Check { name: "sampling of broken logits", run: sample::broken },
     ]
 }

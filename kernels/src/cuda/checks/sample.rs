@@ -13,9 +13,9 @@ const ROOM: f64 = 2e-5;
 const WEIGHT_ROOM: f64 = 2e-6;
 
 /// A row to sample, and its lists.
-struct Wish {
-    logits: Vec<f32>,
-    row: SampleRow,
+pub(super) struct Wish {
+    pub(super) logits: Vec<f32>,
+    pub(super) row: SampleRow,
     history: Vec<u32>,
     forbidden: Vec<u32>,
     /// Added before the repetition penalty; `less` is subtracted after it.
@@ -23,22 +23,32 @@ struct Wish {
     less: Vec<(u32, f32)>,
 }
 
+impl Wish {
+    /// Without lists.
+    pub(super) fn plain(logits: Vec<f32>, row: SampleRow) -> Self {
+        Self { logits, row, history: Vec::new(), forbidden: Vec::new(), bias: Vec::new(), less: Vec::new() }
+    }
+}
+
 pub(super) fn draws(device: &Arc<dyn Device>, effort: Effort, random: &mut Random) -> Result<String, String> {
     let rows = effort.pick(12, 60);
-    // From 65,537 tokens on, a draw without limits narrows down bins of several tokens.
+    // Rows aligned to 16 bytes are read in another way. Flat logits of the last size are more than the kernel lists.
+    let some = random.size(300, effort.pick(3_000, 160_000));
     let sizes = [
         (1, rows),
         (random.size(2, 40), rows),
-        (random.size(300, effort.pick(3_000, 160_000)), rows),
-        (random.size(66_000, 140_000), effort.pick(4, 12)),
+        (some, rows),
+        (some.next_multiple_of(4), rows),
+        (random.size(66_000, 140_000).next_multiple_of(random.one_of(&[1, 4])), effort.pick(4, 12)),
     ];
     for (vocab, rows) in sizes {
         let mut wishes = Vec::new();
         for case in 0..rows {
             let steps = random.one_of(&[3.0, 1_000_000.0]);
             let logits = random.rounded(Type::F32, vocab);
-            // Coarse rounding makes many logits equal.
-            let mut logits: Vec<f32> = logits.iter().map(|x| (x * steps).round() / steps * 12.0).collect();
+            // Coarse rounding makes many logits equal; small ones make flat rows, large ones peaked rows.
+            let size = random.one_of(&[0.3, 12.0, 12.0, 60.0]);
+            let mut logits: Vec<f32> = logits.iter().map(|x| (x * steps).round() / steps * size).collect();
             if case % 3 == 1 {
                 let at = random.size(0, vocab - 1);
                 logits
@@ -83,14 +93,8 @@ pub(super) fn draws(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
 
 pub(super) fn broken(device: &Arc<dyn Device>, _: Effort, random: &mut Random) -> Result<String, String> {
     let vocab = random.size(2, 2_000);
-    let wish = |logits| Wish {
-        logits,
-        row: SampleRow { row: 0, temperature: 1.0, uniform: 0.5, ..SampleRow::NOTHING },
-        history: Vec::new(),
-        forbidden: Vec::new(),
-        bias: Vec::new(),
-        less: Vec::new(),
-    };
+    let row = SampleRow { row: 0, temperature: 1.0, uniform: 0.5, ..SampleRow::NOTHING };
+    let wish = |logits| Wish::plain(logits, row);
     let mut wishes = vec![wish(vec![f32::NEG_INFINITY; vocab])];
     for bad in [f32::NAN, f32::INFINITY] {
         let mut logits = random.rounded(Type::F32, vocab);
@@ -103,7 +107,12 @@ pub(super) fn broken(device: &Arc<dyn Device>, _: Effort, random: &mut Random) -
     }
 }
 
-fn run(device: &Arc<dyn Device>, wishes: &[Wish], vocab: usize, soft_cap: f32) -> Result<Vec<u32>, String> {
+pub(super) fn run(
+    device: &Arc<dyn Device>,
+    wishes: &[Wish],
+    vocab: usize,
+    soft_cap: f32,
+) -> Result<Vec<u32>, String> {
     let (mut tokens, mut rows, mut logits) = (vec![0], Vec::new(), Vec::new());
     for (index, wish) in wishes.iter().enumerate() {
         logits.extend_from_slice(&wish.logits);
@@ -202,7 +211,9 @@ fn allowed_from(least: f64, wish: &Wish, token: u32, soft_cap: f32) -> Result<()
     let limited = wish.row.top_k != 0 && (wish.row.top_k as usize) < logits.len()
         || wish.row.top_p < 1.0
         || wish.row.min_p > 0.0;
-    let likelier = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    // Zeros of both signs are equal.
+    let logit = |token: &u32| logits[*token as usize] + 0.0;
+    let likelier = |a: &u32, b: &u32| logit(b).total_cmp(&logit(a)).then(a.cmp(b));
     let best = order.iter().copied().min_by(|a, b| likelier(a, b));
     let greedy = wish.row.temperature <= 0.0 || wish.row.top_k == 1;
     let Some(best) = best else {
@@ -271,14 +282,7 @@ mod tests {
         // Of two tokens the number is in the second one's share, if that is allowed.
         let row = SampleRow { row: 0, temperature: 1.0, min_p: 0.9, uniform: 0.99, ..SampleRow::NOTHING };
         for (offset, first, second) in [(0.0, true, true), (1e-4, false, true), (-1e-4, true, false)] {
-            let wish = Wish {
-                logits: vec![0.0, 0.9_f32.ln() + offset],
-                row,
-                history: Vec::new(),
-                forbidden: Vec::new(),
-                bias: Vec::new(),
-                less: Vec::new(),
-            };
+            let wish = Wish::plain(vec![0.0, 0.9_f32.ln() + offset], row);
             let outcomes = [0, 1].map(|token| allowed(&wish, token, 0.0).is_ok());
             assert_eq!(outcomes, [first, second], "{offset} above the limit");
         }
