@@ -45,7 +45,12 @@ pub unsafe fn add_norm(
 pub unsafe fn kv_write(device: &dyn Device, ty: Type, params: &KvWriteParams) -> Result<(), CudaError> {
     assert!(params.head_dim <= 256 && params.head_dim.is_multiple_of(2), "heads of {}", params.head_dim);
     let kernel = ty.pick("kv_write_float", "kv_write_bf16", "kv_write_f16");
-    let grid = [(params.heads + 2 * params.kv_heads).div_ceil(4), params.tokens, 1];
+    // Lanes of a head: one for eight pairs, or a warp.
+    let lanes = match params.head_dim.is_multiple_of(16) {
+        true => (params.head_dim / 16).next_power_of_two(),
+        false => 32,
+    };
+    let grid = [((params.heads + 2 * params.kv_heads) * lanes).div_ceil(128), params.tokens, 1];
     let launch = Launch { kernel, grid, threads: 128, shared_bytes: 0, params: params.bytes() };
     // SAFETY: the caller's promise.
     unsafe { device.launch(launch) }
@@ -92,8 +97,8 @@ pub unsafe fn embed(
 ) -> Result<(), CudaError> {
     let params = EmbedParams { table, out, tokens, width, scale };
     let kernel = ty.pick("embed_float", "embed_bf16", "embed_f16");
-    let launch =
-        Launch { kernel, grid: [count, 1, 1], threads: 256, shared_bytes: 0, params: params.bytes() };
+    let grid = [count, width.div_ceil(256 * 8), 1];
+    let launch = Launch { kernel, grid, threads: 256, shared_bytes: 0, params: params.bytes() };
     // SAFETY: the caller's promise.
     unsafe { device.launch(launch) }
 }

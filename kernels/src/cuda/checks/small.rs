@@ -14,7 +14,11 @@ const TYPES: [Type; 3] = [Type::F32, Type::Bf16, Type::F16];
 
 pub(super) fn embed(device: &Arc<dyn Device>, effort: Effort, random: &mut Random) -> Result<String, String> {
     for ty in TYPES {
-        let (width, vocab) = (random.size(1, effort.pick(300, 4_096)), random.size(1, 500));
+        let most = effort.pick(300, 4_096);
+        // Any width, and eight numbers at a time, also by more than one block.
+        let width = [random.size(1, most), 8 * random.size(1, most / 8), 2_048 + 8 * random.size(1, 40)]
+            [random.size(0, 2)];
+        let vocab = random.size(1, 100);
         let count = random.size(1, effort.pick(9, 300));
         let table = random.rounded(ty, vocab * width);
         let mut tokens: Vec<u32> = (0..count).map(|_| random.size(0, vocab - 1) as u32).collect();
@@ -244,7 +248,8 @@ pub(super) fn kv_write(
             let (with_bias, with_norm) = (case & 1 > 0, case & 2 > 0);
             let kv_heads = random.size(1, 3);
             let heads = kv_heads * random.size(1, 5);
-            let width = random.one_of(&[16, 64, 80, 96, 128, 256]);
+            // A lane has eight pairs, or at widths that are no multiples of 16 a few single ones.
+            let width = random.one_of(&[16, 64, 80, 96, 128, 256, 2, 72, 250]);
             let block_size = random.one_of(&[1, 5, 16, 32]);
             let tokens = random.size(1, effort.pick(5, 300));
             let blocks = (2 * tokens).div_ceil(block_size) + 1;
@@ -330,5 +335,5 @@ pub(super) fn kv_write(
             }
         }
     }
-    Ok("three types, six widths, bias, head norms, padding; nothing else written".to_owned())
+    Ok("three types, nine widths, bias, head norms, padding; nothing else written".to_owned())
 }
