@@ -15,20 +15,21 @@
 // that pass, and the row is read no more; threads sum up bins instead of one of them; a thread reads 64 bytes at once,
 // not 32. Same tokens.
 //
-// Counted for a vocabulary of 128,256: each instruction for every logit takes a multiprocessor 0.5 us, of a
-// half-rate unit 1 us, of a quarter-rate unit (exponentials, conversions to 64 bits) 4 us; reading a row from L2 4 us, and
-// 8 round trips of 0.7 us as 64 KB are in flight.
+// Counted for a vocabulary of 128,256 at 1.9 GHz: an instruction for every logit takes a multiprocessor 0.5 us, one of a
+// unit of 64 lanes 1 us, one of 16 lanes (exponentials, conversions to 64 bits) 4 us. A row comes from L2 in 4 us at 64
+// bytes a clock; with 64 KB in flight in 8 round trips of 0.7 us. A sum over the block takes 0.5 us, where one thread
+// that summed 256 bins took 3.
 //
 // | passes over the row | version 3 | this one |
 // |---|---|---|
-// | greedy | 1 of some 30 instructions | 1 of 4 |
-// | temperature | 2, the second with 32-byte reads in flight per lane and 16 round trips | 2 |
-// | top-p, peaked logits | 9 to 11 | 2 |
-// | top-p, flat logits | 11, 6 of which with up to 4 conflicting atomics per logit | 4, one of which with one atomic |
+// | greedy | 1, of 30 instructions per logit | 1, of 5 |
+// | temperature | 2, the second in 16 round trips | 2, the second of 20 instructions |
+// | top-p, up to 8,192 candidates | 9 to 11 | 2, the second of 25 instructions |
+// | top-p, flat logits | 11, 6 of which with 3 to 4 atomics per logit, 2 or 3 lanes in conflict | 4, of which one has one atomic |
 //
-// Estimated, not measured: greedy 8 to 10 us, temperature 20, top-p 0.9 30 (peaked) to 60 (flat, as in the benchmark).
-// Measurements of version 3 (H200, 128,256 tokens, one row, flat logits): greedy 24 us, temperature 47, top-p 0.9 347; 256
-// rows 57, 119, 869.
+// Estimated, not measured: greedy 9 us, temperature 25 to 30, top-p 0.9 40, of flat logits, as in the benchmark, 85.
+// Measurements of version 3 (H200, 128,256 flat logits, one row): greedy 24 us, temperature 47, top-p 0.9 347; 256 rows 57,
+// 119, 869.
 // Limit: instructions and L2 bandwidth of one multiprocessor per row; small batches of large vocabularies leave the device
 // idle (a cluster per row would not).
 #include "sample.cuh"

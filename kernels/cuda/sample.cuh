@@ -125,7 +125,7 @@ struct Row {
 
     // Candidates of bin `i` have places from `i` to below `i + 1`.
     DEVICE float place(float logit) const { return (largest - logit) * bins; }
-    DEVICE u64 weight(float logit) const { return weight_of(exp2_fast((logit - largest) * rate)); }
+    DEVICE u64 weight(float logit) const { return weight_of(exp2_fast((largest - logit) * -rate)); }
 
     // Calls visit(group, index) for all tokens, whole warps at a time. Beyond the last token logits are -infinity.
     template <class Visit>
