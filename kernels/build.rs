@@ -4,13 +4,23 @@
 #[path = "build/nvcc.rs"]
 mod nvcc;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
-    for file in ["build.rs", "build", "cuda"] {
+    for file in ["build.rs", "build"] {
         println!("cargo::rerun-if-changed={file}");
+    }
+    // Not the whole folder: documents and scripts there change nothing, and building takes minutes.
+    for file in std::fs::read_dir("cuda").expect("the kernels are there").flatten() {
+        if file
+            .path()
+            .extension()
+            .is_some_and(|kind| ["cu", "cuh", "options"].map(OsStr::new).contains(&kind))
+        {
+            println!("cargo::rerun-if-changed={}", file.path().display());
+        }
     }
     for name in nvcc::HOMES.into_iter().chain(["INFER_NVCC"]) {
         println!("cargo::rerun-if-env-changed={name}");

@@ -1,25 +1,34 @@
-// Paged attention for single tokens (decode): the context is cut into parts, one block of four warps each, and a second
-// kernel adds the parts up.
+// Paged attention for single tokens (decode). All contexts lie in a row, cut into units of 64 positions of one tile of query
+// heads, and each block of four warps gets an equal share of the row, whatever the lengths: the end of one context, some whole
+// ones, the beginning of another. Of a context that several blocks share, each writes its sums, and the one that ends last
+// adds them up.
 //
-// The 16 rows of a tensor core product are query heads of one key head, so each key is read once for all of them. The
-// four warps of a block take tiles of 16 positions in turn. The host fixes the number of parts, so one captured graph
-// serves any context: blocks of parts without positions return at once, and the second pass skips those parts.
+// The 16 rows of a tensor core product are query heads of one key head, so each key is read once for all of them. The four
+// warps of a block take tiles of 16 positions in turn. The host fixes the number of blocks, so one captured graph serves any
+// contexts: every block finds its share by adding up the lengths, before its turn comes.
 //
 // Versions. 1: keys and values went from memory straight into registers. nvcc sank each load to its use: 512 bytes a
 // warp in flight for most of the time, 8 KB a multiprocessor. 2: two tiles a warp (one at 256 dimensions) pass through
-// shared memory by cp.async; the next keys are requested before the softmax of the current ones. 3: the second pass has
-// 16 parts' numbers in flight, kept together by `fence_loads`; it read one after another. 4: the chain of words that
-// leads to the first keys (token, position, table, block) is read before `take_turn`, later blocks a tile ahead, and when
-// warps merge, rows are padded: 16 lanes met in a bank. Same bits. 5 (this one): the softmax asks once per tile for a soft
-// cap and for positions beyond the part, and queries lie in the order of fragments (attention.cuh).
+// shared memory by cp.async; the next keys are requested before the softmax of the current ones. 3: a second kernel, which
+// added up equal parts of each context, has 16 parts' numbers in flight, kept together by `fence_loads`; it read one after
+// another. 4: the chain of words that leads to the first keys (token, position, table, block) is read before `take_turn`, later
+// blocks a tile ahead, and when warps merge, rows are padded: 16 lanes met in a bank. 5: the softmax asks once per tile for a
+// soft cap and for positions beyond the part, and queries lie in the order of fragments (attention.cuh).
+// 6 (this one): shares of all contexts together, and no second kernel. Each context was cut into as many parts as fill the
+// device once. 32 sequences with 8 key heads were 256 blocks of one part where 396 run at once, so most multiprocessors had
+// two (58 % of the copy rate at 4,096); of sequences of different lengths the longest ran on alone; and at context 256 two
+// thirds of the blocks had nothing to do and a part was 16 positions, which one warp took while three waited. The second
+// kernel took 5 to 6 us of each layer of a step, of which the last block's sums should take 1 to 4 (estimated). At 256
+// dimensions two blocks, not three, fit a multiprocessor, and nothing is spilled.
 // Considered and not built: products with the heads as the 8 columns (half the registers for groups up to 8, but the
-// weights then need a transpose); the next tiles in registers (126 + 64, two blocks); three stages (two blocks).
+// weights then need a transpose); the next tiles in registers (126 + 64, two blocks); three stages (two blocks); the host
+// computing shares (layers with windows of their own would need one each).
 // Estimated, not measured: at 128 dimensions three blocks fit a multiprocessor (71 KB each), 12 warps with 12 to 16 KB
-// in flight, 144 KB at least; at 64 dimensions four with 24 KB, at 256 three with 32 KB. An H200 needs 40 to 48 KB
+// in flight, 144 KB at least; at 64 dimensions four with 24 KB, at 256 two with 64 KB. An H200 needs 40 to 48 KB
 // (product_few.cu). A warp's own chain for a tile (8 dependent products of keys, two shuffles, 8 KB) is some 800 clocks, so
 // 12 warps could consume 120 bytes a clock, of which memory delivers 13 (H100).
-// Measurements (H200, bf16, of the copy rate): 128 dimensions, context 16,384: 80 % at batch 256, 68 % at 32, 44 % at 1; at
-// context 256 and batch 1 both passes take 10 to 16 us (README.md).
+// Measurements of version 5 (H200, bf16, of the copy rate): 128 dimensions, context 16,384: 80 % at batch 256, 68 % at 32, 44 %
+// at 1; at context 256 and batch 1 both kernels took 10 to 16 us (README.md). Version 6 has not been measured.
 // Registers and spills: README.md. Limit: memory bandwidth (each key and value is read once).
 #include "attention.cuh"
 

@@ -74,14 +74,15 @@ serve() {
     return $outcome
 }
 
-# Whole steps, and a few of them with products that only multiply and without early launches, which is what these are worth.
+# Whole steps, and a few of them of two shapes with settings changed, one by one, which shows what each is worth.
 engine() {
     outcome=0
     limited "$infer" bench engine --device cuda $quick || outcome=1
-    for off in INFER_CUDA_FUSED INFER_CUDA_EARLY; do
-        echo "== $off=off"
+    for changed in FUSED=off EARLY=off SPREAD=off CARVEOUT=driver FEW_ROWS=8; do
+        echo "== INFER_CUDA_$changed"
         time_left || return 1
-        limited env "$off=off" "$infer" bench engine --device cuda --quick || outcome=1
+        limited env "INFER_CUDA_$changed" "$infer" bench engine --device cuda --quick --shape llama-1b --shape llama-8b ||
+            outcome=1
     done
     return $outcome
 }

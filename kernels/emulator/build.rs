@@ -5,7 +5,12 @@ use std::process::Stdio;
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(compiled)");
     println!("cargo::rerun-if-changed=cpp");
-    println!("cargo::rerun-if-changed=../cuda");
+    // Documents and scripts in that folder change nothing.
+    for file in std::fs::read_dir("../cuda").expect("the kernels are there").flatten() {
+        if file.path().extension().is_some_and(|kind| kind == "cu" || kind == "cuh") {
+            println!("cargo::rerun-if-changed={}", file.path().display());
+        }
+    }
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").opt_level(2).cpp_link_stdlib(None).cargo_warnings(true);
     build.flag("-fno-exceptions").flag("-fno-rtti").flag("-fno-strict-aliasing").flag("-Wno-unknown-pragmas");

@@ -12,7 +12,8 @@ const THREADS: u32 = 256;
 /// Outputs of a block.
 const OUTPUTS: u32 = 16;
 /// Eight warps, each with four turns of 64 inputs for 16 outputs, and behind them `End` of `product_few.cu`: two weights of
-/// each output, residuals of all rows, each thread's sums of squares, and an address per row. `MOST_BLOCKS` fit a multiprocessor.
+/// each output, residuals of all rows, each thread's sums of squares, and an address per row. `MOST_BLOCKS` fit a
+/// multiprocessor.
 const SHARED_BYTES: u32 =
     8 * 4 * 64 * OUTPUTS * 2 + 4 * (2 * OUTPUTS + FEW * OUTPUTS + FEW / 8 * THREADS) + 8 * FEW;
 /// Blocks that fit a multiprocessor of compute capability 9.x at once, by their registers and shared memory.

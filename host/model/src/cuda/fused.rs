@@ -1,5 +1,6 @@
 //! What surrounds the products of a step with few rows, computed by these products: sums into the residual stream, norms,
-//! gates, and rope with the writes of keys and values (`product_few.cu`). The order of operations is the decoder's, which also has a way without each of these.
+//! gates, and rope with the writes of keys and values (`product_few.cu`). The order of operations is the decoder's, which also
+//! has a way without each of these.
 #![allow(unsafe_code, reason = "kernel launches; see the SAFETY lines")]
 
 use infer_kernels::cuda::{
