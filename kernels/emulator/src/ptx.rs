@@ -78,12 +78,11 @@ struct View<'a> {
 impl View<'_> {
     /// What another thread of this launch wrote, if nothing orders that before what `who` does.
     fn racing(&self, at: u64, bytes: u64, who: &Party, atomic: bool) -> Result<(), String> {
-        let wrong = |writer: &&Writer| {
-            writer.step == self.step
-                && !who.follows(&writer.who)
-                && !(atomic && matches!(writer.how, Write::Atomic | Write::Ordering))
-                && !self.met(&writer.who, who)
+        let ordered = |writer: &Writer| {
+            let both_atomic = atomic && matches!(writer.how, Write::Atomic | Write::Ordering);
+            both_atomic || who.follows(&writer.who) || self.met(&writer.who, who)
         };
+        let wrong = |writer: &&Writer| writer.step == self.step && !ordered(writer);
         match self.memories.writers(at, bytes).iter().find(wrong) {
             None => Ok(()),
             Some(Writer { who: Party { block, thread, .. }, .. }) => Err(format!(
