@@ -103,7 +103,7 @@ fn ended(stream: BufReader<TcpStream>) -> (String, Value) {
 #[test]
 fn checks_pass_through_the_driver() {
     let Some(machine) = Machine::new() else { return };
-    // Copies to pinned memory, shared memory beyond the common, products by cuBLASLt, several threads.
+    // Copies to pinned memory, shared memory beyond the common, products with rope and by cuBLASLt, several threads.
     let chosen = ["--only", "block copies", "--only", "row by row", "--only", "rope", "--seeds", "2"];
     let arguments = [&["gpu-check"][..], &chosen].concat();
     let output = machine.home.command(&Machine::before(""), &arguments).output().unwrap();
@@ -113,7 +113,7 @@ fn checks_pass_through_the_driver() {
         said.contains("Emulated GPU, compute capability 9.0") && said.contains("cuBLASLt 130000"),
         "{said}"
     );
-    assert!(said.ends_with("3 checks passed.\n"), "{said}");
+    assert!(said.ends_with("4 checks passed.\n"), "{said}");
     machine.log();
 
     let none = [&["gpu-check"][..], &["--only", "nonsense"]].concat();
