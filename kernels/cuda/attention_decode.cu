@@ -119,7 +119,7 @@ struct Agenda {
     u32 base;
     Shares shares;
 
-    // LEAST: units that a block gets at least, if there are any.
+    // `least`: units that a block gets at least, if there are as many.
     DEVICE Agenda(const AttentionParams& p, u32 tiles, u32 least, u32* scratch)
         : tiles(tiles), unit(0), end(0), item(0), base(0), shares(0, 1) {
         if (p.part_tokens != 0) {

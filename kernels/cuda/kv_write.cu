@@ -9,25 +9,7 @@
 // per number; a multiprocessor has 24 KB of the rows in flight, of the 13 KB that the copy rate needs (at 0.8 us).
 // Measurements of version 1 (H200, bf16, width 4,096): 2.5 us for one token; 33 % of the copy rate at 16,384.
 // Limit: memory bandwidth; at decode, launch latency.
-#include "device.cuh"
-
-struct KvWriteParams {
-    void* qkv;             // [token][(heads + 2 * kv_heads) * head_dim]
-    void* keys;            // One layer's pool.
-    void* values;
-    const float* bias;     // Of the projection, or null.
-    const float* q_norm;   // Per head, or null.
-    const float* k_norm;
-    const float* rope;     // [position][cosines, then sines]
-    const u32* positions;
-    const u32* slots;      // block * block_size + offset; NONE writes nothing.
-    u32 heads;
-    u32 kv_heads;
-    u32 head_dim;
-    u32 block_size;
-    float epsilon;
-    u32 tokens;
-};
+#include "kv_write.cuh"
 
 namespace kv_write {
 
@@ -38,9 +20,7 @@ constexpr u32 PAIRS = 4;
 template <class T>
 DEVICE T* target(const KvWriteParams& p, T* row, u32 head, u32 slot) {
     if (head < p.heads) return row;
-    const u64 block = slot / p.block_size, kv_head = (head - p.heads) % p.kv_heads;
-    const u64 index = ((block * p.kv_heads + kv_head) * p.block_size + slot % p.block_size) * p.head_dim;
-    return static_cast<T*>(head >= p.heads + p.kv_heads ? p.values : p.keys) + index;
+    return static_cast<T*>(head >= p.heads + p.kv_heads ? p.values : p.keys) + slot_index(p, head, slot);
 }
 
 // Heads of multiples of 16. A power of two of lanes has a head, eight pairs each; if too many, the last ones have none.
@@ -50,11 +30,11 @@ DEVICE void write_eights(const KvWriteParams& p) {
     u32 lanes = 1;
     while (lanes * 8 < half) lanes *= 2;
     const u32 head = (blockIdx.x * (WARPS * WARP) + threadIdx.x) / lanes, at = threadIdx.x % lanes * 8;
-    const bool there = head < all && at < half, turns = there && head < p.heads + p.kv_heads;
+    const u32 slot = load_early(p.slots + token), position = load_early(p.positions + token);
+    const bool there = head < all && at < half, turns = there && head < p.heads + p.kv_heads && slot != NONE;
     const float* norm = head < p.heads ? p.q_norm : p.k_norm;
     const bool biased = there && p.bias != nullptr, normed = turns && norm != nullptr;
     Eight<float> bias[2], weights[2], cosines, sines;
-    const u32 slot = load_early(p.slots + token), position = load_early(p.positions + token);
     if (biased) {
         bias[0].read(p.bias + head * width + at);
         bias[1].read(p.bias + head * width + half + at);

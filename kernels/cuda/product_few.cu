@@ -37,13 +37,12 @@
 // Measurements (H200, bf16, of the copy rate, one row): 28,672 x 4,096 97 %, 6,144 x 4,096 86 %, 4,096 x 4,096 75 %, 4,096
 // x 14,336 75 %, and 86 % without early launches, which place its 256 blocks unevenly (README.md). 8 rows 69 to 90 %, 16
 // rows 57 to 76 %: each block reads all inputs. Limit: memory bandwidth.
-#include "device.cuh"
+#include "kv_write.cuh"
 
 struct FewParams {
     const void* x;         // [row][inputs]
     const void* w;         // [output][inputs]; read before `take_turn`.
     void* y;               // few: [row][outputs]. gated: [row][outputs / 2]. add: [row][outputs], the next product's x.
-                           // rope: [row][outputs], only queries are written.
     const float* squares;  // few, gated, rope: [row][inputs / 16, rounded up] if x lacks the scale of its norm, or null.
     const float* bias;     // add, gated, rope: [outputs], or null; read before `take_turn`.
     float* residual;       // add: [row][outputs], updated.
@@ -57,17 +56,10 @@ struct FewParams {
     u32 gelu;              // gated: see `gate`.
 };
 
-// Outputs are queries, keys and values: [heads + 2 * kv_heads][head_dim].
+// Outputs are queries, keys and values: [heads + 2 * kv_heads][head_dim], where `head_dim` is a multiple of 16 and heads have no
+// norms. Rope, positions and slots are read before `take_turn`.
 struct RopeParams : FewParams {
-    void* keys;            // One layer's pool.
-    void* values;
-    const float* rope;     // [position][cosines, then sines]; read before `take_turn`, as the next two.
-    const u32* positions;
-    const u32* slots;      // block * block_size + offset. NONE writes nothing; the row's position doesn't count.
-    u32 heads;
-    u32 kv_heads;
-    u32 head_dim;          // A multiple of 16.
-    u32 block_size;
+    KvWriteParams write;
 };
 
 namespace few {
@@ -100,8 +92,8 @@ DEVICE u32 output_of(const P& p, u32 i) {
         return output < half ? i / PAIRS * half + output : NONE;
     }
     if constexpr (AFTER == After::ROPE) {
-        const u32 half = p.head_dim / 2, pair = blockIdx.x * PAIRS + i % PAIRS;
-        return pair / half * p.head_dim + pair % half + i / PAIRS * half;
+        const u32 half = p.write.head_dim / 2, pair = blockIdx.x * PAIRS + i % PAIRS;
+        return pair / half * p.write.head_dim + pair % half + i / PAIRS * half;
     }
     const u32 output = blockIdx.x * OUTPUTS + i;
     return output < p.outputs ? output : NONE;
@@ -143,26 +135,23 @@ struct Place {
     u32 slot;
 };
 
-DEVICE Place read_place(const RopeParams& p) {
+DEVICE Place read_place(const KvWriteParams& p) {
     const u32 row = threadIdx.x / PAIRS;
-    if (row >= p.rows) return {NONE, NONE};
+    if (row >= p.tokens) return {NONE, NONE};
     return {load_early(p.positions + row), load_early(p.slots + row)};
 }
 
-DEVICE void start_end_rope(const RopeParams& p, Place place, End& end) {
+DEVICE void start_end_rope(const KvWriteParams& p, Place place, End& end) {
     const u32 row = threadIdx.x / PAIRS, pair = threadIdx.x % PAIRS, half = p.head_dim / 2;
-    if (row >= p.rows) return;
+    if (row >= p.tokens) return;
     const u32 head = blockIdx.x * PAIRS / half, at = blockIdx.x * PAIRS % half;
     const bool there = place.slot != NONE;
     const float* cosine = p.rope + static_cast<u64>(place.position) * p.head_dim + at + pair;
     copy_async<4>(end.residual + row * OUTPUTS + pair, cosine, there);
     copy_async<4>(end.residual + row * OUTPUTS + PAIRS + pair, cosine + half, there);
     if (pair > 0) return;
-    u64 to = static_cast<u64>(row) * p.outputs + head * p.head_dim;
-    if (head >= p.heads) {
-        const u64 block = place.slot / p.block_size, kv_head = (head - p.heads) % p.kv_heads;
-        to = ((block * p.kv_heads + kv_head) * p.block_size + place.slot % p.block_size) * p.head_dim;
-    }
+    const u64 query = (static_cast<u64>(row) * (p.heads + 2 * p.kv_heads) + head) * p.head_dim;
+    const u64 to = head < p.heads ? query : slot_index(p, head, place.slot);
     end.to[row] = there ? to + at : NOWHERE;
 }
 
@@ -232,10 +221,10 @@ DEVICE void product(const P& p, unsigned char* shared) {
     };
     start_end_weights<AFTER>(p, end);
     Place row_place = {};
-    if constexpr (AFTER == After::ROPE) row_place = read_place(p);
+    if constexpr (AFTER == After::ROPE) row_place = read_place(p.write);
 #pragma unroll
     for (u32 stage = 0; stage < TURNS; stage++) start_weights(warp + stage * WARPS, stage);
-    if constexpr (AFTER == After::ROPE) start_end_rope(p, row_place, end);
+    if constexpr (AFTER == After::ROPE) start_end_rope(p.write, row_place, end);
     take_turn();
     // Sets of inputs. Each is read again as soon as its products are issued, AHEAD turns before its next use. They take
     // turns by name, and reads have no condition, so no copy of registers waits for a read that was just issued.
@@ -323,19 +312,20 @@ DEVICE void product(const P& p, unsigned char* shared) {
         if (row >= ROWS || row >= p.rows) return;
         const u64 to = end.to[row];
         if (to == NOWHERE) return;
-        const u32 output = blockIdx.x * OUTPUTS, keys = p.heads * p.head_dim, values = keys + p.kv_heads * p.head_dim;
+        const KvWriteParams& write = p.write;
+        const u32 head = blockIdx.x * OUTPUTS / write.head_dim, values = write.heads + write.kv_heads;
         const float factor = scale(row);
         float low = sum(row, first) * factor + end.weights[first];
         float high = sum(row, second) * factor + end.weights[second];
-        if (output < values) {
+        if (head < values) {
             const float* turn = end.residual + row * OUTPUTS;
             const float x = low, y = high, c = turn[first], s = turn[second];
             low = x * c - y * s;
             high = y * c + x * s;
         }
-        T* at = static_cast<T*>(output < keys ? p.y : output < values ? p.keys : p.values) + to;
+        T* at = static_cast<T*>(head < write.heads ? write.qkv : head < values ? write.keys : write.values) + to;
         at[first] = Number<T>::round(low);
-        at[p.head_dim / 2 + first] = Number<T>::round(high);
+        at[write.head_dim / 2 + first] = Number<T>::round(high);
         return;
     }
     const u32 output = output_of<AFTER>(p, thread % OUTPUTS);

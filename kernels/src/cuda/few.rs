@@ -122,21 +122,19 @@ pub unsafe fn product_add(device: &dyn Device, ty: Type, params: &FewParams) -> 
 /// If the device refuses.
 ///
 /// # Safety
-/// As for [`product_scaled`] and [`super::kv_write`]. No kernel in flight writes `write`'s `rope`, `positions` or `slots`.
+/// As for [`product_scaled`] and [`super::kv_write`].
 pub unsafe fn product_rope(
     device: &dyn Device,
     ty: Type,
     few: &FewParams,
     write: &KvWriteParams,
 ) -> Result<(), CudaError> {
-    let KvWriteParams { keys, values, rope, positions, slots, .. } = *write;
-    let KvWriteParams { heads, kv_heads, head_dim, block_size, tokens, .. } = *write;
+    let KvWriteParams { heads, kv_heads, head_dim, tokens, .. } = *write;
     let widths = [few.rows, few.outputs];
     assert_eq!(widths, [tokens, (heads + 2 * kv_heads) * head_dim], "rows and outputs");
     assert!(fuses_rope(head_dim) && write.q_norm == 0 && write.k_norm == 0, "{write:?}");
-    let few = FewParams { y: write.qkv, bias: write.bias, ..*few };
-    let params =
-        RopeParams { few, keys, values, rope, positions, slots, heads, kv_heads, head_dim, block_size };
+    let few = FewParams { bias: write.bias, ..*few };
+    let params = RopeParams { few, write: *write };
     // SAFETY: the caller's promise.
     unsafe { launch(device, ty, &ROPE, &few, &params, few.outputs / OUTPUTS) }
 }

@@ -41,7 +41,8 @@ pub unsafe fn add_norm(
 /// If the device refuses.
 ///
 /// # Safety
-/// The parameters describe memory on the device; slots lie in the pool.
+/// The parameters describe memory on the device; slots lie in the pool. No kernel in flight writes biases, norms, rope, positions
+/// or slots, which may be read before it ends.
 pub unsafe fn kv_write(device: &dyn Device, ty: Type, params: &KvWriteParams) -> Result<(), CudaError> {
     assert!(params.head_dim <= 256 && params.head_dim.is_multiple_of(2), "heads of {}", params.head_dim);
     let kernel = ty.pick("kv_write_float", "kv_write_bf16", "kv_write_f16");

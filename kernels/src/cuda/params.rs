@@ -30,7 +30,7 @@ pub struct AttentionParams {
     pub soft_cap: f32,
 }
 
-/// `KvWriteParams` of `kv_write.cu`.
+/// `KvWriteParams` of `kv_write.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvWriteParams {
@@ -163,15 +163,7 @@ pub struct FewParams {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RopeParams {
     pub few: FewParams,
-    pub keys: u64,
-    pub values: u64,
-    pub rope: u64,
-    pub positions: u64,
-    pub slots: u64,
-    pub heads: u32,
-    pub kv_heads: u32,
-    pub head_dim: u32,
-    pub block_size: u32,
+    pub write: KvWriteParams,
 }
 
 /// `SampleRow` of `sample.cu`.
@@ -239,7 +231,7 @@ params!(
     FillParams = 3 * 8 + 2 * 4,
     ProductParams = 3 * 8 + 4 * 4,
     FewParams = 8 * 8 + 6 * 4,
-    RopeParams = 8 * 8 + 6 * 4 + 5 * 8 + 4 * 4,
+    RopeParams = 8 * 8 + 6 * 4 + 9 * 8 + 6 * 4,
     SampleParams = 5 * 8 + 2 * 4,
     SampleRow = 15 * 4,
 );

@@ -259,10 +259,10 @@ pub(super) fn kv_write(
             let (q_norm, k_norm) = (random.rounded(Type::F32, width), random.rounded(Type::F32, width));
             let frequencies: Vec<f32> = (0..width / 2).map(|i| 1.0 / (1.0 + i as f32 * 3.0)).collect();
             let rope = crate::RopeTable::new(&frequencies, 600, 1.0);
-            let positions: Vec<u32> = (0..tokens).map(|_| random.size(0, 599) as u32).collect();
+            let mut positions: Vec<u32> = (0..tokens).map(|_| random.size(0, 599) as u32).collect();
             let mut slots: Vec<u32> = (0..tokens).map(|t| 2 * t as u32 + (t as u32 & 1)).collect();
             if tokens > 2 {
-                slots[1] = NONE;
+                (slots[1], positions[1]) = (NONE, NONE);
             }
             let table: Vec<f32> = (0..600).flat_map(|at| [rope.at(at).0, rope.at(at).1].concat()).collect();
             let pool = blocks * block_size * kv_heads * width;
