@@ -106,7 +106,8 @@ pub(super) struct Contexts {
     pub longest: u32,
 }
 
-/// Time and bytes of a decode; `None` if the pool would be too large. Repeats read `cycle_bytes` before they read something again.
+/// Time and bytes of a decode; `None` if the pool would be too large. Repeats read `cycle_bytes` before they read something
+/// again.
 pub(super) fn decode_us(
     device: &Arc<dyn Device>,
     shape: AttentionShape,
