@@ -1,20 +1,56 @@
 #!/bin/sh
-# Every check that needs a GPU, in one command, with a binary built elsewhere: no cargo, no toolkit.
-#   sh gpu-check.sh INFER [GOLDEN_DIR] [OUT_DIR]
-# INFER: the program, built with --features cuda and a toolkit; gzipped if its name ends in .gz. If python3 can import
-# NVIDIA's packages, INFER_CUDA_LIB becomes the folder of their libcublasLt; otherwise the program searches for it. Each step
-# has a limit, and all together end within nine minutes: a step without time left is not run, and the table at the end says
-# so.
+# Every check that needs a GPU, in one command, with a binary built elsewhere: no cargo, no toolkit. Each step has a limit; one
+# without time left is not run.
 # PATIENCE=N makes all limits N times as long, for a rehearsal on an emulated GPU (README.md).
-# OUT_DIR/log.txt receives everything printed, and that table. If the script is killed, OUT_DIR/step.txt has the output of
-# the step that the log ends with. Exit code 1 if a check failed.
 set -u
-infer=$1
-golden=${2:-}
+usage() {
+    cat <<'USAGE'
+usage: sh gpu-check.sh INFER [GOLDEN_DIR] [OUT_DIR] [--seconds=N] [--seeds=N] [--sanitizer=TOOLS] [--only=STEP[,STEP...]]
+
+INFER              the program, built with --features cuda and a toolkit; gzipped if its name ends in .gz
+GOLDEN_DIR         golden checkpoints (tests/golden) [none are checked]
+OUT_DIR            gets log.txt: everything printed, and the table of steps; if the script is killed, step.txt has the output
+                   of the step that the log ends with [gpu-check-out]
+--seconds=N        all steps end within N seconds, and half a minute more if a server hangs [510]
+--seeds=N          random shapes per kernel in step kernels, which is left out with 1: the first step has that [8]
+--sanitizer=TOOLS  what compute-sanitizer looks for: none; memcheck; or all, which adds racecheck [memcheck]
+--only=STEP,...    only these steps
+
+If python3 can import NVIDIA's packages, INFER_CUDA_LIB becomes the folder of their libcublasLt; otherwise the program
+searches for it. Exit code 1 if a check failed.
+USAGE
+}
+
+infer=
+golden=
+out=
+seconds=510
+seeds=8
+tools=memcheck
+only=
+words=0
+for word in "$@"; do
+    case $word in
+    -h | --help) usage; exit 0 ;;
+    --seconds=*) seconds=${word#*=} ;;
+    --seeds=*) seeds=${word#*=} ;;
+    --sanitizer=none | --sanitizer=memcheck | --sanitizer=all) tools=${word#*=} ;;
+    --only=*) only=${word#*=} ;;
+    -*) echo "gpu-check.sh: unknown $word; -h lists what there is" >&2; exit 2 ;;
+    *)
+        words=$((words + 1))
+        case $words in 1) infer=$word ;; 2) golden=$word ;; *) out=$word ;; esac
+        ;;
+    esac
+done
+for number in "$seconds" "$seeds"; do
+    case $number in '' | *[!0-9]*) echo "gpu-check.sh: '$number' is no number" >&2; exit 2 ;; esac
+done
+[ -n "$infer" ] || { usage >&2; exit 2; }
 [ -z "$golden" ] || golden=$(cd "$golden" && pwd) || exit 2
-out=${3:-gpu-check-out}
+out=${out:-gpu-check-out}
 patience=${PATIENCE:-1}
-deadline=$(($(date +%s) + 510 * patience))
+deadline=$(($(date +%s) + seconds * patience))
 failed=0
 tmp=$(mktemp -d)
 mkdir -p "$out"
@@ -41,9 +77,9 @@ say() {
 
 # Seconds left for this step; never 0, which `timeout` takes as no limit.
 left() {
-    seconds=$((until - $(date +%s)))
-    [ "$seconds" -gt 0 ] || seconds=1
-    echo "$seconds"
+    limit=$((until - $(date +%s)))
+    [ "$limit" -gt 0 ] || limit=1
+    echo "$limit"
 }
 
 limited() {
@@ -53,6 +89,7 @@ limited() {
 # step NAME SECONDS COMMAND...: a row of the table. The command observes the limit through `left` and may set `verdict`.
 step() {
     name=$1
+    case ",${only:-$name}," in *",$name,"*) ;; *) return ;; esac
     begun=$(date +%s)
     until=$((begun + $2 * patience))
     shift 2
@@ -233,7 +270,7 @@ fi
 step golden 120 limited "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step golden-plainly 60 plainly "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step golden-apart 60 apart "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
-step kernels 150 limited "$infer" gpu-check
+[ "$seeds" -eq 1 ] || step kernels 150 limited "$infer" gpu-check --seeds "$seeds"
 # Requests one after the other; sixteen at a time; sixteen that share a prefix. Greedy, so all must come through.
 step serve 60 bench --workload w1,w2,w3
 step serve-plan-ahead 60 bench --workload w1,w2 --plan-ahead on
@@ -249,7 +286,9 @@ if command -v python3 >/dev/null; then
 else
     say "No python3: answers are not compared."
 fi
-if command -v compute-sanitizer >/dev/null; then
+if [ "$tools" = none ]; then
+    :
+elif command -v compute-sanitizer >/dev/null; then
     # Executor, graphs and staging: a short load; then every kernel and, of the golden data, the smallest model's logits
     # and what needs none.
     short="bench serve --device cuda --baseline off --kv-memory 256MiB --workload w2 --requests 3 --plan-ahead on"
@@ -266,13 +305,20 @@ if command -v compute-sanitizer >/dev/null; then
     # Unquoted: words.
     step memcheck-serve 60 sanitizer memcheck $short
     step memcheck 110 sanitizer memcheck $few
-    step racecheck-serve 60 sanitizer racecheck $short
-    step racecheck 110 sanitizer racecheck $few
+    if [ "$tools" = all ]; then
+        step racecheck-serve 60 sanitizer racecheck $short
+        step racecheck 110 sanitizer racecheck $few
+    fi
 else
     say "No compute-sanitizer: memory accesses and races are not checked."
 fi
 
 rm -f "$output"
+for name in $(echo "$only" | tr , ' '); do
+    grep -q "^$name " "$tmp/table" || printf '%-22s FAILED: there is no such step here\n' "$name" >>"$tmp/table"
+done
+grep -q FAILED "$tmp/table" && failed=1
 { echo; cat "$tmp/table"; } | tee -a "$log"
-if [ "$failed" -eq 0 ]; then say "No check failed."; else say "Some checks FAILED; see $log."; fi
+skipped=$(grep -c 'not run' "$tmp/table")
+if [ "$failed" -ne 0 ]; then say "Some checks FAILED; see $log."; else say "No check failed; $skipped steps were not run."; fi
 exit "$failed"

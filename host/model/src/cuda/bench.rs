@@ -43,13 +43,15 @@ struct Sizes {
     steps: u32,
 }
 
+/// Contexts of 300 and 5,000 end within a unit of decode attention. 16 rows are the most of our products beside cuBLASLt.
 const ALL: Sizes = Sizes {
-    batches: &[1, 8, 32, 128, 256],
-    contexts: &[256, 1_024, 4_096, 16_384],
+    batches: &[1, 8, 16, 32, 128, 256],
+    contexts: &[256, 300, 1_024, 4_096, 5_000, 16_384],
     prompts: &[512, 2_048, 8_192, 16_384],
     steps: 24,
 };
-const FEW: Sizes = Sizes { batches: &[1, 32], contexts: &[256, 4_096], prompts: &[2_048], ..ALL };
+/// `stamps.cuh` of the kernels counts on these contexts and steps: it names decodes of one sequence by their number.
+const FEW: Sizes = Sizes { batches: &[1, 16, 32], contexts: &[256, 4_096], prompts: &[2_048], ..ALL };
 
 impl Sizes {
     /// Those that a model of this many positions can compute.

@@ -85,13 +85,13 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Everything.
+    /// Everything. Contexts of 300 and 5,000 end within a unit of decode attention.
     pub const ALL: Self = Self {
         copy_bytes: 2 << 30,
         cycle_bytes: CYCLE_BYTES,
         width: 8_192,
         batches: &[1, 8, 32, 128, 256],
-        contexts: &[256, 1_024, 4_096, 16_384],
+        contexts: &[256, 300, 1_024, 4_096, 5_000, 16_384],
         prompts: &[512, 2_048, 8_192, 16_384],
         rows: &[1, 4, 8, 16, 32, 64, 128, 512, 2_048],
         small: &[1, 32, 2_048, 16_384],
@@ -100,7 +100,7 @@ impl Extent {
     /// A few sizes of each.
     pub const FEW: Self = Self {
         batches: &[1, 32],
-        contexts: &[256, 16_384],
+        contexts: &[256, 300, 5_000, 16_384],
         prompts: &[2_048],
         rows: &[1, 16, 2_048],
         small: &[1, 16_384],
