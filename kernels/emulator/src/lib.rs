@@ -54,6 +54,7 @@ impl Emulator {
             name: "emulated device".to_owned(),
             capability: (target / 10, target % 10),
             multiprocessors: 4,
+            shared_bytes: 228 << 10,
             early: target >= 90,
             vendor_products: None,
             switches: Switches::default(),

@@ -1,6 +1,6 @@
 //! Launches of attention: which kernel computes which shape, and how a context is cut into parts.
 
-use super::device::{Device, Launch, Type};
+use super::device::{Device, Launch, Properties, Type};
 use super::error::CudaError;
 use super::params::{AttentionParams, Params};
 
@@ -12,6 +12,8 @@ const MOST_WIDTH_128: u32 = 128;
 const DECODE_ROWS: u32 = 16;
 /// Positions that a decode block processes at a time.
 const DECODE_UNIT: u32 = 64;
+/// Shared memory of a block that the system takes.
+const RESERVED_BYTES: u32 = 1_024;
 
 /// What selects a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,15 +123,17 @@ impl AttentionShape {
 
 /// The blocks that a decode of `items` tokens is balanced over: as many as run at once, but no more than contexts of `longest`
 /// tokens have work for.
-pub fn decode_blocks(shape: &AttentionShape, multiprocessors: u32, items: u32, longest: u32) -> u32 {
-    let places = multiprocessors * blocks_at_once(shape.head_dim);
+pub fn decode_blocks(shape: &AttentionShape, properties: &Properties, items: u32, longest: u32) -> u32 {
+    let wanted = properties.switches.decode_blocks.unwrap_or_else(|| blocks_at_once(shape.head_dim));
+    let fit = properties.shared_bytes / (decode_shared_bytes(shape.head_dim) + RESERVED_BYTES);
+    let places = properties.multiprocessors * wanted.clamp(1, fit.max(1));
     let units = u64::from(items * shape.tiles()) * u64::from(longest.div_ceil(DECODE_UNIT));
     // The kernel counts them in 32 bits.
     assert!(units <= u64::from(u32::MAX), "{items} contexts of {longest} tokens, {shape:?}");
     units.clamp(1, u64::from(places)) as u32
 }
 
-/// Decode blocks per multiprocessor: enough for about 100 KB of keys and values in flight (80 at 32 dimensions), within what
+/// Decode blocks per multiprocessor of an H100: enough for about 100 KB of keys and values in flight (80 at 32 dimensions), within what
 /// registers and 227 KB of shared memory allow.
 fn blocks_at_once(head_dim: u32) -> u32 {
     match head_dim {
@@ -289,12 +293,13 @@ names!(PREFILL_128_F16, "attention_prefill_rows128_f16");
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::Switches;
 
     #[test]
     fn concurrent_decode_blocks_fit_shared_memory() {
         for width in WIDTHS {
-            // An H100 has 228 KB and reserves 1 KB per block.
-            let bytes = blocks_at_once(width) * (decode_shared_bytes(width) + 1_024);
+            // An H100 has 228 KB.
+            let bytes = blocks_at_once(width) * (decode_shared_bytes(width) + RESERVED_BYTES);
             assert!(bytes <= 228 * 1_024, "width {width}: {bytes} bytes");
             assert!(decode_shared_bytes(width) <= 99 * 1_024, "width {width} on compute capability 8.9");
         }
@@ -312,12 +317,15 @@ mod tests {
                 let shape = AttentionShape { ty: Type::Bf16, heads: 1, kv_heads: 1, head_dim: width };
                 assert_eq!(form.computes(&shape), blocks > 0, "{form:?}, width {width}");
                 let bytes = form.shared_bytes(width);
-                assert!(blocks * (bytes + 1_024) <= H100_BYTES, "{form:?}, width {width}: {bytes} bytes");
+                assert!(
+                    blocks * (bytes + RESERVED_BYTES) <= H100_BYTES,
+                    "{form:?}, width {width}: {bytes} bytes"
+                );
                 if blocks > 0 {
                     assert!(bytes <= 99 * 1_024, "{form:?}, width {width} on compute capability 8.9");
                 }
                 if blocks > 0 && form == PrefillForm::Rows128 {
-                    assert!(2 * (bytes + 1_024) <= A100_BYTES, "width {width}: {bytes} bytes");
+                    assert!(2 * (bytes + RESERVED_BYTES) <= A100_BYTES, "width {width}: {bytes} bytes");
                 }
             }
         }
@@ -345,9 +353,21 @@ mod tests {
         assert_eq!(of(AttentionShape { ty: Type::F32, ..shape(4, 128) }, Rows128), None);
     }
 
-    /// On 132 multiprocessors.
+    fn properties(multiprocessors: u32, shared_kib: u32, decode_blocks: Option<u32>) -> Properties {
+        Properties {
+            name: String::new(),
+            capability: (9, 0),
+            multiprocessors,
+            shared_bytes: shared_kib << 10,
+            early: true,
+            vendor_products: None,
+            switches: Switches { decode_blocks, ..Switches::default() },
+        }
+    }
+
     #[test]
     fn decodes_fill_the_device_once() {
+        let h100 = properties(132, 228, None);
         let llama = (32, 8, 128);
         let gemma = (4, 1, 256);
         for ((heads, kv_heads, head_dim), items, longest, blocks) in [
@@ -361,7 +381,28 @@ mod tests {
             (llama, 4_096, 1 << 20, 396),
         ] {
             let shape = AttentionShape { ty: Type::Bf16, heads, kv_heads, head_dim };
-            assert_eq!(decode_blocks(&shape, 132, items, longest), blocks, "{shape:?}, {items} items");
+            assert_eq!(decode_blocks(&shape, &h100, items, longest), blocks, "{shape:?}, {items} items");
+        }
+    }
+
+    #[test]
+    fn decodes_have_no_more_blocks_than_fit_at_once() {
+        let of = |properties: &Properties, head_dim| {
+            let shape = AttentionShape { ty: Type::Bf16, heads: 32, kv_heads: 8, head_dim };
+            decode_blocks(&shape, properties, 64, 16_384)
+        };
+        let (a100, ada) = (properties(108, 164, None), properties(128, 100, None));
+        for (properties, head_dim, blocks) in [
+            (&a100, 64, 4 * 108),
+            (&a100, 128, 2 * 108),
+            (&a100, 256, 2 * 108),
+            (&ada, 64, 2 * 128),
+            (&ada, 128, 128),
+            (&ada, 256, 128),
+            (&properties(132, 228, Some(2)), 128, 2 * 132),
+            (&properties(132, 228, Some(8)), 128, 3 * 132),
+        ] {
+            assert_eq!(of(properties, head_dim), blocks, "{head_dim}, {properties:?}");
         }
     }
 }

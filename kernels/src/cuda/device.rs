@@ -92,6 +92,8 @@ pub struct Properties {
     pub capability: (u32, u32),
     /// Number of multiprocessors; decides how far work is split.
     pub multiprocessors: u32,
+    /// Bytes of shared memory of a multiprocessor, of which each block takes what it asks for and 1 KiB.
+    pub shared_bytes: u32,
     /// Whether a kernel may start before the one ahead of it is done (programmatic dependent launch).
     pub early: bool,
     /// The vendor's library for products, if found.

@@ -15,6 +15,7 @@ const SPREAD_VARIABLE: &str = "INFER_CUDA_SPREAD";
 const CARVEOUT_VARIABLE: &str = "INFER_CUDA_CARVEOUT";
 const FEW_ROWS_VARIABLE: &str = "INFER_CUDA_FEW_ROWS";
 const PREFILL_ROWS_VARIABLE: &str = "INFER_CUDA_PREFILL_ROWS";
+const DECODE_BLOCKS_VARIABLE: &str = "INFER_CUDA_DECODE_BLOCKS";
 pub(super) const IMAGE_VARIABLE: &str = "INFER_CUDA_IMAGE";
 /// The value of `INFER_CUDA_CARVEOUT` for no preference.
 const DRIVER: &str = "driver";
@@ -37,6 +38,9 @@ pub struct Switches {
     pub few_rows: u32,
     /// The form of prefill attention with the most rows that is used (`INFER_CUDA_PREFILL_ROWS`).
     pub prefill: PrefillForm,
+    /// Blocks of decode attention for each multiprocessor, at most as many as it has room for (`INFER_CUDA_DECODE_BLOCKS`).
+    /// `None`: as many as keep enough memory in flight.
+    pub decode_blocks: Option<u32>,
     /// An image of kernels to use instead of the program's own (`INFER_CUDA_IMAGE`).
     pub image: Option<PathBuf>,
 }
@@ -50,6 +54,7 @@ impl Default for Switches {
             carveout: Some(100),
             few_rows: product::FEW_BESIDE_VENDOR,
             prefill: PrefillForm::Rows128,
+            decode_blocks: None,
             image: None,
         }
     }
@@ -71,11 +76,11 @@ impl Switches {
     fn read(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, CudaError> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let word = |name| variable(name).map(|value| value.to_string_lossy().trim().to_ascii_lowercase());
-        let number = |name, most: u32, or: &str| {
+        let number = |name, least: u32, most: u32, or: &str| {
             let Some(word) = word(name) else { return Ok(None) };
-            let number = word.parse::<u32>().ok().filter(|number| *number <= most);
+            let number = word.parse::<u32>().ok().filter(|number| (least..=most).contains(number));
             number.map(Some).ok_or_else(|| {
-                CudaError::switch(format!("{name}={word}: this must be a number from 0 to {most}{or}"))
+                CudaError::switch(format!("{name}={word}: this must be a number from {least} to {most}{or}"))
             })
         };
         let prefill = |name| {
@@ -86,7 +91,7 @@ impl Switches {
         let usual = Self::default();
         let carveout = match word(CARVEOUT_VARIABLE) {
             Some(word) if word == DRIVER => None,
-            _ => number(CARVEOUT_VARIABLE, 100, " or `driver`")?.or(usual.carveout),
+            _ => number(CARVEOUT_VARIABLE, 0, 100, " or `driver`")?.or(usual.carveout),
         };
         let off = |word: String| ["off", "no", "false", "0"].contains(&word.as_str());
         Ok(Self {
@@ -94,8 +99,9 @@ impl Switches {
             fused: !word(FUSED_VARIABLE).is_some_and(off),
             spread: !word(SPREAD_VARIABLE).is_some_and(off),
             carveout,
-            few_rows: number(FEW_ROWS_VARIABLE, FEW, "")?.unwrap_or(usual.few_rows),
+            few_rows: number(FEW_ROWS_VARIABLE, 0, FEW, "")?.unwrap_or(usual.few_rows),
             prefill: prefill(PREFILL_ROWS_VARIABLE)?.unwrap_or(usual.prefill),
+            decode_blocks: number(DECODE_BLOCKS_VARIABLE, 1, 32, "")?,
             image: variable(IMAGE_VARIABLE).map(PathBuf::from),
         })
     }
@@ -112,13 +118,14 @@ impl Switches {
             (self.few_rows != usual.few_rows).then(|| format!("{FEW_ROWS_VARIABLE}={}", self.few_rows));
         let prefill = (self.prefill != usual.prefill)
             .then(|| format!("{PREFILL_ROWS_VARIABLE}={}", self.prefill.rows()));
+        let decode_blocks = self.decode_blocks.map(|blocks| format!("{DECODE_BLOCKS_VARIABLE}={blocks}"));
         let image = self.image.as_ref().map(|path| format!("{IMAGE_VARIABLE}={}", path.display()));
         let turned_off = [
             off(EARLY_VARIABLE, self.early),
             off(FUSED_VARIABLE, self.fused),
             off(SPREAD_VARIABLE, self.spread),
         ];
-        turned_off.into_iter().chain([carveout, few_rows, prefill, image]).flatten().collect()
+        turned_off.into_iter().chain([carveout, few_rows, prefill, decode_blocks, image]).flatten().collect()
     }
 }
 
@@ -162,14 +169,22 @@ mod tests {
             (CARVEOUT_VARIABLE, "50"),
             (FEW_ROWS_VARIABLE, "32"),
             (PREFILL_ROWS_VARIABLE, "64"),
+            (DECODE_BLOCKS_VARIABLE, "2"),
             (IMAGE_VARIABLE, "variants/Other.fatbin"),
         ];
         let switches = read(&all).expect("in range");
         let image = Some(PathBuf::from("variants/Other.fatbin"));
         let prefill = PrefillForm::Rows64;
-        let carveout = Some(50);
-        let expected =
-            Switches { early: false, fused: false, spread: false, carveout, few_rows: 32, prefill, image };
+        let expected = Switches {
+            early: false,
+            fused: false,
+            spread: false,
+            carveout: Some(50),
+            few_rows: 32,
+            prefill,
+            decode_blocks: Some(2),
+            image,
+        };
         assert_eq!(switches, expected);
         assert_eq!(switches.in_use(), all.map(|(name, value)| format!("{name}={value}")));
         let left = read(&[(CARVEOUT_VARIABLE, "Driver")]).expect("a word");
@@ -186,6 +201,7 @@ mod tests {
             (FEW_ROWS_VARIABLE, "-1", "from 0 to 32"),
             (PREFILL_ROWS_VARIABLE, "96", "64 or 128"),
             (PREFILL_ROWS_VARIABLE, "off", "64 or 128"),
+            (DECODE_BLOCKS_VARIABLE, "0", "from 1 to 32"),
         ] {
             let CudaError { kind, message } = read(&[(name, value)]).expect_err(value);
             assert_eq!(kind, CudaErrorKind::Switch);

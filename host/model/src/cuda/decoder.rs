@@ -198,8 +198,7 @@ impl DeviceDecoder {
             unsafe { prefill(device, &self.shape, form, params, plan.tiles) }?;
         }
         if plan.items > 0 {
-            let multiprocessors = device.properties().multiprocessors;
-            let partition = partition(&self.shape, multiprocessors, &self.options, plan.items);
+            let partition = partition(&self.shape, device.properties(), &self.options, plan.items);
             let params = AttentionParams { items: self.word(buffers.layout.items), ..params };
             // SAFETY: as above; `partial` and `tickets` were sized for the most items; no kernel writes these words.
             unsafe { decode(device, &self.shape, partition, params, plan.items) }?;

@@ -100,14 +100,14 @@ pub(super) fn tile_tokens(
 /// How a decode of `items` tokens cuts contexts.
 pub(super) fn partition(
     shape: &AttentionShape,
-    multiprocessors: u32,
+    properties: &Properties,
     options: &DeviceOptions,
     items: u32,
 ) -> Partition {
     let longest = options.max_seq_len;
     match options.deterministic {
         true => Partition::Fixed { tokens: FIXED_PART.min(longest.next_multiple_of(16)), longest },
-        false => Partition::Balanced { blocks: decode_blocks(shape, multiprocessors, items, longest) },
+        false => Partition::Balanced { blocks: decode_blocks(shape, properties, items, longest) },
     }
 }
 
@@ -118,7 +118,7 @@ fn decode_bytes(shape: &AttentionShape, properties: &Properties, options: &Devic
         Some(_) => options.max_rows.max(1),
         None => options.max_tokens,
     };
-    let partition = partition(shape, properties.multiprocessors, options, most);
+    let partition = partition(shape, properties, options, most);
     [4 * partial_numbers(shape, most, partition), 4 * tickets(shape, most)]
 }
 
@@ -192,6 +192,7 @@ pub(super) mod tests {
                 name: String::new(),
                 capability: (9, 0),
                 multiprocessors: 132,
+                shared_bytes: 228 << 10,
                 early: true,
                 vendor_products: None,
                 switches: Switches { prefill, ..Switches::default() },

@@ -128,9 +128,8 @@ pub(super) fn decode_us(
     sequences.copies = copies(cycle_bytes, 2 * bytes, 2 * pool, device.memory()?.free);
     let copies = sequences.copies;
     let scene = Scene::new(device, shape, &sequences)?;
-    let partition = Partition::Balanced {
-        blocks: decode_blocks(&shape, device.properties().multiprocessors, batch, longest),
-    };
+    let partition =
+        Partition::Balanced { blocks: decode_blocks(&shape, device.properties(), batch, longest) };
     let partial = Buffer::new(device, 4 * partial_numbers(&shape, batch, partition))?;
     let tickets = Buffer::new(device, 4 * tickets(&shape, batch))?;
     tickets.fill(0)?;

@@ -117,6 +117,8 @@ impl Driver {
             )));
         }
         let multiprocessors = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR;
+        let shared_bytes = attribute(shared)?;
         let context = Context::retain(device).map_err(wrong("no context"))?;
         context.bind().map_err(wrong("no context"))?;
         // SAFETY: the image is as long as it records, and the driver copies it.
@@ -136,6 +138,7 @@ impl Driver {
                 name,
                 capability,
                 multiprocessors,
+                shared_bytes,
                 early: false,
                 vendor_products: None,
                 switches,

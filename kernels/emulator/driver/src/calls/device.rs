@@ -13,6 +13,8 @@ const VERSION: c_int = 13_000;
 const NAME: &[u8] = b"Emulated GPU\0";
 /// What the emulator says, too.
 const MULTIPROCESSORS: c_int = 4;
+/// Shared memory of each.
+const SHARED_BYTES: c_int = 228 << 10;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuInit(flags: c_uint) -> CUresult {
@@ -94,12 +96,15 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     const MAJOR: c_int = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as c_int;
     const MINOR: c_int = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as c_int;
     const COUNT: c_int = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as c_int;
+    const SHARED: c_int =
+        CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR as c_int;
     call("cuDeviceGetAttribute", Needs::Start, |state| {
         known(device)?;
         let value = match attribute {
             MAJOR => state.capability.0,
             MINOR => state.capability.1,
             COUNT => MULTIPROCESSORS,
+            SHARED => SHARED_BYTES,
             _ => return Err(Refusal::value(format!("attribute {attribute} isn't emulated"))),
         };
         // SAFETY: the caller's promise.
