@@ -7,11 +7,14 @@
 // warps of a block take tiles of 16 positions in turn. The host fixes the number of blocks, so one captured graph serves any
 // contexts: every block finds its share by adding up the lengths, before its turn comes.
 //
+// Work begins before the block's turn (device.cuh): the words that lead to the first keys, and then these and their values,
+// as far as earlier steps wrote them. Only queries, and the step's own keys and values, have to wait.
+//
 // Versions. 1: keys and values went from memory straight into registers. nvcc sank each load to its use: 512 bytes a
 // warp in flight for most of the time, 8 KB a multiprocessor. 2: two tiles a warp (one at 256 dimensions) pass through
 // shared memory by cp.async; the next keys are requested before the softmax of the current ones. 3: a second kernel, which
 // added up equal parts of each context, has 16 parts' numbers in flight, kept together by `fence_loads`; it read one after
-// another. 4: the chain of words that leads to the first keys (token, position, table, block) is read before `take_turn`, later
+// another. 4: the chain of words that leads to the first keys (token, position, table, block) is read before the turn, later
 // blocks a tile ahead, and when warps merge, rows are padded: 16 lanes met in a bank. 5: the softmax asks once per tile for a
 // soft cap and for positions beyond the part, and queries lie in the order of fragments (attention.cuh).
 // 6 (this one): shares of all contexts together, and no second kernel. Each context was cut into as many parts as fill the
@@ -19,7 +22,12 @@
 // two (58 % of the copy rate at 4,096); of sequences of different lengths the longest ran on alone; and at context 256 two
 // thirds of the blocks had nothing to do and a part was 16 positions, which one warp took while three waited. The second
 // kernel took 5 to 6 us of each layer of a step, of which the last block's sums should take 1 to 4 (estimated). At 256
-// dimensions two blocks, not three, fit a multiprocessor, and nothing is spilled.
+// dimensions two blocks, not three, fit a multiprocessor, and little is spilled. Where many blocks have little to do, shares
+// end where contexts do: cut blindly, a context of 257 to 300 tokens and 8 key heads was 10 shares, 6 of which began a second
+// context from nothing, and all 8 contexts had pieces to add up. Keys are requested before the turn. Pieces are read once, not
+// for the largest score first, and warps leave their sums side by side instead of adding to them in turns. A context's words
+// are read once per block, a tile's block a turn before it is needed, and no tile divides by the block size. A tile's copies
+// share one address, from which they lie at fixed distances: each had been computed from its position, five instructions.
 // Considered and not built: products with the heads as the 8 columns (half the registers for groups up to 8, but the
 // weights then need a transpose); the next tiles in registers (126 + 64, two blocks); three stages (two blocks); the host
 // computing shares (layers with windows of their own would need one each).
@@ -68,60 +76,85 @@ struct Share {
 // What a block computes at a time: some positions of a context, for the query heads of one tile.
 struct Piece {
     u32 item;
-    u32 token;
     u32 tile;      // Of heads: [key head][tile of its query heads].
-    u32 begin;     // Positions.
-    u32 end;
     u32 index;     // Among the pieces of this context and tile, each of which has a place in `partial` if there are several.
     u32 pieces;
     u32 places[3]; // Of the first piece, and of piece i > 0: the second number plus i times the third.
+    u32 token;
+    u32 table;     // Where its block table starts.
+    u32 length;    // Of the context, the token's own position included.
+    u32 begin;     // Positions of this piece.
+    u32 end;
 
     DEVICE u64 place(u32 i) const { return i == 0 ? places[0] : places[1] + static_cast<u64>(i) * places[2]; }
 };
 
 // An item's token, and its context in units.
 struct Context {
-    u32 token;
-    u32 length;
-    u32 first;     // First visible position.
-    u32 start;     // Of the first unit that has visible positions.
-    u32 units;
+    u32 token = NONE;
+    u32 length = 0;
+    u32 table = 0; // Where its block table starts.
+    u32 first = 0; // First visible position.
+    u32 start = 0; // Of the first unit that has visible positions.
+    u32 units = 0; // None if the item is padding.
 
-    // Padding has no units. What this reads, no kernel writes.
+    Context() = default;
+    // What this reads, no kernel writes.
     DEVICE Context(const AttentionParams& p, u32 item) : token(load_early(p.items + item)) {
-        length = token != NONE ? load_early(p.positions + token) + 1 : 0;
+        if (token == NONE) return;
+        length = load_early(p.positions + token) + 1;
+        table = load_early(p.tables + token);
+        count(p);
+    }
+    DEVICE Context(const AttentionParams& p, u32 token, u32 length, u32 table) : token(token), length(length), table(table) {
+        count(p);
+    }
+
+    DEVICE void count(const AttentionParams& p) {
         first = first_seen(p, length - 1);
         start = first / UNIT * UNIT;
         units = (length - start + UNIT - 1) / UNIT;
     }
 };
 
-// All units of all tiles and contexts in a row, of which each block gets its share: as many as the others, or one more.
+// All units of all tiles and contexts in a row, of which each block gets its share: as many as the others, or one more. If the
+// contexts are equally long and the blocks a multiple of them, no share goes beyond a context's end.
 struct Shares {
-    u32 least;
-    u32 more;      // Blocks that get one more, the first ones.
+    u32 units;
+    u32 blocks;
 
-    DEVICE Shares(u32 units, u32 blocks) : least(units / blocks), more(units % blocks) {}
-    DEVICE u32 start(u32 block) const { return block * least + (block < more ? block : more); }
-    DEVICE u32 block_of(u32 unit) const {
-        const u32 longer = more * (least + 1);
-        return unit < longer ? unit / (least + 1) : more + (unit - longer) / least;
-    }
+    DEVICE u32 start(u32 block) const { return static_cast<u32>(static_cast<u64>(block) * units / blocks); }
+    DEVICE u32 block_of(u32 unit) const { return static_cast<u32>(((unit + 1ull) * blocks - 1) / units); }
 };
 
-// Pieces of a block, in order. All threads of the block construct it; the rest each does alone. `scratch`: a word per warp and
-// two more, not to be written before the next barrier.
-struct Agenda {
-    u32 tiles;
-    u32 unit;      // The next one, and the end of the block's share.
-    u32 end;
-    u32 item;      // The one that is due or a later one, and the first unit of its context.
-    u32 base;
-    Shares shares;
+// Blocks of a grid that get a share. `contexts`: one for each tile and item; `least`: units that a block gets at least, if
+// there are as many. A share that ends one context and begins another makes its block start over, which in a short launch
+// takes longer than a unit more; where all blocks have much to do, no more than an eighth of them is left out for it.
+DEVICE u32 sharing(u32 units, u32 contexts, u32 least, u32 grid) {
+    const u32 most = units / least, blocks = most < grid ? most : grid;
+    if (blocks < contexts) return blocks > 0 ? blocks : 1;
+    const u32 over = blocks % contexts;
+    return most < grid || over * 8 <= blocks ? blocks - over : blocks;
+}
 
-    // `least`: units that a block gets at least, if there are as many.
-    DEVICE Agenda(const AttentionParams& p, u32 tiles, u32 least, u32* scratch)
-        : tiles(tiles), unit(0), end(0), item(0), base(0), shares(0, 1) {
+// Pieces of a block, in order. All threads of the block construct it; the rest each does alone.
+struct Agenda {
+    // What its threads tell each other; not to be overwritten before the next barrier.
+    struct Notes {
+        u32 units[WARPS];
+        u32 contexts[WARPS];
+        u32 item, base, token, length, table;
+    };
+
+    u32 tiles;
+    u32 unit = 0;  // The next one, and the end of the block's share.
+    u32 end = 0;
+    u32 item = 0;  // The one that is due or an earlier one, its context, and the first unit of it.
+    u32 base = 0;
+    Context context;
+    Shares shares = {1, 1};
+
+    DEVICE Agenda(const AttentionParams& p, u32 tiles, u32 least, Notes& notes) : tiles(tiles) {
         if (p.part_tokens != 0) {
             end = 1;
             return;
@@ -130,42 +163,55 @@ struct Agenda {
         const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
         const u32 some = (p.count + THREADS - 1) / THREADS, from = thread * some;
         const u32 to = from + some < p.count ? from + some : p.count;
-        u32 own = 0;
-        for (u32 i = from; i < to; i++) own += Context(p, i).units;
+        u32 own = 0, contexts = 0;
+        Context last;
+        for (u32 i = from; i < to; i++) {
+            last = Context(p, i);
+            own += last.units;
+            contexts += last.units > 0 ? 1 : 0;
+        }
         u32 before = 0, sum = own;
 #pragma unroll
         for (u32 lanes = 1; lanes < WARP; lanes *= 2) {
             const u32 other = shuffle_xor(sum, lanes);
             if ((lane & lanes) != 0) before += other;
             sum += other;
+            contexts += shuffle_xor(contexts, lanes);
         }
-        if (lane == 0) scratch[warp] = sum;
+        if (lane == 0) {
+            notes.units[warp] = sum;
+            notes.contexts[warp] = contexts;
+        }
         sync_block();
-        sum = 0;
+        sum = contexts = 0;
         for (u32 i = 0; i < WARPS; i++) {
-            if (i < warp) before += scratch[i];
-            sum += scratch[i];
+            if (i < warp) before += notes.units[i];
+            sum += notes.units[i];
+            contexts += notes.contexts[i];
         }
-        const u32 most = sum * tiles / least, blocks = most < gridDim.x ? (most > 0 ? most : 1) : gridDim.x;
+        const u32 blocks = sharing(sum * tiles, contexts * tiles, least, gridDim.x);
         if (blockIdx.x >= blocks || sum == 0) return;
-        shares = Shares(sum * tiles, blocks);
+        shares = {sum * tiles, blocks};
         unit = shares.start(blockIdx.x);
         end = shares.start(blockIdx.x + 1);
-        // One of them has the block's first unit.
-        u32 first = before * tiles;
-        if (unit >= first && unit < first + own * tiles)
-            for (u32 i = from; i < to; i++) {
-                const u32 units = Context(p, i).units * tiles;
-                if (unit < first + units) {
-                    scratch[WARPS] = i;
-                    scratch[WARPS + 1] = first;
-                    break;
-                }
-                first += units;
+        // One of them has the block's first unit. It goes back from its last item, whose context it has at hand.
+        const u32 first = before * tiles;
+        if (unit >= first && unit - first < own * tiles) {
+            u32 at = to - 1, start = first + (own - last.units) * tiles;
+            while (unit < start) {
+                last = Context(p, --at);
+                start -= last.units * tiles;
             }
+            notes.item = at;
+            notes.base = start;
+            notes.token = last.token;
+            notes.length = last.length;
+            notes.table = last.table;
+        }
         sync_block();
-        item = scratch[WARPS];
-        base = scratch[WARPS + 1];
+        item = notes.item;
+        base = notes.base;
+        context = Context(p, notes.token, notes.length, notes.table);
     }
 
     DEVICE bool next(const AttentionParams& p, Piece& piece) {
@@ -174,7 +220,6 @@ struct Agenda {
             unit = end;
             return fixed(p, piece);
         }
-        Context context(p, item);
         while (unit - base >= context.units * tiles) {
             base += context.units * tiles;
             context = Context(p, ++item);
@@ -183,7 +228,8 @@ struct Agenda {
         const u32 to = end - start < context.units ? end - start : context.units;
         const u32 first = shares.block_of(start), last = shares.block_of(start + context.units - 1);
         // A block's share may end one context and begin another, so it has two places.
-        piece = {item, context.token, tile, 0, 0, blockIdx.x - first, last - first + 1, {2 * first + 1, 2 * first, 2}};
+        piece = {item,          tile,          blockIdx.x - first, last - first + 1, {2 * first + 1, 2 * first, 2},
+                 context.token, context.table, context.length,     0,                0};
         see(context, context.start + from * UNIT, context.start + to * UNIT, piece);
         unit = start + to;
         return true;
@@ -194,7 +240,8 @@ struct Agenda {
         const Context context(p, blockIdx.z);
         const u32 size = p.part_tokens, first = context.first / size, parts = (context.length + size - 1) / size;
         const u32 place = (blockIdx.z * tiles + blockIdx.y) * gridDim.x + first;
-        piece = {blockIdx.z, context.token, blockIdx.y, 0, 0, blockIdx.x - first, parts - first, {place, place, 1}};
+        piece = {blockIdx.z,    blockIdx.y,    blockIdx.x - first, parts - first, {place, place, 1},
+                 context.token, context.table, context.length,     0,             0};
         see(context, blockIdx.x * size, (blockIdx.x + 1) * size, piece);
         return piece.begin < piece.end;
     }
@@ -217,50 +264,42 @@ DEVICE float* sums_at(const AttentionParams& p, u64 place, u32 row) {
 
 // Adds up the pieces of `rows` rows in order, so that the bits don't depend on which of them ended last.
 template <class T, u32 D>
-DEVICE void add_pieces(const AttentionParams& p, const Piece& piece, u32 rows, T* out, float* scratch) {
-    const u32 thread = threadIdx.x, lane = lane_of(thread);
-    for (u32 row = warp_of(thread); row < rows; row += WARPS) {
-        float most = negative_infinity(), sum = 0.0f;
-        for (u32 i = lane; i < piece.pieces; i += WARP) most = larger(most, sums_at<D>(p, piece.place(i), row)[D]);
-        for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) most = larger(most, shuffle_xor(most, lanes));
-        for (u32 i = lane; i < piece.pieces; i += WARP) {
-            const float* sums = sums_at<D>(p, piece.place(i), row);
-            sum += sums[D + 1] * exp2_fast(sums[D] - most);
-        }
-        sum = warp_sum(sum);
-        if (lane == 0) {
-            scratch[row] = most;
-            scratch[ROWS + row] = sum;
-        }
-    }
-    sync_block();
+DEVICE void add_pieces(const AttentionParams& p, const Piece& piece, u32 rows, T* out) {
     // Pieces in flight at once, since each load goes to the L2 cache, and a thread's numbers: with four query heads of a key
     // head the fewest for which no thread is left over.
     constexpr u32 TOGETHER = 16, WIDE = D >= 128 ? 4 : 2, COLUMNS = D / WIDE;
     for (u32 from = 0; from < rows * COLUMNS; from += THREADS) {
         // `fence_loads` needs whole warps: threads past the end repeat the last column, and don't store it.
-        const u32 own = from + thread, at = own < rows * COLUMNS ? own : rows * COLUMNS - 1;
+        const u32 own = from + threadIdx.x, at = own < rows * COLUMNS ? own : rows * COLUMNS - 1;
         const u32 row = at / COLUMNS, column = at % COLUMNS * WIDE;
-        float sums[WIDE];
+        float sums[WIDE], most = negative_infinity(), total = 0.0f;
         for (u32 k = 0; k < WIDE; k++) sums[k] = 0.0f;
         for (u32 i = 0; i < piece.pieces; i += TOGETHER) {
-            u32 numbers[TOGETHER][WIDE];
-            float largest[TOGETHER];
+            // The last piece is repeated to fill up, with weight 0.
+            u32 numbers[TOGETHER][WIDE], scale[TOGETHER][2];
 #pragma unroll
             for (u32 j = 0; j < TOGETHER; j++) {
                 const float* from = sums_at<D>(p, piece.place(i + j < piece.pieces ? i + j : piece.pieces - 1), row);
                 read_words(from + column, numbers[j]);
-                largest[j] = from[D];
+                read_words(from + D, scale[j]);
             }
             fence_loads();
+            float here = most;
+#pragma unroll
+            for (u32 j = 0; j < TOGETHER; j++) here = larger(here, bits_to_float(scale[j][0]));
+            const float decay = exp2_fast(most - here);
+            most = here;
+            total *= decay;
+#pragma unroll
+            for (u32 k = 0; k < WIDE; k++) sums[k] *= decay;
 #pragma unroll
             for (u32 j = 0; j < TOGETHER; j++) {
-                const float weight = i + j < piece.pieces ? exp2_fast(largest[j] - scratch[row]) : 0.0f;
+                const float weight = i + j < piece.pieces ? exp2_fast(bits_to_float(scale[j][0]) - most) : 0.0f;
+                total += bits_to_float(scale[j][1]) * weight;
 #pragma unroll
                 for (u32 k = 0; k < WIDE; k++) sums[k] += bits_to_float(numbers[j][k]) * weight;
             }
         }
-        const float total = scratch[ROWS + row];
         u32 words[WIDE / 2];
         for (u32 k = 0; k < WIDE; k += 2) words[k / 2] = pack<T>(sums[k] / total, sums[k + 1] / total);
         if (own == at) write_words(out + row * D + column, words);
@@ -283,7 +322,30 @@ struct Room {
           tiles(reinterpret_cast<unsigned char*>(total + WARPS * ROWS)) {}
 };
 
-// Computes a piece. `waited`: whether `take_turn` was called.
+// Where a warp's next tile is: in which entry of the block table, and how far into that block. Divides once, not per tile.
+struct Cursor {
+    u32 entry;
+    u32 offset;
+    u32 entries;   // A step of the block's warps.
+    u32 rest;
+    u32 block_size;
+
+    DEVICE Cursor(u32 position, u32 block_size)
+        : entry(position / block_size),
+          offset(position % block_size),
+          entries(UNIT / block_size),
+          rest(UNIT % block_size),
+          block_size(block_size) {}
+    DEVICE void step() {
+        entry += entries;
+        offset += rest;
+        if (offset < block_size) return;
+        offset -= block_size;
+        entry++;
+    }
+};
+
+// Computes a piece. `waited`: whether `wait_turn` was called.
 template <class T, u32 D>
 DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D>& room, bool& waited) {
     constexpr u32 STAGES = stages(D);
@@ -293,71 +355,83 @@ DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D
     const u32 kv_head = piece.tile / tiles, first_row = piece.tile % tiles * ROWS;
     const u32 rows = group - first_row < ROWS ? group - first_row : ROWS;
     const u32 first_head = kv_head * group + first_row;
-    const u32* table = p.blocks + load_early(p.tables + piece.token);
+    const u32* table = p.blocks + piece.table;
     const bool whole_tiles = p.block_size % TILE == 0;
-    // A tile's block, if tiles lie within blocks.
-    const auto has_block = [&](u32 tile) { return whole_tiles && tile * TILE < end; };
-    const auto entry = [&](u32 tile) { return tile * TILE / p.block_size; };
     u32 tile = begin / TILE + warp;
-    u32 blocks[STAGES];
+
+    // Of a tile, if it lies within a block: where its numbers begin in the pool.
+    Cursor cursor(tile * TILE, p.block_size);
+    const auto index_of = [&](u32 block, u32 offset) {
+        return ((static_cast<u64>(block) * p.kv_heads + kv_head) * p.block_size + offset) * D;
+    };
+    u64 index[STAGES];
+    u32 blocks[STAGES], offsets[STAGES];
 #pragma unroll
     for (u32 stage = 0; stage < STAGES; stage++) {
         const u32 at = tile + stage * WARPS;
-        blocks[stage] = has_block(at) ? load_early(table + entry(at)) : 0;
+        blocks[stage] = whole_tiles && at * TILE < end ? load_early(table + cursor.entry) : 0;
+        offsets[stage] = cursor.offset;
+        cursor.step();
     }
-    if (!waited) take_turn();
-    waited = true;
-
-    const T* source = static_cast<const T*>(p.q) + static_cast<u64>(piece.token) * p.q_stride + first_head * D;
-    typename Room<T, D>::Rows queries;
-    queries.read([&](u32 row, u32 dimension) { return row < rows ? source + row * D + dimension : nullptr; });
+#pragma unroll
+    for (u32 stage = 0; stage < STAGES; stage++) index[stage] = index_of(blocks[stage], offsets[stage]);
+    // The block of the tile behind these, which is read one turn ahead of its first use.
+    const auto fetch = [&](u32 at) { return whole_tiles && at * TILE < end ? load_now(table + cursor.entry) : 0; };
 
     const auto share = [&](u32 stage, u32 values) {
         return Share<T, D>{room.tiles + ((warp * STAGES + stage) * 2 + values) * Share<T, D>::BYTES, lane};
     };
-    // Locates this lane's numbers of a tile, `block` being the tile's if it lies in one; `position_of` gives the lane's
-    // i-th position. Past the end nothing is copied, but the group is still committed.
-    const auto locate = [&](u32 tile, u32 block, auto& at, auto& there, auto position_of) {
-        const u32 start = tile * TILE;
-        const u64 tile_index = pool_index(p, entry(tile), block, kv_head, start, D);
-#pragma unroll
-        for (u32 i = 0; i < sizeof(there) / sizeof(there[0]); i++) {
-            const u32 position = start + position_of(i);
-            there[i] = position >= begin && position < end;
-            at[i] = !there[i]      ? 0
-                    : whole_tiles ? tile_index + position_of(i) * D
-                                  : pool_index(p, table, kv_head, position, D);
-        }
-    };
-    const auto start_keys = [&](u32 tile, u32 block, u32 stage) {
-        if (tile * TILE < end) {
-            u64 at[2];
-            bool there[2];
-            locate(tile, block, at, there, [&](u32 i) { return key_position(lane, i); });
-            Share<T, D> to = share(stage, 0);
-            each_key<D, 2>(lane, [&](u32 i, u32 dimension, const auto& words) {
-                to.copy(static_cast<const T*>(p.keys) + at[i] + (there[i] ? dimension : 0), there[i], words);
+    // Copies this lane's share of a tile's keys or values: words at i-th positions, as `position_of` and `each` tell, of which
+    // the first is of this dimension. Past the end nothing is copied, but the group is still committed. Within a block all
+    // words lie at fixed distances from the first one, so nothing is computed for each, not even for a position that isn't
+    // there: of that nothing is read.
+    const auto start = [&](const void* pool, u32 tile, u64 index, Share<T, D> to, u32 first, auto position_of, auto each) {
+        const u32 begins = tile * TILE;
+        const auto is_there = [&](u32 i) { return begins + position_of(i) >= begin && begins + position_of(i) < end; };
+        if (begins < end && whole_tiles) {
+            const T* here = static_cast<const T*>(pool) + (position_of(0) * D + first) + index;
+            each([&](u32 i, u32 dimension, const auto& words) {
+                const int distance = static_cast<int>((position_of(i) - position_of(0)) * D + dimension - first);
+                to.copy(here + distance, is_there(i), words);
+            });
+        } else if (begins < end) {
+            each([&](u32 i, u32 dimension, const auto& words) {
+                const u64 at = is_there(i) ? pool_index(p, table, kv_head, begins + position_of(i), D) + dimension : 0;
+                to.copy(static_cast<const T*>(pool) + at, is_there(i), words);
             });
         }
         commit_copies();
     };
-    const auto start_values = [&](u32 tile, u32 block, u32 stage) {
-        if (tile * TILE < end) {
-            u64 at[4];
-            bool there[4];
-            locate(tile, block, at, there, [&](u32 i) { return value_position(lane, i); });
-            Share<T, D> to = share(stage, 1);
-            each_value<D>(lane, [&](u32 i, u32 dimension, const auto& words) {
-                to.copy(static_cast<const T*>(p.values) + at[i] + (there[i] ? dimension : 0), there[i], words);
-            });
-        }
-        commit_copies();
+    const auto start_keys = [&](u32 tile, u64 index, u32 stage) {
+        start(p.keys, tile, index, share(stage, 0), lane % 4 * 8, [&](u32 i) { return key_position(lane, i); },
+              [&](auto visit) { each_key<D, 2>(lane, visit); });
     };
+    const auto start_values = [&](u32 tile, u64 index, u32 stage) {
+        start(p.values, tile, index, share(stage, 1), lane / 4 * (D >= 64 ? 8 : 4),
+              [&](u32 i) { return value_position(lane, i); }, [&](auto visit) { each_value<D>(lane, visit); });
+    };
+    // A step writes at most `count` of a context's positions, the last ones. Tiles before these are requested before the turn,
+    // where no copy goes through the L1 cache, which may have a line as it was.
+    const auto is_settled = [&](u32 tile) { return D % 64 == 0 && whole_tiles && tile * TILE + TILE + p.count <= piece.length; };
+    typename Room<T, D>::Rows queries;
+    // The first time, if it isn't the block's turn yet, it requests what is settled, the second time all else.
+#pragma unroll 1
+    for (u32 time = waited ? 1 : 0, early = waited ? 0 : 1; time < 2; time++) {
+        if (time == 1) {
+            if (!waited) wait_turn();
+            waited = true;
+            const T* source = static_cast<const T*>(p.q) + static_cast<u64>(piece.token) * p.q_stride + first_head * D;
+            queries.read([&](u32 row, u32 dimension) { return row < rows ? source + row * D + dimension : nullptr; });
+        }
 #pragma unroll
-    for (u32 stage = 0; stage < STAGES; stage++) {
-        start_keys(tile + stage * WARPS, blocks[stage], stage);
-        start_values(tile + stage * WARPS, blocks[stage], stage);
+        for (u32 stage = 0; stage < STAGES; stage++) {
+            const u32 at = tile + stage * WARPS;
+            if ((early != 0 && is_settled(at)) != (time == 0)) continue;
+            start_keys(at, index[stage], stage);
+            start_values(at, index[stage], stage);
+        }
     }
+    u32 block = fetch(tile + STAGES * WARPS);
     queries.store(room.q);
     sync_block();
 
@@ -365,14 +439,15 @@ DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D
     Rows16<T, D>& sums = rows_here[0];
     sums.clear();
     for (u32 stage = 0; tile * TILE < end; tile += WARPS, stage = (stage + 1) % STAGES) {
-        // Requested before it is needed.
         const u32 next = tile + STAGES * WARPS;
-        const u32 block = has_block(next) ? load_now(table + entry(next)) : 0;
+        const u64 next_index = index_of(block, cursor.offset);
+        cursor.step();
+        block = fetch(next + WARPS);
         float scores[1][2][4];
         wait_copies<2 * STAGES - 1>();
         Share<T, D> keys = share(stage, 0);
         products<T, D>(room.q, lane, scores, [&](u32, u32, auto& words) { keys.read(words); });
-        start_keys(next, block, stage);
+        start_keys(next, next_index, stage);
         if (p.soft_cap > 0.0f) cap(p, scores[0]);
         if (tile * TILE < begin || tile * TILE + TILE > end) {
 #pragma unroll
@@ -387,15 +462,10 @@ DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D
         wait_copies<2 * STAGES - 1>();
         Share<T, D> values = share(stage, 1);
         add_values(rows_here, scores, 0, lane, [&](u32, u32, auto& words) { values.read(words); });
-        start_values(next, block, stage);
+        start_values(next, next_index, stage);
     }
-    // Reuses the tiles' memory once all warps are done with it. In a warp's store two lanes meet in a bank, mostly t and t + 2
-    // of a row (four lanes in the last 16 of 80 dimensions).
-    constexpr u32 STRIDE = D + 2;
-    static_assert(ROWS * STRIDE * sizeof(float) <= 2 * WARPS * STAGES * Share<T, D>::BYTES, "sums fit the tiles' memory");
-    float* merged = reinterpret_cast<float*>(room.tiles);
 
-    // Warps add their sums in a fixed order.
+    // Warps add their sums in a fixed order: each leaves its own in the tiles' memory, once all are done with that.
     float *const largest = room.largest, *const total = room.total;
     if (lane % 4 == 0)
         for (u32 half = 0; half < 2; half++) {
@@ -410,25 +480,29 @@ DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D
         for (u32 i = 1; i < WARPS; i++) most = larger(most, largest[i * ROWS + row]);
         shrink[half] = sums.largest[half] == negative_infinity() ? 0.0f : exp2_fast(sums.largest[half] - most);
     }
-    for (u32 turn = 0; turn < WARPS; turn++) {
-        if (warp == turn)
-            sums.each(lane, [&](u32 half, u32 dimension, float sum) {
-                const u32 row = half * 8 + lane / 4;
-                if (row >= rows) return;
-                float* place = merged + row * STRIDE + dimension;
-                *place = turn == 0 ? sum * shrink[half] : *place + sum * shrink[half];
-            });
-        sync_block();
-    }
+    // Rows are turned by two numbers each: then two lanes of a warp's store meet in a bank, mostly t and t + 2 of a row (four
+    // lanes in the last 16 of 80 dimensions), and not all lanes of a column.
+    static_assert(ROWS * D * sizeof(float) <= 2 * STAGES * Share<T, D>::BYTES, "a warp's sums fit its tiles' memory");
+    float* const merged = reinterpret_cast<float*>(room.tiles);
+    const auto place = [&](u32 warp, u32 row, u32 dimension) {
+        const u32 turned = dimension + 2 * row;
+        return merged + (warp * ROWS + row) * D + (turned < D ? turned : turned - D);
+    };
+    sums.each(lane, [&](u32 half, u32 dimension, float sum) {
+        const u32 row = half * 8 + lane / 4;
+        if (row < rows) *place(warp, row, dimension) = sum * shrink[half];
+    });
+    sync_block();
     T* out = static_cast<T*>(p.out) + (static_cast<u64>(piece.token) * p.heads + first_head) * D;
     for (u32 i = thread; i < rows * D; i += THREADS) {
         const u32 row = i / D, dimension = i % D;
-        float most = largest[row], sum = 0.0f;
+        float most = largest[row], sum = 0.0f, own = 0.0f;
         for (u32 w = 1; w < WARPS; w++) most = larger(most, largest[w * ROWS + row]);
-        for (u32 w = 0; w < WARPS; w++)
+        for (u32 w = 0; w < WARPS; w++) {
             if (largest[w * ROWS + row] > negative_infinity())
                 sum += total[w * ROWS + row] * exp2_fast(largest[w * ROWS + row] - most);
-        const float own = merged[row * STRIDE + dimension];
+            own += *place(w, row, dimension);
+        }
         if (piece.pieces == 1) {
             out[i] = Number<T>::round(own / sum);
         } else {
@@ -446,34 +520,35 @@ DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D
         *is_last = take_ticket(p.tickets + piece.item * p.kv_heads * tiles + piece.tile, last) == last ? 1 : 0;
     }
     sync_block();
-    if (*is_last != 0) add_pieces<T, D>(p, piece, rows, out, total);
+    if (*is_last != 0) add_pieces<T, D>(p, piece, rows, out);
     sync_block();
 }
 
 template <class T, u32 D>
 DEVICE void work(const AttentionParams& p, unsigned char* shared) {
+    let_next_start();
     const Room<T, D> room(shared);
     // A block with few units has requested all of their keys and values once its warps took two turns.
-    Agenda agenda(p, p.kv_heads * row_tiles(p), 2 * stages(D), reinterpret_cast<u32*>(room.largest));
+    Agenda agenda(p, p.kv_heads * row_tiles(p), 2 * stages(D), *reinterpret_cast<Agenda::Notes*>(room.largest));
     bool waited = false;
     for (Piece piece; agenda.next(p, piece);) attend<T, D>(p, piece, room, waited);
-    if (!waited) take_turn();
+    if (!waited) wait_turn();
 }
 
 }  // namespace decode
 
-// BLOCKS: as in `blocks_at_once` of attention.rs.
-#define DECODE(T, D, BLOCKS)                                                                 \
-    EARLY_KERNEL(attention_decode_##T##_##D, AttentionParams, decode::THREADS, BLOCKS) {      \
-        SHARED_MEMORY(shared);                                                               \
-        decode::work<T, D>(p, shared);                                                     \
+// BLOCKS: as in `blocks_at_once` of attention.rs. OLDER: those for which an A100 has shared memory, which is less.
+#define DECODE(T, D, BLOCKS, OLDER)                                                              \
+    EARLY_KERNEL(attention_decode_##T##_##D, AttentionParams, decode::THREADS, BLOCKS, OLDER) { \
+        SHARED_MEMORY(shared);                                                                   \
+        decode::work<T, D>(p, shared);                                                           \
     }
-#define DECODE_TYPE(T)                                                                       \
-    DECODE(T, 32, 5)                                                                         \
-    DECODE(T, 64, 4)                                                                         \
-    DECODE(T, 80, 4)                                                                         \
-    DECODE(T, 96, 4)                                                                         \
-    DECODE(T, 128, 3)                                                                        \
-    DECODE(T, 256, 2)
+#define DECODE_TYPE(T)                                                                           \
+    DECODE(T, 32, 5, 4)                                                                          \
+    DECODE(T, 64, 4, 4)                                                                          \
+    DECODE(T, 80, 4, 3)                                                                          \
+    DECODE(T, 96, 4, 3)                                                                          \
+    DECODE(T, 128, 3, 2)                                                                         \
+    DECODE(T, 256, 2, 2)
 DECODE_TYPE(bf16)
 DECODE_TYPE(f16)

@@ -17,25 +17,36 @@
 #define STAMPED(NAME, ...) __VA_ARGS__
 #endif
 
-// Allows the next kernel to be launched, then waits until all earlier kernels are done and their writes are visible
-// (programmatic dependent launch, PTX ISA: griddepcontrol). Every thread of every kernel does this before it accesses
-// memory that kernels write, so they take effect in launch order; only launch latency overlaps with the kernels ahead.
-// Images of an older architecture don't wait, so none of their kernels is launched early (`WAITING_PTX` in driver/mod.rs).
-DEVICE void take_turn() {
+// Allows the next kernel to be launched once all blocks of this one got here (programmatic dependent launch, PTX ISA:
+// griddepcontrol). What a block holds is its own: it loses nothing by saying so at once.
+DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Waits until all earlier kernels are done and their writes are visible. Every thread of every kernel does this before it
+// accesses memory that kernels write, so they take effect in launch order; only launch latency, and reads of what no kernel
+// writes, overlap with the kernels ahead. Images of an older architecture don't wait, so none of their kernels is launched
+// early (`WAITING_PTX` in driver/mod.rs).
+DEVICE void wait_turn() {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     NOTE_TURN();
 }
+DEVICE void take_turn() {
+    let_next_start();
+    wait_turn();
+}
 
-// Threads of a block and, for kernels that say so, blocks that must fit a multiprocessor of sm_90, which limits registers.
-#define FIRST_OF(FIRST, ...) FIRST
+// Threads of a block and, for kernels that say so, blocks that must fit a multiprocessor of sm_90 and of older ones, which
+// limits registers.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define BOUNDS(...) __launch_bounds__(__VA_ARGS__)
+#define BOUNDS_OF(THREADS, BLOCKS, OLDER, ...) __launch_bounds__(THREADS, BLOCKS)
 #else
-#define BOUNDS(...) __launch_bounds__(FIRST_OF(__VA_ARGS__, 0))
+#define BOUNDS_OF(THREADS, BLOCKS, OLDER, ...) __launch_bounds__(THREADS, OLDER)
 #endif
+#define BOUNDS(...) BOUNDS_OF(__VA_ARGS__, 0, 0, 0)
 
 // A kernel takes one plain struct, so that Rust mirrors structs and not argument lists.
 #define ENTRY(NAME, PARAMS, BEFORE, ...)                                                    \
@@ -46,8 +57,8 @@ DEVICE void take_turn() {
     DEVICE void NAME##_body(const PARAMS& p)
 // The last arguments are its BOUNDS.
 #define KERNEL(NAME, PARAMS, ...) ENTRY(NAME, PARAMS, take_turn(), __VA_ARGS__)
-// A kernel that calls `take_turn` itself, after it started to read what no kernel writes: weights, or the host's words of
-// the step. Every block must call it before it ends, or later kernels could start before earlier ones are done.
+// A kernel that takes its turn itself, after it started to read what no kernel writes: weights, or the host's words of
+// the step. Every block must wait for it before it ends, or later kernels could start before earlier ones are done.
 #define EARLY_KERNEL(NAME, PARAMS, ...) ENTRY(NAME, PARAMS, , __VA_ARGS__)
 #define SHARED_MEMORY(NAME) extern __shared__ __align__(16) unsigned char NAME[]
 #endif
@@ -76,6 +87,8 @@ struct f16 {
 };
 
 #ifdef INFER_EMULATE
+DEVICE void let_next_start() {}
+DEVICE void wait_turn() {}
 DEVICE void take_turn() {}
 DEVICE float bits_to_float(u32 bits) { return emulate::from_bits(bits); }
 DEVICE u32 float_to_bits(float value) { return emulate::to_bits(value); }

@@ -11,7 +11,7 @@
 //
 // Versions. 1: a warp multiplied 16 outputs (rows of w) with up to 32 rows of x; weights went from memory straight into
 // registers. nvcc sank each load to its use, which left two of eight in flight (1 KB a warp).
-// 2: weights pass through shared memory (cp.async), 8 KB a warp in flight, the first 64 KB of a block before `take_turn`. A
+// 2: weights pass through shared memory (cp.async), 8 KB a warp in flight, the first 64 KB of a block before `wait_turn`. A
 // lane reads only what it copied, so there is no barrier. Inputs may be summed in any order, so a lane takes 8 consecutive
 // ones; the order doesn't depend on the number of rows. Inputs were read a turn ahead and then copied from one set of
 // registers to the other, and the copy waited for the read it had just issued.
@@ -26,7 +26,7 @@
 // 6: what the end needs is copied to shared memory meanwhile. Shares are read all at once, beside the first inputs, and a
 // row's sum is finished at the end.
 // 7 (this one): bias, rope and KV writes within the product of queries, keys and values (Llama, Qwen2), a kernel less, which
-// took 2.5 to 3 us, most of them to start and to end. Where a row goes and its rope are read before `take_turn`. Not yet
+// took 2.5 to 3 us, most of them to start and to end. Where a row goes and its rope are read before `wait_turn`. Not yet
 // measured.
 //
 // Estimated, not measured: a multiprocessor of an H100 needs about 32 KB in flight for 90 % of its share of memory bandwidth
@@ -41,12 +41,12 @@
 
 struct FewParams {
     const void* x;         // [row][inputs]
-    const void* w;         // [output][inputs]; read before `take_turn`.
+    const void* w;         // [output][inputs]; read before `wait_turn`.
     void* y;               // few: [row][outputs]. gated: [row][outputs / 2]. add: [row][outputs], the next product's x.
     const float* squares;  // few, gated, rope: [row][inputs / 16, rounded up] if x lacks the scale of its norm, or null.
-    const float* bias;     // add, gated, rope: [outputs], or null; read before `take_turn`.
+    const float* bias;     // add, gated, rope: [outputs], or null; read before `wait_turn`.
     float* residual;       // add: [row][outputs], updated.
-    const float* norm;     // add: the next norm's weights, read before `take_turn`; or null: `y` and `shares_out` aren't written.
+    const float* norm;     // add: the next norm's weights, read before `wait_turn`; or null: `y` and `shares_out` aren't written.
     float* shares_out;     // add: [row][gridDim.x], of the residual's squares.
     u32 rows;
     u32 inputs;            // A multiple of 8, not 0.
@@ -57,7 +57,7 @@ struct FewParams {
 };
 
 // Outputs are queries, keys and values: [heads + 2 * kv_heads][head_dim], where `head_dim` is a multiple of 16 and heads have no
-// norms. Rope, positions and slots are read before `take_turn`.
+// norms. Rope, positions and slots are read before `wait_turn`.
 struct RopeParams : FewParams {
     KvWriteParams write;
 };
@@ -224,8 +224,10 @@ DEVICE void product(const P& p, unsigned char* shared) {
     if constexpr (AFTER == After::ROPE) row_place = read_place(p.write);
 #pragma unroll
     for (u32 stage = 0; stage < TURNS; stage++) start_weights(warp + stage * WARPS, stage);
+    // Before this thread waits for its row's place.
+    let_next_start();
     if constexpr (AFTER == After::ROPE) start_end_rope(p.write, row_place, end);
-    take_turn();
+    wait_turn();
     // Sets of inputs. Each is read again as soon as its products are issued, AHEAD turns before its next use. They take
     // turns by name, and reads have no condition, so no copy of registers waits for a read that was just issued.
     constexpr u32 AHEAD = N < 4 ? 2 : 1;

@@ -52,6 +52,7 @@ checks! {
     products_with_rope_and_kv_writes: "products with rope and KV writes",
     decode_attention: "decode attention",
     decode_attention_in_fixed_parts: "decode attention in fixed parts",
+    attention_right_after_kv_writes: "attention right after KV writes",
     prefill_attention: "prefill attention",
     sampling: "sampling",
     sampling_by_exact_weights: "sampling by exact weights",

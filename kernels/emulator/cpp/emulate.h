@@ -38,7 +38,7 @@ struct Entry {
     Entry(const char* name, size_t params_bytes, unsigned threads, void (*run)(const void*));
 };
 
-constexpr unsigned first(unsigned threads, unsigned = 0) { return threads; }
+constexpr unsigned first(unsigned threads, unsigned = 0, unsigned = 0) { return threads; }
 
 unsigned char* shared_memory();
 void sync_block();

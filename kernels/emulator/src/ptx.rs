@@ -6,7 +6,7 @@
 //! barrier after a later ticket. That a thread reads what another writes later shows in the
 //! opposite order, which other seeds take.
 //!
-//! Every kernel lets the next one start when all its blocks have begun, before it waits itself (`take_turn` in
+//! Every kernel lets the next one start when all its blocks have begun, before it waits itself (`let_next_start` in
 //! `device.cuh`). So the wait of a kernel says nothing about what was done when it began: a chain of kernels may all have
 //! begun while the first one still runs. Before it waited, a kernel may read what an earlier one wrote only if something
 //! else ended that one: the host waited for it before this launch was submitted, or a copy or a launch that isn't early

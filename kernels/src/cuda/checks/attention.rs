@@ -6,7 +6,7 @@ use super::support::{Effort, close, indexes, numbers, poisoned, said, tolerance}
 use crate::AttentionParams as Rules;
 use crate::Random;
 use crate::cuda::{
-    self, AttentionParams, AttentionShape, Buffer, Device, NONE, Partition, PrefillForm, Type,
+    self, AttentionParams, AttentionShape, Buffer, Device, KvWriteParams, NONE, Partition, PrefillForm, Type,
 };
 use crate::reference;
 
@@ -23,6 +23,8 @@ struct Scene {
     lens: Vec<usize>,
     /// Sequence and position of each token, grouped by sequence and in order.
     tokens: Vec<(usize, usize)>,
+    /// Where the pool has each token's keys and values.
+    slots: Vec<u32>,
     q: Vec<f32>,
     q_stride: usize,
     on_device: [Buffer; 6],
@@ -80,6 +82,11 @@ impl Scene {
         let q = random.rounded(ty, tokens.len() * q_stride);
         let positions: Vec<u32> = tokens.iter().map(|(_, position)| *position as u32).collect();
         let spans: Vec<u32> = tokens.iter().map(|(sequence, _)| starts[*sequence]).collect();
+        let slot = |start: u32, position: usize| {
+            tables[start as usize + position / block_size] * block_size as u32
+                + (position % block_size) as u32
+        };
+        let slots = spans.iter().zip(&tokens).map(|(start, (_, position))| slot(*start, *position)).collect();
         let on_device = [
             numbers(device, ty, &q)?,
             numbers(device, ty, &pools[0])?,
@@ -88,7 +95,7 @@ impl Scene {
             indexes(device, &spans)?,
             indexes(device, &tables)?,
         ];
-        Ok(Self { shape, rules, block_size, contexts, lens, tokens, q, q_stride, on_device })
+        Ok(Self { shape, rules, block_size, contexts, lens, tokens, slots, q, q_stride, on_device })
     }
 
     fn params(&self, items: &Buffer, out: &Buffer) -> AttentionParams {
@@ -132,11 +139,63 @@ impl Scene {
         want
     }
 
+    /// Writes the tokens' keys and values, times a factor, and returns what the kernel reads.
+    fn write(&self, device: &Arc<dyn Device>, factor: f32) -> Result<[Buffer; 3], String> {
+        let AttentionShape { ty, heads, kv_heads, head_dim } = self.shape;
+        let width = head_dim as usize;
+        let mut qkv = Vec::new();
+        for (sequence, position) in &self.tokens {
+            qkv.resize(qkv.len() + heads as usize * width, 0.0);
+            for numbers in &self.contexts[*sequence] {
+                for head in numbers.chunks(self.lens[*sequence] * width) {
+                    qkv.extend(head[position * width..][..width].iter().map(|number| number * factor));
+                }
+            }
+        }
+        // At every position an angle of 0.
+        let angles = [vec![1.0; width / 2], vec![0.0; width / 2]].concat();
+        let longest = self.lens.iter().max().expect("a sequence");
+        let given = [
+            numbers(device, ty, &qkv)?,
+            numbers(device, Type::F32, &angles.repeat(*longest))?,
+            indexes(device, &self.slots)?,
+        ];
+        let [_, keys, values, positions, ..] = &self.on_device;
+        let params = KvWriteParams {
+            qkv: given[0].at(),
+            keys: keys.at(),
+            values: values.at(),
+            rope: given[1].at(),
+            positions: positions.at(),
+            slots: given[2].at(),
+            heads,
+            kv_heads,
+            head_dim,
+            block_size: self.block_size as u32,
+            tokens: self.tokens.len() as u32,
+            ..KvWriteParams::default()
+        };
+        // SAFETY: shapes as allocated.
+        unsafe { cuda::kv_write(device.as_ref(), ty, &params) }.map_err(said)?;
+        Ok(given)
+    }
+
     fn decode(
         &self,
         device: &Arc<dyn Device>,
         partition: Partition,
         items: &[u32],
+    ) -> Result<Vec<f32>, String> {
+        self.decode_after(device, partition, items, || Ok(()))
+    }
+
+    /// With nothing between what `before` launches and the decode.
+    fn decode_after<T>(
+        &self,
+        device: &Arc<dyn Device>,
+        partition: Partition,
+        items: &[u32],
+        before: impl FnOnce() -> Result<T, String>,
     ) -> Result<Vec<f32>, String> {
         let (ty, out) = (self.shape.ty, poisoned(device, self.shape.ty, self.out_numbers())?);
         let numbers = cuda::partial_numbers(&self.shape, items.len() as u32, partition);
@@ -146,6 +205,7 @@ impl Scene {
         let tickets = indexes(device, &none_taken)?;
         let params = self.params(&list, &out);
         let params = AttentionParams { partial: partial.at(), tickets: tickets.at(), ..params };
+        let _lent = before()?;
         // SAFETY: shapes as allocated.
         unsafe { cuda::decode(device.as_ref(), &self.shape, partition, params, items.len() as u32) }
             .map_err(said)?;
@@ -250,6 +310,32 @@ fn many_items(device: &Arc<dyn Device>, effort: Effort, random: &mut Random) -> 
     let blocks = random.size(5, 60) as u32;
     let got = scene.decode(device, Partition::Balanced { blocks }, &items)?;
     scene.check(&got, &scene.want(), &format!("{} items, {blocks} blocks", items.len()))
+}
+
+/// A step's tokens see each other's keys and values, though attention starts before these are written.
+pub(super) fn after_writes(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    for ty in [Type::Bf16, Type::F16] {
+        for width in [64, 80, 128, 256] {
+            let shape = shape(random, ty, width, 8);
+            let lens =
+                vec![random.size(1, 17), random.size(60, effort.pick(300, 3_000)), 16 * random.size(2, 9)];
+            let tails = [1, random.size(1, 40), random.size(1, 3)];
+            let scene = Scene::new(device, random, shape, lens, &tails)?;
+            let items: Vec<u32> = (0..scene.tokens.len() as u32).collect();
+            for blocks in [2, 40] {
+                drop(scene.write(device, f32::NAN)?);
+                device.wait().map_err(said)?;
+                let balanced = Partition::Balanced { blocks };
+                let got = scene.decode_after(device, balanced, &items, || scene.write(device, 1.0))?;
+                scene.check(&got, &scene.want(), &format!("{blocks} blocks, right after the writes"))?;
+            }
+        }
+    }
+    Ok("two types, four widths, up to 44 tokens of a step, which see each other".to_owned())
 }
 
 /// With fixed parts, a token's bits don't depend on the other tokens of the batch.

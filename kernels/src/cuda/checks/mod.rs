@@ -52,6 +52,7 @@ pub fn all() -> &'static [Check] {
         Check { name: "products with rope and KV writes", run: rope::writes },
         Check { name: "decode attention", run: attention::decode },
         Check { name: "decode attention in fixed parts", run: attention::fixed_parts },
+        Check { name: "attention right after KV writes", run: attention::after_writes },
         Check { name: "prefill attention", run: attention::prefill },
         Check { name: "sampling", run: sample::draws },
         Check { name: "sampling by exact weights", run: sample_exact::draws },
