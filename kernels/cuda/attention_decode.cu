@@ -23,7 +23,7 @@
 // thirds of the blocks had nothing to do and a part was 16 positions, which one warp took while three waited. The second
 // kernel took 5 to 6 us of each layer of a step, of which the last block's sums should take 1 to 4 (estimated). At 256
 // dimensions two blocks, not three, fit a multiprocessor, and little is spilled. Where many blocks have little to do, shares
-// end where contexts do: cut blindly, a context of 257 to 300 tokens and 8 key heads was 10 shares, 6 of which began a second
+// end where contexts do: cut blindly, a context of 257 to 320 tokens and 8 key heads was 10 shares, 6 of which began a second
 // context from nothing, and all 8 contexts had pieces to add up. Keys are requested before the turn. Pieces are read once, not
 // for the largest score first, and warps leave their sums side by side instead of adding to them in turns. A context's words
 // are read once per block, a tile's block a turn before it is needed, and no tile divides by the block size. A tile's copies
@@ -38,17 +38,11 @@
 // Measurements of version 5 (H200, bf16, of the copy rate): 128 dimensions, context 16,384: 80 % at batch 256, 68 % at 32, 44 %
 // at 1; at context 256 and batch 1 both kernels took 10 to 16 us (README.md). Version 6 has not been measured.
 // Registers and spills: README.md. Limit: memory bandwidth (each key and value is read once).
-#include "attention.cuh"
+#include "attention_shares.cuh"
 
 namespace decode {
 
-constexpr u32 WARPS = 4;
-constexpr u32 TILE = 16;
 constexpr u32 ROWS = 16;
-
-// Positions that a block's warps take at once: contexts are cut between them.
-constexpr u32 UNIT = WARPS * TILE;
-constexpr u32 THREADS = WARPS * WARP;
 
 // Tiles that a warp has in flight: as many as let at least two blocks share 227 KB (and one fit 99 KB).
 DEVICE constexpr u32 stages(u32 head_dim) { return head_dim > 128 ? 1 : 2; }
@@ -71,185 +65,6 @@ struct Share {
     DEVICE void copy(const T* from, bool there, const u32 (&)[WORDS]) { copy_async<4 * WORDS>(take<WORDS>(), from, there); }
     template <u32 WORDS>
     DEVICE void read(u32 (&words)[WORDS]) { read_words(reinterpret_cast<const T*>(take<WORDS>()), words); }
-};
-
-// What a block computes at a time: some positions of a context, for the query heads of one tile.
-struct Piece {
-    u32 item;
-    u32 tile;      // Of heads: [key head][tile of its query heads].
-    u32 index;     // Among the pieces of this context and tile, each of which has a place in `partial` if there are several.
-    u32 pieces;
-    u32 places[3]; // Of the first piece, and of piece i > 0: the second number plus i times the third.
-    u32 token;
-    u32 table;     // Where its block table starts.
-    u32 length;    // Of the context, the token's own position included.
-    u32 begin;     // Positions of this piece.
-    u32 end;
-
-    DEVICE u64 place(u32 i) const { return i == 0 ? places[0] : places[1] + static_cast<u64>(i) * places[2]; }
-};
-
-// An item's token, and its context in units.
-struct Context {
-    u32 token = NONE;
-    u32 length = 0;
-    u32 table = 0; // Where its block table starts.
-    u32 first = 0; // First visible position.
-    u32 start = 0; // Of the first unit that has visible positions.
-    u32 units = 0; // None if the item is padding.
-
-    Context() = default;
-    // What this reads, no kernel writes.
-    DEVICE Context(const AttentionParams& p, u32 item) : token(load_early(p.items + item)) {
-        if (token == NONE) return;
-        length = load_early(p.positions + token) + 1;
-        table = load_early(p.tables + token);
-        count(p);
-    }
-    DEVICE Context(const AttentionParams& p, u32 token, u32 length, u32 table) : token(token), length(length), table(table) {
-        count(p);
-    }
-
-    DEVICE void count(const AttentionParams& p) {
-        first = first_seen(p, length - 1);
-        start = first / UNIT * UNIT;
-        units = (length - start + UNIT - 1) / UNIT;
-    }
-};
-
-// All units of all tiles and contexts in a row, of which each block gets its share: as many as the others, or one more. If the
-// contexts are equally long and the blocks a multiple of them, no share goes beyond a context's end.
-struct Shares {
-    u32 units;
-    u32 blocks;
-
-    DEVICE u32 start(u32 block) const { return static_cast<u32>(static_cast<u64>(block) * units / blocks); }
-    DEVICE u32 block_of(u32 unit) const { return static_cast<u32>(((unit + 1ull) * blocks - 1) / units); }
-};
-
-// Blocks of a grid that get a share. `contexts`: one for each tile and item; `least`: units that a block gets at least, if
-// there are as many. A share that ends one context and begins another makes its block start over, which in a short launch
-// takes longer than a unit more; where all blocks have much to do, no more than an eighth of them is left out for it.
-DEVICE u32 sharing(u32 units, u32 contexts, u32 least, u32 grid) {
-    const u32 most = units / least, blocks = most < grid ? most : grid;
-    if (blocks < contexts) return blocks > 0 ? blocks : 1;
-    const u32 over = blocks % contexts;
-    return most < grid || over * 8 <= blocks ? blocks - over : blocks;
-}
-
-// Pieces of a block, in order. All threads of the block construct it; the rest each does alone.
-struct Agenda {
-    // What its threads tell each other; not to be overwritten before the next barrier.
-    struct Notes {
-        u32 units[WARPS];
-        u32 contexts[WARPS];
-        u32 item, base, token, length, table;
-    };
-
-    u32 tiles;
-    u32 unit = 0;  // The next one, and the end of the block's share.
-    u32 end = 0;
-    u32 item = 0;  // The one that is due or an earlier one, its context, and the first unit of it.
-    u32 base = 0;
-    Context context;
-    Shares shares = {1, 1};
-
-    DEVICE Agenda(const AttentionParams& p, u32 tiles, u32 least, Notes& notes) : tiles(tiles) {
-        if (p.part_tokens != 0) {
-            end = 1;
-            return;
-        }
-        // Each thread adds up some items, and the threads before it.
-        const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
-        const u32 some = (p.count + THREADS - 1) / THREADS, from = thread * some;
-        const u32 to = from + some < p.count ? from + some : p.count;
-        u32 own = 0, contexts = 0;
-        Context last;
-        for (u32 i = from; i < to; i++) {
-            last = Context(p, i);
-            own += last.units;
-            contexts += last.units > 0 ? 1 : 0;
-        }
-        u32 before = 0, sum = own;
-#pragma unroll
-        for (u32 lanes = 1; lanes < WARP; lanes *= 2) {
-            const u32 other = shuffle_xor(sum, lanes);
-            if ((lane & lanes) != 0) before += other;
-            sum += other;
-            contexts += shuffle_xor(contexts, lanes);
-        }
-        if (lane == 0) {
-            notes.units[warp] = sum;
-            notes.contexts[warp] = contexts;
-        }
-        sync_block();
-        sum = contexts = 0;
-        for (u32 i = 0; i < WARPS; i++) {
-            if (i < warp) before += notes.units[i];
-            sum += notes.units[i];
-            contexts += notes.contexts[i];
-        }
-        const u32 blocks = sharing(sum * tiles, contexts * tiles, least, gridDim.x);
-        if (blockIdx.x >= blocks || sum == 0) return;
-        shares = {sum * tiles, blocks};
-        unit = shares.start(blockIdx.x);
-        end = shares.start(blockIdx.x + 1);
-        // One of them has the block's first unit. It goes back from its last item, whose context it has at hand.
-        const u32 first = before * tiles;
-        if (unit >= first && unit - first < own * tiles) {
-            u32 at = to - 1, start = first + (own - last.units) * tiles;
-            while (unit < start) {
-                last = Context(p, --at);
-                start -= last.units * tiles;
-            }
-            notes.item = at;
-            notes.base = start;
-            notes.token = last.token;
-            notes.length = last.length;
-            notes.table = last.table;
-        }
-        sync_block();
-        item = notes.item;
-        base = notes.base;
-        context = Context(p, notes.token, notes.length, notes.table);
-    }
-
-    DEVICE bool next(const AttentionParams& p, Piece& piece) {
-        if (unit == end) return false;
-        if (p.part_tokens != 0) {
-            unit = end;
-            return fixed(p, piece);
-        }
-        while (unit - base >= context.units * tiles) {
-            base += context.units * tiles;
-            context = Context(p, ++item);
-        }
-        const u32 tile = (unit - base) / context.units, from = (unit - base) % context.units, start = unit - from;
-        const u32 to = end - start < context.units ? end - start : context.units;
-        const u32 first = shares.block_of(start), last = shares.block_of(start + context.units - 1);
-        // A block's share may end one context and begin another, so it has two places.
-        piece = {item,          tile,          blockIdx.x - first, last - first + 1, {2 * first + 1, 2 * first, 2},
-                 context.token, context.table, context.length,     0,                0};
-        see(context, context.start + from * UNIT, context.start + to * UNIT, piece);
-        unit = start + to;
-        return true;
-    }
-
-    // A part of a fixed number of tokens from position 0 on: a row's sums depend on nothing else.
-    DEVICE bool fixed(const AttentionParams& p, Piece& piece) const {
-        const Context context(p, blockIdx.z);
-        const u32 size = p.part_tokens, first = context.first / size, parts = (context.length + size - 1) / size;
-        const u32 place = (blockIdx.z * tiles + blockIdx.y) * gridDim.x + first;
-        piece = {blockIdx.z,    blockIdx.y,    blockIdx.x - first, parts - first, {place, place, 1},
-                 context.token, context.table, context.length,     0,             0};
-        see(context, blockIdx.x * size, (blockIdx.x + 1) * size, piece);
-        return piece.begin < piece.end;
-    }
-
-    static DEVICE void see(const Context& context, u32 begin, u32 end, Piece& piece) {
-        piece.begin = begin > context.first ? begin : context.first;
-        piece.end = end < context.length ? end : context.length;
-    }
 };
 
 // Tiles of a key head's query heads.
@@ -355,7 +170,7 @@ DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D
     const u32 kv_head = piece.tile / tiles, first_row = piece.tile % tiles * ROWS;
     const u32 rows = group - first_row < ROWS ? group - first_row : ROWS;
     const u32 first_head = kv_head * group + first_row;
-    const u32* table = p.blocks + piece.table;
+    const u32* table = p.blocks + piece.context.table;
     const bool whole_tiles = p.block_size % TILE == 0;
     u32 tile = begin / TILE + warp;
 
@@ -412,21 +227,22 @@ DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D
     };
     // A step writes at most `count` of a context's positions, the last ones. Tiles before these are requested before the turn,
     // where no copy goes through the L1 cache, which may have a line as it was.
-    const auto is_settled = [&](u32 tile) { return D % 64 == 0 && whole_tiles && tile * TILE + TILE + p.count <= piece.length; };
+    const auto is_settled = [&](u32 tile) { return D % 64 == 0 && whole_tiles && tile * TILE + TILE + p.count <= piece.context.length; };
     typename Room<T, D>::Rows queries;
     // The first time, if it isn't the block's turn yet, it requests what is settled, the second time all else.
+    const bool early = !waited;
 #pragma unroll 1
-    for (u32 time = waited ? 1 : 0, early = waited ? 0 : 1; time < 2; time++) {
+    for (u32 time = early ? 0 : 1; time < 2; time++) {
         if (time == 1) {
-            if (!waited) wait_turn();
+            if (early) wait_turn();
             waited = true;
-            const T* source = static_cast<const T*>(p.q) + static_cast<u64>(piece.token) * p.q_stride + first_head * D;
+            const T* source = static_cast<const T*>(p.q) + static_cast<u64>(piece.context.token) * p.q_stride + first_head * D;
             queries.read([&](u32 row, u32 dimension) { return row < rows ? source + row * D + dimension : nullptr; });
         }
 #pragma unroll
         for (u32 stage = 0; stage < STAGES; stage++) {
             const u32 at = tile + stage * WARPS;
-            if ((early != 0 && is_settled(at)) != (time == 0)) continue;
+            if ((early && is_settled(at)) != (time == 0)) continue;
             start_keys(at, index[stage], stage);
             start_values(at, index[stage], stage);
         }
@@ -493,7 +309,7 @@ DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D
         if (row < rows) *place(warp, row, dimension) = sum * shrink[half];
     });
     sync_block();
-    T* out = static_cast<T*>(p.out) + (static_cast<u64>(piece.token) * p.heads + first_head) * D;
+    T* out = static_cast<T*>(p.out) + (static_cast<u64>(piece.context.token) * p.heads + first_head) * D;
     for (u32 i = thread; i < rows * D; i += THREADS) {
         const u32 row = i / D, dimension = i % D;
         float most = largest[row], sum = 0.0f, own = 0.0f;

@@ -13,7 +13,7 @@ OUT_DIR            gets log.txt: everything printed, and the table of steps; if 
                    of the step that the log ends with [gpu-check-out]
 --seconds=N        all steps end within N seconds, and half a minute more if a server hangs [510]
 --seeds=N          random shapes per kernel in step kernels, which is left out with 1: the first step has that [8]
---sanitizer=TOOLS  what compute-sanitizer looks for: none; memcheck; or all, which adds racecheck [memcheck]
+--sanitizer=TOOLS  what compute-sanitizer looks for: none; memcheck; or all, which adds racecheck [all]
 --only=STEP,...    only these steps
 
 If python3 can import NVIDIA's packages, INFER_CUDA_LIB becomes the folder of their libcublasLt; otherwise the program
@@ -26,7 +26,7 @@ golden=
 out=
 seconds=510
 seeds=8
-tools=memcheck
+tools=all
 only=
 words=0
 for word in "$@"; do
