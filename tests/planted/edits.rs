@@ -257,6 +257,12 @@ pub const EDITS: &[Edit] = &[
         "        grow.skip(usize::from(on(\"forgotten promise\"))).chain(start)",
     ),
     (
+        "halved expectation",
+        "engine/load.rs",
+        "self.blocks_ahead(|rows| &rows.expected_tokens),",
+        "self.blocks_ahead(|rows| &rows.expected_tokens) / if on(\"halved expectation\") { 2 } else { 1 },",
+    ),
+    (
         "held blocks count as idle",
         "kv/mod.rs",
         "take_while(|&&b| self.blocks.get(b).refs == 0)",

@@ -271,6 +271,7 @@ fn busy(rng: &mut SplitMix, memory: Memory, [prompts_served, outputs_served]: [u
     let preempted = rng.below(4) as u32;
     let tenant_running = rng.below(u64::from(running) + 1) as u32;
     let tenant_waiting = rng.below(u64::from(waiting + preempted) + 1) as u32;
+    let promised_blocks = rng.below(u64::from(memory.total_blocks) * 2) as u32;
     Load {
         running,
         admitted,
@@ -282,7 +283,8 @@ fn busy(rng: &mut SplitMix, memory: Memory, [prompts_served, outputs_served]: [u
         expected_output_tokens: u64::from(running + waiting) * rng.between(1, 100),
         prefill_tokens_per_second: rng.below(20_000) as u32,
         output_tokens_per_second: rng.below(2_000) as u32,
-        promised_blocks: rng.below(u64::from(memory.total_blocks) * 2) as u32,
+        promised_blocks,
+        expected_blocks: rng.below(u64::from(promised_blocks) + 1) as u32,
         tenant_running,
         tenant_waiting,
         tenant_in_flight: tenant_running + tenant_waiting.min(admitted + preempted),
@@ -340,6 +342,7 @@ fn hostile(rng: &mut SplitMix) -> (AdmissionRequest, Load) {
         prefill_tokens_per_second: narrow(rng),
         output_tokens_per_second: narrow(rng),
         promised_blocks: narrow(rng),
+        expected_blocks: narrow(rng),
         tenant_running: narrow(rng),
         tenant_waiting: narrow(rng),
         tenant_in_flight: narrow(rng),

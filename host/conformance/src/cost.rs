@@ -161,6 +161,7 @@ fn busy(running: u32, waiting: u32) -> Load {
         started_prompt_tokens: u64::from(running) * 10,
         expected_output_tokens: u64::from(running + waiting) * 100,
         promised_blocks: running * 16,
+        expected_blocks: running * 6,
         tenant_running: running,
         tenant_waiting: waiting,
         tenant_in_flight: running,

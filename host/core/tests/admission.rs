@@ -328,6 +328,74 @@ fn promised_blocks_cover_admitted_sequences_at_their_longest() {
 }
 
 #[test]
+fn expected_blocks_lie_between_the_next_tokens_and_the_promised_blocks() {
+    let loads = Arc::new(Mutex::new(Vec::new()));
+    let seen = loads.clone();
+    // Requests for one token only ask.
+    let admission = Admission(move |request: &AdmissionRequest, load: &Load| {
+        seen.lock().unwrap().push(*load);
+        let refusal =
+            Refusal { reason: RefusalReason::Other, message: "a probe".to_owned(), retry_after_ms: 0 };
+        Ok(if request.max_new_tokens == 1 { Verdict::Refuse(refusal) } else { Verdict::Admit })
+    });
+    let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+    let limits = infer_core::Limits { max_running: 1, ..small().limits };
+    let mut bench = Bench::with(EngineConfig { limits, ..small() }, policies);
+    let probe = |bench: &mut Bench| {
+        bench.engine.submit(request(prompt(9, 1), 1), bench.now).unwrap_err();
+        loads.lock().unwrap().pop().unwrap()
+    };
+    // Nothing is known, so the limit is expected: ten tokens in three blocks.
+    bench.submit(request(prompt(1, 8), 3));
+    let load = probe(&mut bench);
+    assert_eq!((load.expected_blocks, load.promised_blocks), (3, 3));
+    bench.run();
+    // The same is expected of those that come, and up to 37 tokens are promised to each.
+    bench.submit(request(prompt(2, 8), 30));
+    bench.submit(request(prompt(3, 8), 30));
+    let load = probe(&mut bench);
+    assert_eq!((load.expected_blocks, load.promised_blocks), (2 * 3, 2 * 10));
+    let mut whole = Vec::new();
+    for generated in 1..30 {
+        bench.step();
+        let load = probe(&mut bench);
+        assert_eq!((load.running, load.admitted), (1, 1));
+        let held = load.memory.total_blocks - load.memory.free_blocks - load.memory.cached_blocks;
+        let next = (8 + generated as u32).div_ceil(4).saturating_sub(held) + 2;
+        assert!((next..=load.promised_blocks).contains(&load.expected_blocks), "{generated}: {load:?}");
+        whole.push(held + load.expected_blocks - 3);
+    }
+    whole.dedup();
+    assert_eq!(whole, [3, 4, 5, 8, 10], "outputs of 3, 6, 12, 24 and 30 tokens");
+}
+
+#[test]
+fn what_is_expected_of_a_held_request_is_what_is_known_when_it_is_asked_about() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = asked.clone();
+    let admission = Admission(move |request: &AdmissionRequest, load: &Load| {
+        let calls = &mut *seen.lock().unwrap();
+        calls.push((request.id.0, request.expected_tokens, load.expected_output_tokens));
+        Ok(if load.running + load.admitted == 0 { Verdict::Admit } else { Verdict::Wait })
+    });
+    let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+    let mut bench = Bench::with(small(), policies);
+    bench.submit(request(prompt(1, 4), 3));
+    bench.submit(request(prompt(2, 4), 20));
+    bench.submit(request(prompt(3, 4), 2));
+    bench.run();
+    bench.engine.check_invariants();
+    let mut calls = asked.lock().unwrap().clone();
+    calls.dedup();
+    // The second asks for 20 tokens until the first has ended after three.
+    assert_eq!(calls.first(), Some(&(1, 3, 0)));
+    assert_eq!(calls[1], (2, 20, 3), "the call about a new request doesn't count it");
+    let first = |expected| calls.iter().find(|&&(id, tokens, _)| id == 2 && tokens == expected);
+    assert_eq!(first(3), Some(&(2, 3, 3 + 2)), "{calls:?}");
+    assert!(calls.contains(&(3, 2, 2)), "at most its limit: {calls:?}");
+}
+
+#[test]
 fn idle_blocks_count_the_unused_part_of_a_hit() {
     let hits = Arc::new(Mutex::new(Vec::new()));
     let seen = hits.clone();

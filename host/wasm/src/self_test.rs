@@ -102,6 +102,7 @@ pub(crate) fn admission(policy: &mut Instance<admission::AdmissionPolicy>) -> Re
         started_prompt_tokens: u64::MAX,
         expected_output_tokens: u64::MAX,
         promised_blocks: u32::MAX,
+        expected_blocks: u32::MAX,
         prefill_tokens_per_second: u32::MAX,
         output_tokens_per_second: u32::MAX,
         ..load

@@ -234,6 +234,7 @@ mod admit {
                 prefill_tokens_per_second: load.prefill_tokens_per_second,
                 output_tokens_per_second: load.output_tokens_per_second,
                 promised_blocks: load.promised_blocks,
+                expected_blocks: load.expected_blocks,
                 tenant_running: load.tenant_running,
                 tenant_waiting: load.tenant_waiting,
                 tenant_in_flight: load.tenant_in_flight,

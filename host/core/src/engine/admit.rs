@@ -257,6 +257,12 @@ impl Engine {
         self.tenants.expected_output(tenant_row).clamp(1, request.max_new_tokens)
     }
 
+    /// Expects of a held request what is known by now: a first burst arrives before any output has ended.
+    fn expect_anew(&mut self, ix: SeqIx) {
+        let expected = self.expected_output(self.slab[ix].tenant_row, &self.slab[ix].request);
+        self.demand.expect(&mut self.slab[ix], expected);
+    }
+
     /// What the policy is shown of a request and of the host.
     fn show_admission(&self, ix: SeqIx, now: Micros) -> (AdmissionRequest, Load) {
         let sequence = &self.slab[ix];
@@ -393,6 +399,7 @@ impl Engine {
         self.held.asked(now);
         for _ in 0..HELD_PER_STEP {
             let Some(ix) = self.held.head(&self.view.tenants) else { return };
+            self.expect_anew(ix);
             match self.ask_admission(ix, now) {
                 Verdict::Wait => return,
                 Verdict::WaitTenant => self.held.pass_over(&self.slab[ix]),
@@ -426,6 +433,7 @@ fn on_an_idle_host(request: AdmissionRequest, load: Load, others: u32) -> (Admis
         started_prompt_tokens: 0,
         expected_output_tokens: u64::from(request.expected_tokens),
         promised_blocks: 0,
+        expected_blocks: 0,
         tenant_running: 0,
         tenant_waiting: 0,
         tenant_in_flight: 0,

@@ -27,6 +27,13 @@ impl Demand {
         self.expected_output_tokens += sequence.expected_ahead();
     }
 
+    /// A held sequence will probably generate this many tokens.
+    pub fn expect(&mut self, sequence: &mut Sequence, expected: u32) {
+        self.expected_output_tokens -= sequence.expected_ahead();
+        sequence.expected = expected;
+        self.expected_output_tokens += sequence.expected_ahead();
+    }
+
     /// A queued sequence starts or ends, and still has the state that it waited in. A preempted one isn't counted.
     pub fn dequeue(&mut self, sequence: &Sequence) {
         if sequence.state != SequenceState::Preempted {
@@ -78,7 +85,8 @@ impl Engine {
             expected_output_tokens: self.demand.expected_output_tokens,
             prefill_tokens_per_second: prefill,
             output_tokens_per_second: output,
-            promised_blocks: self.promised_blocks(),
+            promised_blocks: self.blocks_ahead(|rows| &rows.max_new_tokens),
+            expected_blocks: self.blocks_ahead(|rows| &rows.expected_tokens),
             tenant_running: cell(&tenants.running),
             tenant_waiting: cell(&tenants.waiting),
             tenant_in_flight: self.held.in_sight(tenants, at),
@@ -106,18 +114,18 @@ impl Engine {
         prefilling.chain(preempted).sum()
     }
 
-    /// Blocks that admitted sequences may still allocate at their longest: the growth of running ones, and
-    /// all blocks of those that wait for their start.
-    fn promised_blocks(&self) -> u32 {
+    /// Blocks that admitted sequences still allocate if each generates `outputs` tokens in all: the growth of
+    /// running ones, and all blocks of those that wait for their start.
+    fn blocks_ahead(&self, outputs: fn(&SequenceColumns) -> &[u32]) -> u32 {
         let size = self.kv.block_size();
-        let longest = |rows: &SequenceColumns, at: usize| {
-            (rows.prompt_tokens[at] + rows.max_new_tokens[at] - 1).div_ceil(size)
+        let whole = |rows: &SequenceColumns, at: usize| {
+            (rows.prompt_tokens[at] + outputs(rows)[at] - 1).div_ceil(size)
         };
         let (running, waiting) = (&self.view.running, &self.view.waiting);
-        let grow = (0..running.len()).map(|at| longest(running, at).saturating_sub(running.blocks[at]));
+        let grow = (0..running.len()).map(|at| whole(running, at).saturating_sub(running.blocks[at]));
         let start = (0..waiting.len()).map(|at| {
             let found = waiting.computed_tokens[at] / size;
-            longest(waiting, at).saturating_sub(found) + waiting.idle_blocks[at]
+            whole(waiting, at).saturating_sub(found) + waiting.idle_blocks[at]
         });
         grow.chain(start).fold(0, u32::saturating_add)
     }

@@ -49,6 +49,7 @@ pub struct Load {
     pub prefill_tokens_per_second: u32,
     pub output_tokens_per_second: u32,
     pub promised_blocks: u32,
+    pub expected_blocks: u32,
     pub tenant_running: u32,
     pub tenant_waiting: u32,
     pub tenant_in_flight: u32,

@@ -142,6 +142,7 @@ impl AdmissionPolicy for RandomAdmission {
     fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault> {
         assert!(request.cached_tokens <= request.prompt_tokens);
         assert!(load.memory.free_blocks + load.memory.cached_blocks <= load.memory.total_blocks);
+        assert!(load.expected_blocks <= load.promised_blocks);
         if self.rng.chance(self.evil) {
             return Err(trap());
         }

@@ -340,6 +340,8 @@ mirror!(Load as LoadJson {
     prefill_tokens_per_second: u32,
     output_tokens_per_second: u32,
     promised_blocks: u32,
+    #[serde(default)]
+    expected_blocks: u32,
     tenant_running: u32,
     tenant_waiting: u32,
     #[serde(default)]
@@ -387,8 +389,8 @@ mirror!(CacheEvents as CacheEventsJson {
 mod tests {
     use super::*;
 
-    /// From before requests had `idle_blocks` and loads `admitted`, `preempted`, `started_prompt_tokens` and
-    /// `tenant_in_flight`.
+    /// From before requests had `idle_blocks` and loads `admitted`, `preempted`, `started_prompt_tokens`,
+    /// `expected_blocks` and `tenant_in_flight`.
     const OLDER: &str = r#"{"admit": {
         "request": {"id": 1, "tenant": 1, "session": 0, "priority": 0, "arrived": 1, "deadline": 9,
             "prompt_tokens": 4, "cached_tokens": 2, "max_new_tokens": 4, "expected_tokens": 4},
@@ -406,6 +408,7 @@ mod tests {
         let FaultView::Admit(request, load) = &question else { panic!("{question:?}") };
         assert_eq!((request.cached_tokens, request.idle_blocks), (2, 0));
         assert_eq!((load.running, load.admitted, load.preempted, load.started_prompt_tokens), (1, 0, 0, 0));
+        assert_eq!((load.promised_blocks, load.expected_blocks), (1, 0));
         assert_eq!((load.tenant_running, load.tenant_in_flight), (1, 0));
         let again = question_of_json(question_json(&question)).unwrap();
         assert_eq!(format!("{again:?}"), format!("{question:?}"));

@@ -79,6 +79,7 @@ fn busy_host(rng: &mut Rng) -> (Request, Load) {
     let (admitted, preempted) = (rng.between(0, waiting), rng.between(0, 3));
     let tenant_running = rng.between(0, running);
     let tenant_waiting = rng.between(0, waiting + preempted);
+    let promised_blocks = rng.between(0, 2 * total_blocks);
     let load = Load {
         memory: pool(block_size, total_blocks, free_blocks, cached_blocks),
         running,
@@ -91,7 +92,8 @@ fn busy_host(rng: &mut Rng) -> (Request, Load) {
         expected_output_tokens: u64::from(running + waiting) * u64::from(rng.between(1, 100)),
         prefill_tokens_per_second: rng.between(0, 20_000),
         output_tokens_per_second: rng.between(0, 2_000),
-        promised_blocks: rng.between(0, 2 * total_blocks),
+        promised_blocks,
+        expected_blocks: rng.between(0, promised_blocks),
         tenant_running,
         tenant_waiting,
         tenant_in_flight: tenant_running + tenant_waiting.min(admitted + preempted),
@@ -179,6 +181,7 @@ fn hostile(rng: &mut Rng) -> (Request, Load) {
         prefill_tokens_per_second: number(),
         output_tokens_per_second: number(),
         promised_blocks: number(),
+        expected_blocks: number(),
         tenant_running: number(),
         tenant_waiting: number(),
         tenant_in_flight: number(),

@@ -113,6 +113,7 @@ pub(crate) fn load(load: &Load) -> sdk::Load {
         prefill_tokens_per_second: load.prefill_tokens_per_second,
         output_tokens_per_second: load.output_tokens_per_second,
         promised_blocks: load.promised_blocks,
+        expected_blocks: load.expected_blocks,
         tenant_running: load.tenant_running,
         tenant_waiting: load.tenant_waiting,
         tenant_in_flight: load.tenant_in_flight,

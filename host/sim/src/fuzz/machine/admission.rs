@@ -12,15 +12,24 @@ pub(super) struct Books {
     running: u32,
     preempted: u32,
     queued: u32,
-    /// Blocks that running sequences have yet to grow by, and the most that preempted ones need to resume.
-    grow: u32,
-    come_back: u32,
-    /// The most blocks of each sequence that was never started, in order.
-    start: Vec<u32>,
+    /// Blocks that they ask for to their longest outputs, and to their next tokens.
+    longest: Ahead,
+    next: Ahead,
     /// Whether some of these may be found.
     caching: bool,
     block_size: u32,
     total_blocks: u32,
+}
+
+/// Blocks that the live requests ask for until each has a certain length.
+#[derive(Clone, Default)]
+struct Ahead {
+    /// What running sequences have yet to grow by.
+    grow: u32,
+    /// The most that preempted ones need to resume.
+    come_back: u32,
+    /// The most for each sequence that was never started, in order.
+    start: Vec<u32>,
 }
 
 impl Machine<'_> {
@@ -30,28 +39,28 @@ impl Machine<'_> {
             running: 0,
             preempted: 0,
             queued: self.clients.queued(),
-            grow: 0,
-            come_back: 0,
-            start: Vec::new(),
+            longest: Ahead::default(),
+            next: Ahead::default(),
             caching: self.setup.prefix_caching,
             block_size: self.setup.block_size,
             total_blocks: self.setup.total_blocks,
         };
         for (&id, client) in self.clients.live() {
-            let blocks = books.longest(client.prompt_len(), &client.request);
-            match self.ledger.table(id).len() as u32 {
-                0 if client.started => {
-                    books.preempted += 1;
-                    books.come_back += blocks;
-                }
-                0 => books.start.push(blocks),
-                held => {
-                    books.running += 1;
-                    books.grow += blocks.saturating_sub(held);
+            let held = self.ledger.table(id).len() as u32;
+            let longest = books.longest(client.prompt_len(), &client.request);
+            let next = books.blocks_for(client.len() as u32);
+            for (ahead, blocks) in [(&mut books.longest, longest), (&mut books.next, next)] {
+                match held {
+                    0 if client.started => ahead.come_back += blocks,
+                    0 => ahead.start.push(blocks),
+                    held => ahead.grow += blocks.saturating_sub(held),
                 }
             }
+            books.running += u32::from(held > 0);
+            books.preempted += u32::from(held == 0 && client.started);
         }
-        books.start.sort_unstable();
+        books.longest.start.sort_unstable();
+        books.next.start.sort_unstable();
         books
     }
 
@@ -93,12 +102,15 @@ impl Books {
             assert_eq!(load.waiting, self.queued + count - 1, "waiting requests beside the last of a group");
             assert!(load.memory.total_blocks > self.total_blocks, "{:?}", load.memory);
         }
-        let mut start = self.start.clone();
+        let (mut longest, mut next) = (self.longest.clone(), self.next.clone());
         if later {
-            start.extend(requests.iter().map(|request| self.longest(request.prompt.len(), request)));
-            start.sort_unstable();
+            let blocks = |request: &Request| self.longest(request.prompt.len(), request);
+            longest.start.extend(requests.iter().map(blocks));
+            longest.start.sort_unstable();
+            next.start.extend(requests.iter().map(|request| self.blocks_for(request.prompt.len() as u32)));
+            next.start.sort_unstable();
         }
-        Self { start, ..*self }.check_rest(load);
+        Self { longest, next, ..*self }.check_rest(load);
     }
 
     fn check_rest(&self, load: &Load) {
@@ -107,17 +119,34 @@ impl Books {
             (self.running, self.preempted),
             "running and preempted sequences"
         );
-        let admitted = load.admitted as usize;
-        let most: u32 = self.start.iter().rev().take(admitted).sum();
-        let least: u32 = self.start.iter().take(admitted).sum();
-        let least = if self.caching { self.grow } else { self.grow + self.come_back + least };
-        let most = self.grow + self.come_back + most;
-        let promised = load.promised_blocks;
+        let (promised, expected) = (load.promised_blocks, load.expected_blocks);
+        let (least, most) = (self.least(&self.longest, load), self.longest.most(load));
         assert!((least..=most).contains(&promised), "{promised} blocks are promised, not {least} to {most}");
+        let least = self.least(&self.next, load);
+        assert!(
+            (least..=promised).contains(&expected),
+            "{expected} blocks are expected, not {least} to {promised}"
+        );
+    }
+
+    fn least(&self, ahead: &Ahead, load: &Load) -> u32 {
+        let start: u32 = ahead.start.iter().take(load.admitted as usize).sum();
+        if self.caching { ahead.grow } else { ahead.grow + ahead.come_back + start }
     }
 
     /// The most blocks that a request takes.
     fn longest(&self, prompt_len: usize, request: &Request) -> u32 {
-        (prompt_len as u32 + request.max_new_tokens - 1).div_ceil(self.block_size)
+        self.blocks_for(prompt_len as u32 + request.max_new_tokens - 1)
+    }
+
+    fn blocks_for(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.block_size)
+    }
+}
+
+impl Ahead {
+    fn most(&self, load: &Load) -> u32 {
+        let start: u32 = self.start.iter().rev().take(load.admitted as usize).sum();
+        self.grow + self.come_back + start
     }
 }
