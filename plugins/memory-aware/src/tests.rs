@@ -20,8 +20,18 @@ fn load(free_blocks: u32, cached_blocks: u32) -> Load {
     }
 }
 
+/// One of which nothing is known, so that its limit is expected.
 fn request(prompt_tokens: u32, max_new_tokens: u32) -> Request {
-    Request { prompt_tokens, max_new_tokens, deadline: Micros::NEVER, ..Request::default() }
+    expecting(max_new_tokens, prompt_tokens, max_new_tokens)
+}
+
+fn expecting(expected_tokens: u32, prompt_tokens: u32, max_new_tokens: u32) -> Request {
+    let deadline = Micros::NEVER;
+    Request { prompt_tokens, max_new_tokens, expected_tokens, deadline, ..Request::default() }
+}
+
+fn claims(expected_blocks: u32, promised_blocks: u32, load: Load) -> Load {
+    Load { expected_blocks, promised_blocks, ..load }
 }
 
 fn refusal(verdict: Verdict) -> Refusal {
@@ -38,20 +48,26 @@ fn configuration_matches_its_schema() {
         (r#"{"reserve": 1.5}"#, "reserve"),
         (r#"{"backpressure_at": -1}"#, "backpressure_at"),
         (r#"{"max_in_flight": 0}"#, "max_in_flight"),
+        (r#"{"margin": 0.9}"#, "margin"),
+        (r#"{"margin": 1e9}"#, "margin"),
     ] {
         let error = MemoryAware::new(parse_config(config).unwrap()).err().unwrap();
         assert!(error.contains(key), "{error}");
     }
+    let error = parse_config::<Config>(r#"{"outputs": "shortest"}"#).err().unwrap();
+    assert!(error.contains("shortest") && error.contains("longest"), "{error}");
 }
 
 #[test]
 fn meets_the_requirements_of_every_admission_policy() {
     check_admission(|| policy("{}"));
     check_admission(|| policy(r#"{"max_in_flight": 1, "reserve": 0.9}"#));
+    check_admission(|| policy(r#"{"outputs": "longest"}"#));
+    check_admission(|| policy(r#"{"margin": 1000}"#));
 }
 
 #[test]
-fn a_request_is_admitted_if_prompt_and_longest_output_fit_beside_the_reserve() {
+fn a_request_is_admitted_if_prompt_and_output_fit_beside_the_reserve() {
     let mut policy = policy("{}");
     let cases = [
         // free, cached, prompt, output
@@ -78,17 +94,74 @@ fn cached_blocks_in_use_are_not_needed_again() {
 }
 
 #[test]
-fn promised_blocks_are_spoken_for() {
-    let load = Load { promised_blocks: 15, ..load(50, 0) };
-    assert_eq!(policy("{}").admit(&request(16 * 25, 0), &load), Verdict::Admit);
-    assert_eq!(policy("{}").admit(&request(16 * 25, 1), &load), Verdict::Wait);
+fn an_output_counts_its_expected_length_with_the_margin_or_its_limit() {
+    let cases = [
+        // configuration; expected, limit; tokens that it counts
+        ("{}", 10, 300, 20),
+        ("{}", 10, 15, 15),
+        ("{}", 300, 300, 300),
+        (r#"{"margin": 1}"#, 10, 300, 10),
+        (r#"{"margin": 1.25}"#, 10, 300, 13),
+        (r#"{"outputs": "longest"}"#, 10, 300, 300),
+        (r#"{"outputs": "longest", "margin": 1}"#, 10, 15, 15),
+    ];
+    for (config, expected, limit, counted) in cases {
+        // With the reserve, 80 of its 90 free blocks are left: so long a prompt just fits beside the output.
+        let prompt = 16 * 80 - counted;
+        for (prompt, verdict) in [(prompt, Verdict::Admit), (prompt + 1, Verdict::Wait)] {
+            let answer = policy(config).admit(&expecting(expected, prompt, limit), &load(90, 0));
+            assert_eq!(answer, verdict, "{config}, {expected} of {limit} expected, prompt {prompt}");
+        }
+    }
+}
+
+#[test]
+fn blocks_that_others_will_take_are_spoken_for() {
+    let cases = [
+        // configuration; expected, promised; claimed
+        ("{}", 15, 15, 15),
+        ("{}", 10, 15, 15),
+        ("{}", 7, 15, 14),
+        ("{}", 0, 15, 0),
+        (r#"{"margin": 1.5}"#, 7, 15, 11),
+        (r#"{"margin": 1}"#, 7, 15, 7),
+        (r#"{"outputs": "longest"}"#, 7, 15, 15),
+    ];
+    for (config, expected, promised, claimed) in cases {
+        let load = claims(expected, promised, load(50, 0));
+        let left = 40 - claimed;
+        assert_eq!(policy(config).admit(&request(16 * left, 0), &load), Verdict::Admit, "{config}");
+        assert_eq!(policy(config).admit(&request(16 * left, 1), &load), Verdict::Wait, "{config}");
+        assert_eq!(policy(config).measure(&load).available_blocks, left, "{config}, {expected} expected");
+    }
+}
+
+#[test]
+fn a_first_burst_waits_for_its_first_output() {
+    let mut policy = policy("{}");
+    // 60 blocks at its longest. The first runs, and nothing is known.
+    let first = claims(59, 59, load(99, 0));
+    assert_eq!(policy.admit(&request(16, 16 * 59), &first), Verdict::Wait);
+    // It ended after 40 tokens. So much is expected of the others; with the margin they count 6 blocks.
+    let idle = Load { running: 0, ..load(100, 0) };
+    let known = expecting(40, 16, 16 * 59);
+    assert_eq!(policy.admit(&known, &idle), Verdict::Admit);
+    for admitted in 1..=11 {
+        // Each of those admitted is expected to take 4.
+        let burst = Load { running: 0, admitted, ..claims(4 * admitted, 60 * admitted, load(100, 0)) };
+        let fits = 90 - 2 * 4 * admitted >= 6;
+        let verdict = if fits { Verdict::Admit } else { Verdict::Wait };
+        assert_eq!(policy.admit(&known, &burst), verdict, "{admitted} admitted");
+    }
 }
 
 #[test]
 fn a_request_that_can_never_fit_is_refused_with_need_and_supply() {
-    let refusal = refusal(policy("{}").admit(&request(1_600, 2), &load(100, 0)));
-    assert_eq!((refusal.reason, refusal.retry_after_ms), (Reason::Memory, 0));
-    assert!(refusal.message.contains("101") && refusal.message.contains("100"), "{}", refusal.message);
+    for expected in [1, 2] {
+        let refusal = refusal(policy("{}").admit(&expecting(expected, 1_600, 2), &load(100, 0)));
+        assert_eq!((refusal.reason, refusal.retry_after_ms), (Reason::Memory, 0));
+        assert!(refusal.message.contains("101") && refusal.message.contains("100"), "{}", refusal.message);
+    }
 }
 
 #[test]
@@ -146,7 +219,7 @@ fn pressure_is_what_is_not_available() {
         (0, 0, 50, 1_000, true, 0),
     ];
     for (free, cached, promised_blocks, level, backpressure, available) in cases {
-        let pressure = policy("{}").measure(&Load { promised_blocks, ..load(free, cached) });
+        let pressure = policy("{}").measure(&claims(promised_blocks, promised_blocks, load(free, cached)));
         let expected = Pressure {
             level_permille: level,
             backpressure,
@@ -162,10 +235,12 @@ fn pressure_is_what_is_not_available() {
 fn what_measure_reports_as_admissible_is_admitted() {
     let mut policy = policy("{}");
     for_seeds(0..2_000, |rng| {
+        let promised_blocks = rng.between(0, 30) * rng.between(0, 1);
         let load = Load {
             running: rng.between(0, 1),
             admitted: rng.between(0, 1),
-            promised_blocks: rng.between(0, 30) * rng.between(0, 1),
+            promised_blocks,
+            expected_blocks: rng.between(0, promised_blocks),
             ..load(rng.between(0, 60), rng.between(0, 40))
         };
         let longest = policy.measure(&load).max_sequence_tokens;
@@ -212,10 +287,14 @@ fn extreme_numbers_get_an_answer() {
             admitted: number(),
             preempted: number(),
             promised_blocks: number(),
+            expected_blocks: number(),
             ..Load::default()
         };
-        let request =
-            Request { cached_tokens: number(), idle_blocks: number(), ..request(number(), number()) };
+        let request = Request {
+            cached_tokens: number(),
+            idle_blocks: number(),
+            ..expecting(number(), number(), number())
+        };
         policy.admit(&request, &load);
         assert!(policy.measure(&load).level_permille <= 1_000);
     });

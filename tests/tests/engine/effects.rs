@@ -5,6 +5,7 @@ use infer_core::config::{EngineConfig, Limits};
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
 use infer_core::policy::{AnyPolicy, PolicyKind};
+use infer_sim::workload::Limit;
 use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
 use infer_tests::bundled;
 
@@ -16,11 +17,15 @@ struct Run {
     blocks: u32,
     requests: u64,
     admission: Option<&'static str>,
+    device: &'static str,
+    /// `max_tokens` of all requests, if not the workload's.
+    max_tokens: Option<u32>,
 }
 
 impl Run {
     const fn new(workload: &'static str, load: f64, blocks: u32, requests: u64) -> Self {
-        Self { workload, load, blocks, requests, admission: Some("memory-aware") }
+        let admission = Some("memory-aware");
+        Self { workload, load, blocks, requests, admission, device: "h100", max_tokens: None }
     }
 
     /// Simulates with the policy `name`, and the host's defaults in the other slots.
@@ -35,10 +40,13 @@ impl Run {
         let limits = Limits { max_running: 64, max_prefill_sequences: 64, ..EngineConfig::default().limits };
         let total_blocks = self.blocks;
         let engine = EngineConfig { limits, total_blocks, max_seq_len: 8_192, ..EngineConfig::default() };
-        let profile = Profile::named("h100", "8b").expect("a known profile");
+        let profile = Profile::named(self.device, "8b").expect("a known profile");
         let (host, slo) = (Micros::ZERO, Slo::default());
         let settings = Settings { engine, profile, host, load: self.load, seed: 1, slo, tenants: Vec::new() };
-        let workload = Workload::named(self.workload, self.requests).expect("a known workload");
+        let mut workload = Workload::named(self.workload, self.requests).expect("a known workload");
+        if let Some(limit) = self.max_tokens {
+            workload.streams.iter_mut().for_each(|stream| stream.limit = Limit::Fixed(limit));
+        }
         let outcome = simulate(&settings, policies, &workload, |_| {});
         assert_eq!(outcome.policy_faults, 0, "{name}");
         assert_eq!(outcome.finished + outcome.refused, outcome.requests, "{name}");
@@ -132,6 +140,24 @@ fn tenant_cap_leaves_slots_to_a_quiet_tenant_beside_a_flood() {
     let quiet = |outcome: &Outcome| tenant(outcome, 2).ttft_ms.mean;
     assert!(quiet(&capped) < 0.1 * quiet(&all), "{} {}", quiet(&capped), quiet(&all));
     assert_eq!(tenant(&capped, 1).finished, tenant(&all, 1).finished, "the flood waits, and is served");
+}
+
+#[test]
+fn admission_by_expected_outputs_fills_the_device_and_seldom_preempts() {
+    let pool = Profile::named("l4", "8b").expect("a known profile").blocks(16);
+    for (blocks, max_tokens) in [(pool, None), (pool, Some(2_500)), (600, None), (600, Some(2_500))] {
+        let run = Run { device: "l4", max_tokens, ..Run::new("diverse", 0.8, blocks, 1_000) };
+        let by = |outputs| {
+            let config = format!(r#"{{"outputs": "{outputs}"}}"#);
+            run.with(PolicyKind::Admission, "memory-aware", &config)
+        };
+        let [expected, longest] = [by("expected"), by("longest")];
+        let [fast, slow] = [&expected, &longest].map(|outcome| outcome.output_per_second);
+        assert!(fast > 1.3 * slow, "{blocks} blocks, {max_tokens:?}: {fast} and {slow} tokens a second");
+        let often = expected.requests / 20;
+        assert!(expected.preemptions < often, "{blocks} blocks: {} preemptions", expected.preemptions);
+        assert_eq!(longest.preemptions, 0, "{blocks} blocks");
+    }
 }
 
 #[test]

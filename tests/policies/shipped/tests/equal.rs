@@ -70,7 +70,8 @@ fn admission_policies_equal_their_native_builds() {
     }
     let cache = tempfile::tempdir().unwrap();
     let shipped = Shipped::new(cache.path());
-    check::<MemoryAware>(&shipped, r#"{"reserve": 0.2, "backpressure_at": 0.5}"#);
+    check::<MemoryAware>(&shipped, r#"{"reserve": 0.2, "backpressure_at": 0.5, "margin": 1.3}"#);
+    check::<MemoryAware>(&shipped, r#"{"outputs": "longest"}"#);
     check::<Slo>(&shipped, r#"{"default_ttft_ms": 900, "slack": 1.3}"#);
     check::<TenantCap>(&shipped, r#"{"max_in_flight": 2, "max_held": 4}"#);
     check::<TokenBucket>(&shipped, r#"{"tokens_per_minute": 100000, "burst": 5000}"#);
@@ -105,6 +106,7 @@ fn random_request(rng: &mut Rng) -> (AdmissionRequest, Load) {
         waiting: number(10),
         max_waiting: number(10),
         promised_blocks: number(40),
+        expected_blocks: number(40),
         ..Load::default()
     };
     let request = AdmissionRequest {
