@@ -1,9 +1,36 @@
 //! Durations counted in buckets with fixed bounds: a distribution that only grows, in plain numbers.
 
-/// Upper bounds of all buckets but the last, in microseconds: calls of policies take some, steps up to seconds.
-const BOUNDS_US: [u32; 24] = [
-    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000,
-    500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000, 20_000_000, 50_000_000,
+/// Upper bounds of all buckets but the last, in microseconds: calls of policies take some, steps up to seconds, and a
+/// tenant beyond its rate waits for an hour.
+const BOUNDS_US: [u32; 28] = [
+    1,
+    2,
+    5,
+    10,
+    20,
+    50,
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    120_000_000,
+    300_000_000,
+    1_200_000_000,
+    3_600_000_000,
 ];
 
 /// Counts of durations by bucket, and their sum.
@@ -65,7 +92,7 @@ mod tests {
     #[test]
     fn durations_are_in_the_first_bucket_that_holds_them() {
         let mut some = Durations::default();
-        for ns in [0, 1_000, 1_001, 2_000, 50_000_000_000, 50_000_000_001] {
+        for ns in [0, 1_000, 1_001, 2_000, 50_000_000_000, 3_600_000_000_001] {
             some.add(ns);
         }
         let filled: Vec<_> = some.buckets().filter(|&(_, count)| count > 0).collect();
@@ -77,7 +104,7 @@ mod tests {
         let mut all = Durations::default();
         all.add(u64::MAX);
         all.merge(&some);
-        assert_eq!((all.count(), some.sum_s()), (7, 100.000_004_002));
+        assert_eq!((all.count(), some.sum_s()), (7, 3_650.000_004_002));
         assert!(all.sum_s() >= some.sum_s(), "the sum stays where it is full");
     }
 }

@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub counters: Counters,
     /// The three slots, in `PolicyKind::ALL` order.
     pub policies: [SlotSnapshot; 3],
+    /// Tenants with a row in the policies' views, in its order.
+    pub tenants: Vec<TenantSnapshot>,
     /// Every live sequence: running ones in the order in which they started, then the queue.
     pub requests: Vec<RequestSnapshot>,
 }
@@ -129,6 +131,25 @@ pub struct SlotSnapshot {
     pub canary: Option<CanaryReport>,
     /// The running shadow, or the last one.
     pub shadow: Option<ShadowReport>,
+}
+
+/// One tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantSnapshot {
+    /// Which.
+    pub tenant: TenantId,
+    /// Its share beside other tenants, in thousandths.
+    pub weight_permille: u32,
+    /// Sequences that hold blocks.
+    pub running: u32,
+    /// Sequences that wait, held and preempted ones included.
+    pub waiting: u32,
+    /// Of those, requests deferred by admission.
+    pub held: u32,
+    /// Prompt tokens computed or found in the cache, since start.
+    pub prompt_tokens: u64,
+    /// Tokens generated since start.
+    pub generated_tokens: u64,
 }
 
 /// One live sequence.

@@ -8,6 +8,7 @@ pub mod place;
 mod policies;
 mod requests;
 mod state;
+mod tenants;
 mod trial;
 
 pub use blocks::{BlockCounts, BlockInfo, BlockMap, Blocks};
@@ -23,4 +24,5 @@ pub use requests::{
 pub use state::{
     CacheLengths, Counters, HostInfo, Latencies, MAX_STATE_BYTES, Memory, Pressure, Queue, Rates, State,
 };
+pub use tenants::{MAX_TENANT_ROWS, TenantRow};
 pub use trial::{CallCost, CanaryInfo, DivergenceInfo, ShadowInfo, WindowInfo};

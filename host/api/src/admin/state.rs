@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{MAX_ROW_BYTES, MAX_ROWS, PolicySlot, RequestRow};
+use super::{MAX_ROW_BYTES, MAX_ROWS, PolicySlot, RequestRow, TenantRow};
 
 /// Largest size of a snapshot, or of a change to one, as JSON: all rows that it may list, plus room for the
 /// numbers, the slots with their configuration schemas, and a new order of all rows.
@@ -40,6 +40,13 @@ pub struct State {
     pub cache_lengths: BTreeMap<String, CacheLengths>,
     /// The three slots: scheduler, admission, prefix-cache.
     pub policies: Vec<PolicySlot>,
+    /// Tenants with requests since the host started, those with most live requests first; at most 64 are listed.
+    /// Empty from hosts that don't send it.
+    #[serde(default)]
+    pub tenants: Vec<TenantRow>,
+    /// Number of tenants with requests since the host started.
+    #[serde(default)]
+    pub tenants_total: u32,
     /// Live requests: running ones in the order in which they started, then the queue. At most 10,000 are
     /// listed; `requests_total` counts all. Long names chosen by clients are cut and end in `…`
     /// ([`RequestRow::listed`]).

@@ -198,10 +198,15 @@ impl Held {
         in_sight * 1_000_000 / u64::from(tenants.weight_permille[row].max(1))
     }
 
+    /// Held sequences of the tenant in a row of the columns.
+    pub fn of_tenant(&self, row: usize) -> u32 {
+        self.count.get(row).copied().unwrap_or(0)
+    }
+
     /// Sequences of a tenant that run or are visible to the scheduler.
     pub fn in_sight(&self, tenants: &TenantColumns, row: usize) -> u32 {
         let cell = |column: &[u32]| column.get(row).copied().unwrap_or(0);
-        (cell(&tenants.running) + cell(&tenants.waiting)).saturating_sub(cell(&self.count))
+        (cell(&tenants.running) + cell(&tenants.waiting)).saturating_sub(self.of_tenant(row))
     }
 }
 

@@ -4,11 +4,13 @@ use std::cmp::Reverse;
 
 use super::Engine;
 use crate::guard::Compared;
-use crate::ids::{BlockId, Micros, SequenceId};
+use crate::ids::{BlockId, Micros, SequenceId, TenantId};
 use crate::policy::{AdmissionPolicy, Answer, FaultView, PolicyKind, Pressure};
 use crate::request::SequenceState;
 use crate::sequence::SeqIx;
-use crate::snapshot::{BlockSnapshot, MemoryCounts, QueueCounts, RequestSnapshot, SlotSnapshot, Snapshot};
+use crate::snapshot::{
+    BlockSnapshot, MemoryCounts, QueueCounts, RequestSnapshot, SlotSnapshot, Snapshot, TenantSnapshot,
+};
 
 impl Engine {
     /// Everything consoles and metrics read.
@@ -33,6 +35,7 @@ impl Engine {
             pressure,
             counters: self.counters.clone(),
             policies: PolicyKind::ALL.map(|kind| self.slot(kind)),
+            tenants: self.tenant_snapshots(),
             requests: places.map(|&ix| self.request(ix)).collect(),
         }
     }
@@ -59,6 +62,20 @@ impl Engine {
     pub fn tables(&self) -> impl Iterator<Item = (SequenceId, &[BlockId])> {
         let holders = self.slab.iter().filter(|(_, sequence)| !sequence.table.is_empty());
         holders.map(|(_, sequence)| (sequence.id, &sequence.table[..]))
+    }
+
+    fn tenant_snapshots(&self) -> Vec<TenantSnapshot> {
+        let columns = &self.view.tenants;
+        let row = |at: usize| TenantSnapshot {
+            tenant: TenantId(columns.id[at]),
+            weight_permille: columns.weight_permille[at],
+            running: columns.running[at],
+            waiting: columns.waiting[at],
+            held: self.held.of_tenant(at),
+            prompt_tokens: columns.prompt_tokens_served[at],
+            generated_tokens: columns.output_tokens_served[at],
+        };
+        (0..columns.id.len()).map(row).collect()
     }
 
     fn measure(&mut self, now: Micros) -> Pressure {

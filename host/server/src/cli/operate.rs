@@ -1,13 +1,18 @@
 //! `infer admin`: what an operator does to a running host, besides its policies.
 
+use std::time::Duration;
+
 use clap::Subcommand;
-use infer_api::admin::{RequestRow, State};
+use infer_api::admin::{RequestRow, State, TenantRow};
 use reqwest::Method;
 use serde_json::Value;
 
 use super::Failure;
 use super::admin::{Host, Target, parse, print_json};
 use super::table::{aligned, cut, terminal_columns};
+
+/// Time over which a tenant's tokens per second are counted, if nobody has looked before.
+const RATE_TIME: Duration = Duration::from_millis(500);
 
 /// Commands to a running host.
 #[derive(Subcommand)]
@@ -16,6 +21,8 @@ pub enum AdminCommand {
     State(Target),
     /// Lists running and waiting requests
     Requests(Target),
+    /// Lists tenants: what each has running and waiting, and how long its requests of the last minute waited
+    Tenants(Target),
     /// Cancels a request; its client gets what was generated so far
     Cancel {
         /// Its number in `infer admin requests`, or its x-request-id
@@ -43,6 +50,7 @@ async fn act(command: AdminCommand) -> Result<(), Failure> {
     match command {
         AdminCommand::State(target) => print_json(&ask(&target, Method::GET, "/admin/state").await?),
         AdminCommand::Requests(target) => requests(&target).await,
+        AdminCommand::Tenants(target) => tenants(&target).await,
         AdminCommand::Cancel { id, target } => {
             if id.contains(['/', '?', '#']) {
                 let why = format!("{id} can't be part of a path; give its number in `infer admin requests`");
@@ -118,19 +126,77 @@ async fn requests(target: &Target) -> Result<(), Failure> {
         println!("no request is live");
         return Ok(());
     }
-    let head =
-        ["id", "state", "tenant", "prompt", "cached", "generated", "age", "request id"].map(str::to_owned);
-    let columns = terminal_columns();
-    for line in aligned(std::iter::once(head).chain(requests.iter().map(row))) {
-        println!("{}", cut(&line, columns));
-    }
-    if requests_total as usize > requests.len() {
-        println!("and {} more", requests_total as usize - requests.len());
-    }
+    let head = ["id", "state", "tenant", "prompt", "cached", "generated", "age", "request id"];
+    list(head, requests.iter().map(request_row), requests_total);
     Ok(())
 }
 
-fn row(request: &RequestRow) -> [String; 8] {
+async fn tenants(target: &Target) -> Result<(), Failure> {
+    // The host computes rates between two looks, and this may be the first.
+    ask(target, Method::GET, "/admin/state").await?;
+    tokio::time::sleep(RATE_TIME).await;
+    let state = ask(target, Method::GET, "/admin/state").await?;
+    let State { tenants, tenants_total, .. } = parse(state)?;
+    if target.json {
+        return print_json(&tenants);
+    }
+    if tenants.is_empty() {
+        println!("no tenant has sent a request");
+        return Ok(());
+    }
+    let head = [
+        "tenant",
+        "weight",
+        "running",
+        "waiting",
+        "held",
+        "tok/s",
+        "ttft p50",
+        "ttft p99",
+        "queued p50",
+        "queued p99",
+        "ended",
+        "refused",
+        "failed",
+        "generated",
+    ];
+    list(head, tenants.iter().map(tenant_row), tenants_total);
+    Ok(())
+}
+
+/// Prints a table, and how many of `total` rows it lacks.
+fn list<const N: usize>(head: [&str; N], rows: impl ExactSizeIterator<Item = [String; N]>, total: u32) {
+    let left_out = (total as usize).saturating_sub(rows.len());
+    let columns = terminal_columns();
+    for line in aligned(std::iter::once(head.map(str::to_owned)).chain(rows)) {
+        println!("{}", cut(&line, columns));
+    }
+    if left_out > 0 {
+        println!("and {left_out} more");
+    }
+}
+
+fn tenant_row(tenant: &TenantRow) -> [String; 14] {
+    let ms = |ms: f64| if ms > 0.0 { format!("{ms:.1} ms") } else { "-".to_owned() };
+    [
+        tenant.name.clone(),
+        tenant.weight.to_string(),
+        tenant.running.to_string(),
+        tenant.waiting.to_string(),
+        tenant.held.to_string(),
+        format!("{:.0}", tenant.generated_per_second),
+        ms(tenant.ttft_p50_ms),
+        ms(tenant.ttft_p99_ms),
+        ms(tenant.queue_p50_ms),
+        ms(tenant.queue_p99_ms),
+        tenant.requests.to_string(),
+        tenant.refused.to_string(),
+        tenant.failed.to_string(),
+        tenant.generated_tokens.to_string(),
+    ]
+}
+
+fn request_row(request: &RequestRow) -> [String; 8] {
     [
         request.id.to_string(),
         request.state.clone(),

@@ -6,6 +6,7 @@ mod families;
 mod process;
 mod recorder;
 mod render;
+mod tenants;
 mod window;
 
 pub use process::ProcessUsage;

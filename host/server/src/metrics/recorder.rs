@@ -35,7 +35,7 @@ pub struct Recorder {
     /// Latencies of the last minute, for percentiles.
     pub windows: Windows,
     /// Rates of the engine's counters.
-    pub rates: Rates,
+    pub rates: Rates<4>,
 }
 
 /// A histogram for prefix cache hits (`hit`), one for misses (`miss`), and one for requests that are neither, because

@@ -10,6 +10,7 @@ use hyper::HeaderMap;
 use hyper::header::ACCEPT;
 use infer_api::admin::{CacheLengths, PolicySlot, State};
 use infer_core::policy::{FaultKind, PolicyKind};
+use infer_core::snapshot::TenantSnapshot;
 use infer_core::trial::ShadowState;
 use infer_core::{Change, Durations, FinishReason};
 use prometheus_client::encoding::text;
@@ -20,12 +21,12 @@ use tokio::sync::Mutex;
 use super::calls::Calls;
 use super::families::{Families, Kind, Labels};
 use super::process::ProcessUsage;
+use super::tenants;
 use crate::admin;
 use crate::app::{App, Health};
 use crate::engine::Observer;
 use crate::http::{self, Answer, ApiError};
 use crate::startup::load::shares_blocks;
-use crate::tenants::UsageSnapshot;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -73,6 +74,7 @@ struct Report {
     steps: Durations,
     /// Durations of the live policies' calls.
     calls: Vec<(Labels, Durations)>,
+    tenants: Vec<TenantSnapshot>,
 }
 
 impl Report {
@@ -85,6 +87,7 @@ impl Report {
             state: admin::numbers(app, served, &report),
             steps: report.steps,
             calls: calls.add(&report.snapshot.policies),
+            tenants: report.snapshot.tenants,
         })
     }
 }
@@ -138,15 +141,16 @@ fn open_metrics_text(app: &App, report: Option<&Report>) -> String {
     let ready = !app.is_draining() && matches!(health, Ok(Health::Working));
     families.gauge("infer_ready", "1 while new requests are accepted", u8::from(ready).into());
     process(&mut families, app);
-    tenants(&mut families, app);
+    tenants::usage(&mut families, app);
     if let (Some(report), Ok(served)) = (report, app.served()) {
-        let Report { asked, state, steps, calls } = report;
+        let Report { asked, state, steps, calls, tenants } = report;
         families.gauge(
             "infer_state_age_seconds",
             "Age of the engine's metrics, which can't be updated during a step",
             asked.elapsed().as_secs_f64(),
         );
         own(&mut families, state);
+        tenants::queues(&mut families, app, tenants);
         families.histograms("infer_step_seconds", "Device time of a step", vec![(Vec::new(), *steps)]);
         policies(&mut families, state, served.engine.observer());
         families.histograms(
@@ -405,25 +409,6 @@ fn policies(f: &mut Families, s: &State, observer: &Observer) {
 
 fn of_slot(kind: PolicyKind, label: &'static str, value: &str) -> Labels {
     vec![("kind", kind.name().to_owned()), (label, value.to_owned())]
-}
-
-/// Usage by tenant; `Tenants::usage` bounds the number of rows.
-fn tenants(f: &mut Families, app: &App) {
-    let all = app.tenants.usage();
-    let mut family = |name, help, value: fn(&UsageSnapshot) -> u64| {
-        let rows = all.iter().map(|(tenant, usage)| (vec![("tenant", tenant.clone())], value(usage) as f64));
-        f.family(name, help, Kind::Counter, rows.collect());
-    };
-    family("infer_tenant_requests", "Requests of a tenant that ended and were not refused", |u| u.requests);
-    family("infer_tenant_requests_refused", "Refused requests of a tenant", |u| u.refused);
-    family("infer_tenant_requests_failed", "Admitted requests that ended with an error", |u| u.failed);
-    family("infer_tenant_prompt_tokens", "Prompt tokens of a tenant's requests", |u| u.prompt_tokens);
-    family(
-        "infer_tenant_cached_tokens",
-        "Prompt tokens of a tenant's requests found in the prefix cache",
-        |u| u.cached_tokens,
-    );
-    family("infer_tenant_generated_tokens", "Tokens generated for a tenant", |u| u.generated_tokens);
 }
 
 struct CacheConfig {

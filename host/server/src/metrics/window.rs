@@ -4,40 +4,43 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum samples per window; the oldest are dropped first.
-const SAMPLES: usize = 8_192;
-/// Maximum age of a sample.
+/// Maximum age of a sample, and of a rate's beginning.
 const AGE: Duration = Duration::from_secs(60);
 /// Time span of rates.
 const RATE_AGE: Duration = Duration::from_secs(5);
 
-/// Recent samples of one latency, in milliseconds.
+/// Recent samples of one latency, in milliseconds; at most so many, of which the oldest are dropped first.
 #[derive(Debug, Default)]
-pub struct Window {
+pub struct Window<const SAMPLES: usize = 8_192> {
     samples: Mutex<VecDeque<(Instant, f32)>>,
 }
 
-impl Window {
+impl<const SAMPLES: usize> Window<SAMPLES> {
     /// Adds a sample.
     pub fn add(&self, ms: f64) {
+        let now = Instant::now();
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         if samples.len() == SAMPLES {
             samples.pop_front();
         }
-        samples.push_back((Instant::now(), ms as f32));
+        samples.push_back((now, ms as f32));
+        drop_old(&mut samples, now);
     }
 
     /// Median and 99th percentile of the last minute; zeros without samples.
     pub fn p50_p99(&self) -> (f64, f64) {
         let recent: Vec<f32> = {
             let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-            let now = Instant::now();
-            while samples.front().is_some_and(|(at, _)| now.duration_since(*at) > AGE) {
-                samples.pop_front();
-            }
+            drop_old(&mut samples, Instant::now());
             samples.iter().map(|&(_, ms)| ms).collect()
         };
         percentiles(recent)
+    }
+}
+
+fn drop_old(samples: &mut VecDeque<(Instant, f32)>, now: Instant) {
+    while samples.front().is_some_and(|(at, _)| now.duration_since(*at) > AGE) {
+        samples.pop_front();
     }
 }
 
@@ -63,15 +66,19 @@ pub fn percentile(sorted: &[f32], q: f64) -> f64 {
 
 /// Counters at recent instants, to compute rates.
 #[derive(Debug, Default)]
-pub struct Rates {
-    points: Mutex<VecDeque<(Instant, [u64; 4])>>,
+pub struct Rates<const COUNTERS: usize> {
+    points: Mutex<VecDeque<(Instant, [u64; COUNTERS])>>,
 }
 
-impl Rates {
+impl<const COUNTERS: usize> Rates<COUNTERS> {
     /// Samples the counters and returns their growth per second.
-    pub fn note(&self, counters: [u64; 4]) -> [f64; 4] {
+    pub fn note(&self, counters: [u64; COUNTERS]) -> [f64; COUNTERS] {
         let mut points = self.points.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
+        // Nobody has looked for long.
+        if points.back().is_some_and(|(at, _)| now.duration_since(*at) > AGE) {
+            points.clear();
+        }
         // The newest point that is old enough stays as the start of the time span.
         while points.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= RATE_AGE) {
             points.pop_front();
@@ -81,10 +88,10 @@ impl Rates {
         if !last_is_fresh {
             points.push_back((now, counters));
         }
-        let Some((at, before)) = points.front() else { return [0.0; 4] };
+        let Some((at, before)) = points.front() else { return [0.0; COUNTERS] };
         let seconds = now.duration_since(*at).as_secs_f64();
         if seconds < 0.1 {
-            return [0.0; 4];
+            return [0.0; COUNTERS];
         }
         std::array::from_fn(|i| counters[i].saturating_sub(before[i]) as f64 / seconds)
     }
@@ -105,11 +112,10 @@ mod tests {
 
     #[test]
     fn window_is_bounded() {
-        let window = Window::default();
-        for i in 0..SAMPLES * 2 {
-            window.add(i as f64);
+        let window = Window::<100>::default();
+        for i in 0..200 {
+            window.add(f64::from(i));
         }
-        let (p50, _) = window.p50_p99();
-        assert!(p50 >= SAMPLES as f64, "{p50}");
+        assert_eq!(window.p50_p99(), (149.0, 198.0));
     }
 }

@@ -17,6 +17,7 @@ use crate::http::ApiError;
 const MAX_NAMES: usize = 4_096;
 /// Tenants with metrics of their own; the rest are summed up as `other`.
 const MAX_LABELS: usize = 128;
+const OTHER: &str = "other";
 
 /// One tenant.
 #[derive(Debug)]
@@ -153,9 +154,21 @@ impl Tenants {
         if names.usage.len() > MAX_LABELS {
             let mut rest = UsageSnapshot::default();
             names.usage[MAX_LABELS..].iter().for_each(|(_, usage)| rest += usage.snapshot());
-            all.push(("other".to_owned(), rest));
+            all.push((OTHER.to_owned(), rest));
         }
         all
+    }
+
+    /// A tenant's name and usage, by its number. Every number that the engine has seen is known.
+    pub fn find(&self, id: TenantId) -> Option<(String, Arc<Usage>)> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.usage.get(id.0 as usize).cloned()
+    }
+
+    /// Which entry of `usage` counts a tenant.
+    pub fn label(&self, id: TenantId) -> String {
+        let own = self.find(id).filter(|_| (id.0 as usize) < MAX_LABELS);
+        own.map_or_else(|| OTHER.to_owned(), |(name, _)| name)
     }
 
     fn now(&self) -> Arc<Book> {
@@ -266,5 +279,9 @@ mod tests {
         let tenants = Tenants::open(Some(file.path())).unwrap();
         let usage = tenants.usage();
         assert_eq!((usage.len(), usage.last().unwrap().0.as_str()), (MAX_LABELS + 1, "other"));
+        for (id, label) in [(0, "default"), (127, "t126"), (128, "other"), (5_000, "other")] {
+            assert_eq!(tenants.label(TenantId(id)), label);
+        }
+        assert_eq!(tenants.find(TenantId(128)).unwrap().0, "t127");
     }
 }

@@ -12,4 +12,4 @@ mod usage;
 pub use book::{Tenant, Tenants};
 pub use file::{Grant, MAX_KEYS, MAX_TENANTS, check_name, grants, read, weight_of};
 pub use key::{KeyDigest, check_strength, fresh};
-pub use usage::{Usage, UsageSnapshot};
+pub use usage::{Latencies, Usage, UsageSnapshot};

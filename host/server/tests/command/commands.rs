@@ -107,6 +107,7 @@ fn requests_queue_and_cache_are_operated_by_commands() {
     };
     let requests = || -> Vec<Value> { serde_json::from_str(&sees(&["requests", "--json"])).unwrap() };
     assert_eq!(sees(&["requests"]), "no request is live\n");
+    assert_eq!(sees(&["tenants"]), "no tenant has sent a request\n");
     let until =
         |condition: &dyn Fn() -> bool| assert!((0..200).any(|_| condition()), "{}", sees(&["requests"]));
     let endless = r#"{"model": "demo", "prompt": "x", "ignore_eos": true, "max_tokens": 1500}"#;
@@ -116,6 +117,11 @@ fn requests_queue_and_cache_are_operated_by_commands() {
     let mut lines = listed.lines();
     assert!(lines.next().unwrap().starts_with("id  state"), "{listed}");
     assert!(listed.contains("  default  ") && listed.contains("/1500  "), "{listed}");
+    let tenants = sees(&["tenants"]);
+    let row: Vec<&str> = tenants.lines().nth(1).unwrap().split_whitespace().take(4).collect();
+    assert_eq!(row, ["default", "1", "1", "1"], "weight, running, waiting: {tenants}");
+    let rows: Value = serde_json::from_str(&sees(&["tenants", "--json"])).unwrap();
+    assert_eq!((&rows[0]["name"], &rows[0]["waiting"]), (&"default".into(), &1.into()));
     assert_eq!(sees(&["clear-queue"]), "failed 1 waiting requests\n");
     let id = requests()[0]["id"].to_string();
     assert_eq!(sees(&["cancel", &id]), format!("cancelled [{id}]\n"));

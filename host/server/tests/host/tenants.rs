@@ -190,6 +190,51 @@ async fn tenant_at_its_cap_waits_while_others_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_see_what_each_tenant_waits_for() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (flood, quiet) = (key("flood", "weight = 2.5"), key("quiet", ""));
+    write(file.path(), &[&flood, &quiet]);
+    let host = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
+    assert_eq!(host.admin_get("/admin/state").await["tenants"], json!([]), "none has sent a request");
+    let some = json!({"prompt": [1, 2, 3, 4], "max_tokens": 5, "ignore_eos": true});
+    done(&host, &quiet, some.clone()).await;
+    host.server.engine().hold_steps();
+    let waiting = [complete(&host, &flood, some.clone()).await, complete(&host, &flood, some).await];
+    let state = host.admin_get("/admin/state").await;
+    let [first, second] = &state["tenants"].as_array().unwrap()[..] else { panic!("{state}") };
+    assert_eq!((&first["name"], &first["weight"]), (&json!("flood"), &json!(2.5)), "it has live requests");
+    assert_eq!((&first["waiting"], &first["running"], &first["requests"]), (&json!(2), &json!(0), &json!(0)));
+    assert_eq!(
+        (&second["name"], &second["requests"], &second["waiting"]),
+        (&json!("quiet"), &json!(1), &json!(0))
+    );
+    assert_eq!((&second["prompt_tokens"], &second["generated_tokens"]), (&json!(4), &json!(5)));
+    let ms = |row: &Value, name: &str| row[name].as_f64().unwrap();
+    assert!(
+        ms(second, "ttft_p50_ms") > 0.0 && ms(second, "ttft_p50_ms") >= ms(second, "queue_p50_ms"),
+        "{second}"
+    );
+    assert_eq!(ms(first, "ttft_p99_ms"), 0.0, "none of its requests has a token");
+
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    for line in [
+        "infer_tenant_requests_waiting{tenant=\"flood\"} 2",
+        "infer_tenant_requests_running{tenant=\"quiet\"} 0",
+        "infer_tenant_time_to_first_token_seconds_count{tenant=\"quiet\"} 1",
+        "infer_tenant_request_queue_time_seconds_count{tenant=\"quiet\"} 1",
+        "infer_tenant_inter_token_latency_seconds_count{tenant=\"quiet\"} 4",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    assert!(!metrics.contains("to_first_token_seconds_count{tenant=\"flood\"}"), "{metrics}");
+    host.server.engine().release_steps();
+    for stream in waiting {
+        assert_eq!(events(stream).await.last().unwrap().0, "done");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn choices_and_prompts_are_charged_all_or_nothing() {
     let file = tempfile::NamedTempFile::new().unwrap();
     // Refills too slowly to matter during the test.

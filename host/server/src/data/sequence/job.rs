@@ -149,6 +149,7 @@ impl Job {
             let text = Text::new(self.detokenizer(served, &self.prompts[at / n]), ending);
             Run::new(Beginning {
                 app: Arc::clone(app),
+                tenant: Arc::clone(tenant),
                 live,
                 text,
                 prompt_tokens: self.prompts[at / n].len() as u32,

@@ -12,6 +12,7 @@ use crate::app::App;
 use crate::data::structured::Mask;
 use crate::engine::{End, LiveRequest, StreamEvent};
 use crate::http::ApiError;
+use crate::tenants::Tenant;
 
 /// Inter-token gaps that are collected before they are reported to the metrics.
 const GAPS_PER_REPORT: usize = 32;
@@ -19,6 +20,7 @@ const GAPS_PER_REPORT: usize = 32;
 /// A live sequence and its text so far.
 pub struct Run {
     app: Arc<App>,
+    tenant: Arc<Tenant>,
     live: LiveRequest,
     text: Text,
     prompt_tokens: u32,
@@ -35,6 +37,7 @@ pub struct Run {
 /// Arguments of `Run::new`.
 pub struct Beginning {
     pub app: Arc<App>,
+    pub tenant: Arc<Tenant>,
     pub live: LiveRequest,
     pub text: Text,
     pub prompt_tokens: u32,
@@ -70,9 +73,9 @@ pub struct Piece {
 impl Run {
     /// A run of a sequence that the engine has admitted to its queue.
     pub fn new(begin: Beginning) -> Self {
-        let Beginning { app, live, text, prompt_tokens, mute, shape } = begin;
+        let Beginning { app, tenant, live, text, prompt_tokens, mute, shape } = begin;
         let (stopped, last_at, gaps_us) = (false, None, Vec::new());
-        Self { app, live, text, prompt_tokens, mute, shape, stopped, last_at, gaps_us }
+        Self { app, tenant, live, text, prompt_tokens, mute, shape, stopped, last_at, gaps_us }
     }
 
     /// Tokens of the prompt.
@@ -133,18 +136,24 @@ impl Run {
     fn note_time(&mut self, at: Micros) {
         let Some(last) = self.last_at.replace(at) else {
             // Reported at once, because the client may leave before the end.
-            return self.app.recorder.first_token(at.since(self.live.submitted()));
+            let after = at.since(self.live.submitted());
+            self.app.recorder.first_token(after);
+            return self.tenant.usage.first_token(after);
         };
         self.gaps_us.push(u32::try_from(at.since(last).0).unwrap_or(u32::MAX));
         if self.gaps_us.len() == GAPS_PER_REPORT {
-            self.app.recorder.gaps(&self.gaps_us);
-            self.gaps_us.clear();
+            self.report_gaps();
         }
     }
 
-    fn finish(&mut self, end: Option<&End>) -> Outcome {
+    fn report_gaps(&mut self) {
         self.app.recorder.gaps(&self.gaps_us);
+        self.tenant.usage.gaps(&self.gaps_us);
         self.gaps_us.clear();
+    }
+
+    fn finish(&mut self, end: Option<&End>) -> Outcome {
+        self.report_gaps();
         let (block_bytes, model_end) = match self.app.served() {
             Ok(served) => (served.block_bytes, served.stop_tokens.contains(&self.text.last_token())),
             Err(_) => (0, true),
@@ -179,6 +188,9 @@ impl Run {
         // A refused sequence never ran, so it has no times.
         if !outcome.refused {
             self.app.recorder.ended(&outcome, self.app.config.block_size);
+            if let Some(ms) = outcome.timings.queue_ms {
+                self.tenant.usage.started(ms);
+            }
         }
         outcome
     }

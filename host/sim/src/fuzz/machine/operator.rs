@@ -1,6 +1,6 @@
 //! Operators' commands, and what operators are shown.
 
-use infer_core::snapshot::Counters;
+use infer_core::snapshot::{Counters, TenantSnapshot};
 use infer_core::testing::SplitMix;
 use infer_core::{Engine, FailureCause, Micros, TenantId, TenantTerms};
 
@@ -86,6 +86,10 @@ impl Machine<'_> {
         let alive = (queue.waiting + queue.held + queue.running + queue.preempted) as usize;
         assert_eq!(alive, self.clients.live().len(), "{queue:?}");
         assert_eq!(queue.waiting + queue.held, self.clients.queued(), "{queue:?}");
+        let count = |of: fn(&TenantSnapshot) -> u32| snapshot.tenants.iter().map(of).sum::<u32>();
+        let counts = [count(|t| t.running), count(|t| t.waiting), count(|t| t.held)];
+        let waiting = queue.waiting + queue.held + queue.preempted;
+        assert_eq!(counts, [queue.running, waiting, queue.held], "tenants: running, waiting, held");
         assert_eq!(snapshot.requests.len(), alive);
         for shown in &snapshot.requests {
             let client = self.clients.get(shown.id).expect("a shown request is alive");
