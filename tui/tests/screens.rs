@@ -341,7 +341,7 @@ fn clicks_hit_what_is_drawn() {
         match digit {
             '3' => {
                 let rows = &app.state().unwrap().requests;
-                assert_eq!(app.requests.selected(rows).unwrap().id, 1_185);
+                assert_eq!(app.requests.table.selected(rows).unwrap().id, 1_185);
             }
             '4' => assert_eq!(app.policies.kind(), "admission"),
             '5' => assert_eq!(app.cache.selected, 1),

@@ -9,6 +9,7 @@ use super::paths;
 use super::policies::KINDS;
 use super::requests::SortBy;
 use super::settings::ThemeName;
+use super::table::SortKey;
 use crate::order::{Mode, Source};
 
 /// A parsed command.
@@ -133,7 +134,7 @@ fn one_of<T: Copy>(
 }
 
 fn sort(words: &[&str]) -> Result<Command, String> {
-    let by = one_of(words, "sort", &SortBy::ALL, SortBy::name)?;
+    let by = one_of(words, "sort", SortBy::ALL, SortBy::name)?;
     match words.get(1) {
         None => Ok(Command::Sort { by, descending: false }),
         Some(&"desc") => Ok(Command::Sort { by, descending: true }),

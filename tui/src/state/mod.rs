@@ -18,12 +18,15 @@ pub mod requests;
 pub mod schema;
 pub mod settings;
 pub mod swap;
+pub mod table;
 pub mod text;
 pub mod why;
 
 use std::time::Duration;
 
-use infer_api::admin::{BlockMap, CacheReport, HistoryEntry, Policies, RequestDetail, State, SwapAnswer};
+use infer_api::admin::{
+    BlockMap, CacheReport, HistoryEntry, Policies, RequestDetail, RequestRow, State, SwapAnswer,
+};
 
 use crate::order::Order;
 use blocks::{BlocksPane, Under, Wanted};
@@ -229,6 +232,14 @@ pub struct Feed {
     pub log: Log,
 }
 
+impl Feed {
+    /// Returns the listed requests.
+    #[must_use]
+    pub fn requests(&self) -> &[RequestRow] {
+        self.state.as_ref().map_or(&[], |state| &state.requests)
+    }
+}
+
 /// The console.
 #[derive(Debug)]
 pub struct App {
@@ -379,7 +390,7 @@ impl App {
     /// Updates the table of requests to what is shown.
     fn reorder_requests(&mut self) {
         let feed = self.frozen.as_deref().unwrap_or(&self.live);
-        self.requests.reconcile(feed.state.as_ref().map_or(&[][..], |state| &state.requests));
+        self.requests.reconcile(feed.requests());
     }
 }
 

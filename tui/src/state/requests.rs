@@ -1,14 +1,12 @@
-//! The table of live requests: order, filter and selection. The selection follows a request and not a row, so
-//! that a table that changes doesn't lead to the wrong request being cancelled.
-//!
-//! The order is computed when rows, sorting or filter change and not when it is drawn, so that a key takes
-//! effect at once even with thousands of rows.
+//! The table of live requests: sort keys, filter, and the details of one request. Order and selection are every
+//! table's (`table`).
 
 use std::cmp::Ordering;
 
 use infer_api::admin::{RequestDetail, RequestRow};
 
 use super::Millis;
+use super::table::{Row, SortKey, Table};
 use super::text::Filter;
 
 /// Time between two fetches of the request whose details are open.
@@ -34,9 +32,10 @@ pub enum SortBy {
     Ttft,
 }
 
-impl SortBy {
-    /// All keys, in the order of the columns.
-    pub const ALL: [Self; 9] = [
+impl SortKey for SortBy {
+    type Row = RequestRow;
+
+    const ALL: &'static [Self] = &[
         Self::Engine,
         Self::Id,
         Self::State,
@@ -48,9 +47,7 @@ impl SortBy {
         Self::Generated,
     ];
 
-    /// Returns the name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Engine => "engine",
             Self::Id => "id",
@@ -82,30 +79,17 @@ impl SortBy {
 /// The screen's state.
 #[derive(Clone, Debug, Default)]
 pub struct RequestsPane {
-    /// The sort key.
-    pub sort_by: SortBy,
-    /// Whether the largest comes first.
-    pub descending: bool,
-    /// The filter.
-    pub filter: Filter,
+    /// Its order, filter and selection.
+    pub table: Table<SortBy>,
     /// The request whose details are open, with the host's response.
     pub detail: Option<(u64, Result<RequestDetail, String>)>,
-    order: Vec<usize>,
     /// For each row of the host, how many requests wait before it.
     ahead: Vec<usize>,
-    selected_id: Option<u64>,
-    selected_row: usize,
     detail_asked: Option<(u64, Millis)>,
     detail_waiting: bool,
 }
 
 impl RequestsPane {
-    /// Returns the indexes of the rows that match the filter, in the order of the table.
-    #[must_use]
-    pub fn order(&self) -> &[usize] {
-        &self.order
-    }
-
     /// Returns how many requests wait before the one at `index` of the host's rows.
     #[must_use]
     pub fn ahead(&self, index: usize) -> usize {
@@ -116,33 +100,14 @@ impl RequestsPane {
     #[must_use]
     pub fn unknown_field(&self, rows: &[RequestRow]) -> Option<&str> {
         let is_key = |name: &str| rows.iter().any(|row| row.metadata.keys().any(|key| key.starts_with(name)));
-        self.filter.unknown_field(|name| FIELDS.iter().any(|field| field.starts_with(name)) || is_key(name))
+        self.table
+            .filter
+            .unknown_field(|name| FIELDS.iter().any(|field| field.starts_with(name)) || is_key(name))
     }
 
-    /// Returns the table row of the selection.
-    #[must_use]
-    pub fn selected_row(&self) -> usize {
-        self.selected_row
-    }
-
-    /// Returns the selected request.
-    #[must_use]
-    pub fn selected<'a>(&self, rows: &'a [RequestRow]) -> Option<&'a RequestRow> {
-        rows.get(*self.order.get(self.selected_row)?)
-    }
-
-    /// Recomputes the order for new rows, sorting or filter, and finds the selected request in it. If it is
-    /// gone, the request in its row is selected.
+    /// Takes new rows.
     pub fn reconcile(&mut self, rows: &[RequestRow]) {
-        self.order.clear();
-        let filter = &self.filter;
-        self.order.extend((0..rows.len()).filter(|&at| shows(filter, &rows[at])));
-        if self.sort_by != SortBy::Engine {
-            self.order.sort_by(|&a, &b| self.sort_by.compare(&rows[a], &rows[b]));
-        }
-        if self.descending {
-            self.order.reverse();
-        }
+        self.table.reconcile(rows);
         let mut waiting = 0;
         self.ahead.clear();
         self.ahead.extend(rows.iter().map(|row| {
@@ -151,35 +116,6 @@ impl RequestsPane {
             waiting += usize::from(waits);
             before
         }));
-        match self.order.iter().position(|&index| Some(rows[index].id) == self.selected_id) {
-            Some(row) => self.selected_row = row,
-            None => self.select(rows, self.selected_row),
-        }
-    }
-
-    /// Moves the selection.
-    pub fn move_by(&mut self, rows: &[RequestRow], by: isize) {
-        self.select(rows, self.selected_row.saturating_add_signed(by));
-    }
-
-    /// Selects a row of the table.
-    pub fn select(&mut self, rows: &[RequestRow], row: usize) {
-        self.selected_row = row.min(self.order.len().saturating_sub(1));
-        self.selected_id = self.selected(rows).map(|row| row.id);
-    }
-
-    /// Sorts by the next column to the right (positive) or left.
-    pub fn next_sort(&mut self, rows: &[RequestRow], by: isize) {
-        let at = SortBy::ALL.iter().position(|&sort| sort == self.sort_by).unwrap_or(0);
-        let next = (at.cast_signed() + by).rem_euclid(SortBy::ALL.len().cast_signed());
-        self.sort_by = SortBy::ALL[next.cast_unsigned()];
-        self.reconcile(rows);
-    }
-
-    /// Reverses the order.
-    pub fn reverse(&mut self, rows: &[RequestRow]) {
-        self.descending = !self.descending;
-        self.reconcile(rows);
     }
 
     /// Whether a fetch of a request's details is due; marks it as started.
@@ -208,27 +144,30 @@ impl RequestsPane {
     pub fn forget(&mut self) {
         self.detail = None;
         self.detail_asked = None;
-        self.selected_id = None;
+        self.table.forget();
     }
 }
 
-fn shows(filter: &Filter, row: &RequestRow) -> bool {
-    if filter.is_empty() {
-        return true;
+impl Row for RequestRow {
+    fn id(&self) -> u64 {
+        self.id
     }
-    let id = row.id.to_string();
-    let tenant = row.tenant.to_string();
-    let named = [
-        ("id", id.as_str()),
-        ("request_id", row.request_id.as_str()),
-        ("state", row.state.as_str()),
-        ("session", row.session.as_str()),
-        ("user", row.user.as_str()),
-        ("tenant", tenant.as_str()),
-        ("tenant", row.tenant_name.as_str()),
-    ];
-    let metadata = row.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    filter.matches(named.into_iter().chain(metadata))
+
+    fn is_shown(&self, filter: &Filter) -> bool {
+        let id = self.id.to_string();
+        let tenant = self.tenant.to_string();
+        let named = [
+            ("id", id.as_str()),
+            ("request_id", self.request_id.as_str()),
+            ("state", self.state.as_str()),
+            ("session", self.session.as_str()),
+            ("user", self.user.as_str()),
+            ("tenant", tenant.as_str()),
+            ("tenant", self.tenant_name.as_str()),
+        ];
+        let metadata = self.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        filter.matches(named.into_iter().chain(metadata))
+    }
 }
 
 #[cfg(test)]
@@ -247,10 +186,10 @@ mod tests {
         let mut pane = RequestsPane::default();
         let before = rows(&[(1, 5), (2, 9), (3, 7)]);
         pane.reconcile(&before);
-        pane.move_by(&before, 2);
-        assert_eq!(pane.selected(&before).unwrap().id, 3);
+        pane.table.move_by(&before, 2);
+        assert_eq!(pane.table.selected(&before).unwrap().id, 3);
         pane.reconcile(&rows(&[(3, 7), (4, 1)]));
-        assert_eq!(pane.selected_row(), 0);
+        assert_eq!(pane.table.selected_row(), 0);
     }
 
     #[test]
@@ -258,12 +197,12 @@ mod tests {
         let mut pane = RequestsPane::default();
         let before = rows(&[(1, 0), (2, 0), (3, 0)]);
         pane.reconcile(&before);
-        pane.move_by(&before, 1);
+        pane.table.move_by(&before, 1);
         let after = rows(&[(1, 0), (3, 0)]);
         pane.reconcile(&after);
-        assert_eq!(pane.selected(&after).unwrap().id, 3);
+        assert_eq!(pane.table.selected(&after).unwrap().id, 3);
         pane.reconcile(&[]);
-        assert_eq!(pane.selected(&[]), None);
+        assert_eq!(pane.table.selected(&[]), None);
     }
 
     #[test]
@@ -271,14 +210,14 @@ mod tests {
         let mut pane = RequestsPane::default();
         let rows = rows(&[(1, 5), (2, 9), (3, 5)]);
         pane.reconcile(&rows);
-        while pane.sort_by != SortBy::Blocks {
-            pane.next_sort(&rows, 1);
+        while pane.table.sort_by != SortBy::Blocks {
+            pane.table.next_sort(&rows, 1);
         }
-        assert_eq!(pane.order(), [0, 2, 1]);
-        assert_eq!(pane.selected_row(), 0);
-        pane.reverse(&rows);
-        assert_eq!(pane.order(), [1, 2, 0]);
-        assert_eq!(pane.selected_row(), 2);
+        assert_eq!(pane.table.order(), [0, 2, 1]);
+        assert_eq!(pane.table.selected_row(), 0);
+        pane.table.reverse(&rows);
+        assert_eq!(pane.table.order(), [1, 2, 0]);
+        assert_eq!(pane.table.selected_row(), 2);
     }
 
     #[test]
@@ -288,10 +227,10 @@ mod tests {
         rows[0].state = "decode".into();
         rows[1].metadata.insert("app".into(), "docs".into());
         pane.reconcile(&rows);
-        pane.filter = Filter::new("app:doc");
+        pane.table.filter = Filter::new("app:doc");
         pane.reconcile(&rows);
-        assert_eq!(pane.order(), [1]);
-        assert_eq!(pane.selected(&rows).unwrap().id, 2);
+        assert_eq!(pane.table.order(), [1]);
+        assert_eq!(pane.table.selected(&rows).unwrap().id, 2);
         assert_eq!(pane.ahead(2), 1, "hidden requests that wait count, too");
     }
 

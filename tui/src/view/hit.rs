@@ -3,7 +3,7 @@
 use ratatui::layout::{Position, Rect};
 
 use super::parts::{below, first_shown, inset};
-use super::{blocks, cache, chrome, policies, regions, requests};
+use super::{blocks, cache, chrome, policies, regions, table};
 use crate::state::keys::Hit;
 use crate::state::{App, Screen};
 
@@ -22,12 +22,7 @@ pub fn at(app: &App, area: Rect, x: u16, y: u16) -> Option<Hit> {
             let column = usize::from(x.checked_sub(map.x)?);
             map.contains(point).then(|| Hit::Cell { column, row: usize::from(y - map.y) })
         }
-        Screen::Requests => {
-            let rows = requests::rows_area(body);
-            let shown = app.requests.order().len();
-            let first = first_shown(app.requests.selected_row(), shown, usize::from(rows.height));
-            row_of(rows).map(|row| first + row).filter(|&row| row < shown).map(Hit::Request)
-        }
+        Screen::Requests => table::row_at(&app.requests.table, body, point).map(Hit::Request),
         Screen::Policies => row_of(policies::slot_rows(body)).map(Hit::Slot),
         Screen::Cache => {
             let rows = below(inset(cache::prefixes_area(body), 1, 1), 1);

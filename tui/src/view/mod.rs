@@ -15,6 +15,7 @@ mod parts;
 mod policies;
 mod request;
 mod requests;
+mod table;
 pub mod theme;
 mod trial;
 

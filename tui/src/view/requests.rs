@@ -1,5 +1,5 @@
 //! The table of live requests. A narrow terminal drops the less important columns; id, state and progress
-//! always stay. Only visible rows are formatted.
+//! always stay.
 
 use infer_api::admin::{RequestRow, State};
 use ratatui::buffer::Buffer;
@@ -8,46 +8,25 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::Look;
-use super::format::{age, count, fit, milliseconds, padded};
-use super::parts::{below, first_shown, framed, inset, put, wrapped};
-use crate::state::requests::{FIELDS, SortBy};
+use super::format::{age, count, fit, milliseconds};
+use super::parts::{framed, put, wrapped};
+use super::table::{self, Column};
+use crate::state::requests::{FIELDS, RequestsPane, SortBy};
 use crate::state::why;
 
-/// A column: its title, its sort key, its width, and from which table width it is shown.
-struct Column {
-    title: &'static str,
-    sort: Option<SortBy>,
-    width: usize,
-    from: usize,
-    text: fn(&RequestRow) -> String,
-}
-
-const fn column(
-    title: &'static str,
-    sort: Option<SortBy>,
-    width: usize,
-    from: usize,
-    text: fn(&RequestRow) -> String,
-) -> Column {
-    Column { title, sort, width, from, text }
-}
-
-const COLUMNS: [Column; 11] = [
-    column("ID", Some(SortBy::Id), 7, 0, |row| row.id.to_string()),
-    column("STATE", Some(SortBy::State), 9, 0, |row| row.state.clone()),
-    column("AGE", Some(SortBy::Age), 7, 40, |row| age(row.age_ms)),
-    column("PROMPT", Some(SortBy::Prompt), 7, 60, |row| count(row.prompt_tokens.into())),
-    column("CACHED", Some(SortBy::Cached), 7, 70, |row| count(row.cached_tokens.into())),
-    column("BLOCKS", Some(SortBy::Blocks), 6, 52, |row| count(row.blocks.into())),
-    column("TTFT", Some(SortBy::Ttft), 7, 76, ttft),
-    column("PRIO", None, 4, 104, |row| row.priority.to_string()),
-    column("TENANT", None, 8, 112, tenant),
-    column("SESSION", None, 12, 124, |row| row.session.clone()),
-    column("USER", None, 12, 140, |row| row.user.clone()),
+const COLUMNS: [Column<SortBy>; 11] = [
+    Column::right("ID", Some(SortBy::Id), 7, 0, |row| row.id.to_string()),
+    Column::left("STATE", Some(SortBy::State), 9, 0, |row| row.state.clone()),
+    Column::right("AGE", Some(SortBy::Age), 7, 40, |row| age(row.age_ms)),
+    Column::right("PROMPT", Some(SortBy::Prompt), 7, 60, |row| count(row.prompt_tokens.into())),
+    Column::right("CACHED", Some(SortBy::Cached), 7, 70, |row| count(row.cached_tokens.into())),
+    Column::right("BLOCKS", Some(SortBy::Blocks), 6, 52, |row| count(row.blocks.into())),
+    Column::right("TTFT", Some(SortBy::Ttft), 7, 76, ttft),
+    Column::right("PRIO", None, 4, 104, |row| row.priority.to_string()),
+    Column::left("TENANT", None, 8, 112, tenant),
+    Column::left("SESSION", None, 12, 124, |row| row.session.clone()),
+    Column::left("USER", None, 12, 140, |row| row.user.clone()),
 ];
-
-/// Right-aligned columns.
-const RIGHT: [&str; 7] = ["ID", "PROMPT", "CACHED", "BLOCKS", "AGE", "TTFT", "PRIO"];
 
 /// Returns a tenant's name, or its number if the host sends no names.
 pub(super) fn tenant(row: &RequestRow) -> String {
@@ -63,46 +42,24 @@ fn ttft(row: &RequestRow) -> String {
     }
 }
 
-/// Returns the area of the rows within the body of the screen.
-pub(super) fn rows_area(body: Rect) -> Rect {
-    let inside = inset(body, 1, 1);
-    below(inset(inside, u16::from(inside.width > 60), 0), 1)
-}
-
 pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let Some(state) = look.app.state() else {
         super::chrome::waiting(look, area, buffer);
         return;
     };
-    let inside = framed(title(look, state, area.width < 60), look.theme, area, buffer);
-    let table = inset(inside, u16::from(inside.width > 60), 0);
-    let width = usize::from(table.width);
+    let inside = table::inner(framed(title(look, state, area.width < 60), look.theme, area, buffer));
     let pane = &look.app.requests;
-    let order = pane.order();
-    if order.is_empty() {
-        let text = match pane.unknown_field(&state.requests) {
-            _ if state.requests.is_empty() => "no live requests".to_owned(),
-            Some(name) => {
-                let fields = FIELDS.join(", ");
-                format!(
-                    "no request has a field `{name}`; the fields are {fields} and the keys of the metadata"
-                )
-            }
-            None => "no request matches the filter".to_owned(),
-        };
-        wrapped(&text, look.theme.label, table, buffer);
+    if pane.table.order().is_empty() {
+        wrapped(&nothing(pane, state), look.theme.label, inside, buffer);
         return;
     }
-    let columns: Vec<&Column> = COLUMNS.iter().filter(|column| width >= column.from).collect();
+    let width = usize::from(inside.width);
+    let columns: Vec<&Column<SortBy>> = COLUMNS.iter().filter(|column| width >= column.from).collect();
     let fixed: usize = columns.iter().map(|column| column.width + 1).sum();
     let last = width.saturating_sub(fixed);
-    put(header(look, &columns, last), table, 0, buffer);
-    let body = rows_area(area);
-    let selected = pane.selected_row();
-    let height = usize::from(body.height);
-    let first = first_shown(selected, order.len(), height);
-    for (index, &at) in order.iter().enumerate().skip(first).take(height) {
-        let Some(request) = state.requests.get(at) else { continue };
+    put(header(look, &columns, last), inside, 0, buffer);
+    table::rows(look, &pane.table, area, buffer, |at| {
+        let request = state.requests.get(at)?;
         let mut line = Line::default();
         let why = why::waits(request, state, pane.ahead(at));
         for column in &columns {
@@ -112,7 +69,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
             }
             let style =
                 if column.title == "STATE" { state_style(look, &request.state) } else { Style::new() };
-            line.push_span(Span::styled(cell(&(column.text)(request), column), style));
+            line.push_span(Span::styled(column.cell(request), style));
         }
         match why {
             Some(why) => {
@@ -121,13 +78,19 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
             }
             None => line.extend(progress_bar(look, request, last.min(48))),
         }
-        if index == selected {
-            // Highlight the row up to its last column.
-            let missing = width.saturating_sub(line.width());
-            line.push_span(Span::raw(" ".repeat(missing)));
-            line = line.style(look.theme.selected);
+        Some(line)
+    });
+}
+
+/// Returns why no row is shown.
+fn nothing(pane: &RequestsPane, state: &State) -> String {
+    match pane.unknown_field(&state.requests) {
+        _ if state.requests.is_empty() => "no live requests".to_owned(),
+        Some(name) => {
+            let fields = FIELDS.join(", ");
+            format!("no request has a field `{name}`; the fields are {fields} and the keys of the metadata")
         }
-        put(line, body, (index - first) as u16, buffer);
+        None => "no request matches the filter".to_owned(),
     }
 }
 
@@ -143,43 +106,17 @@ fn title(look: Look<'_>, state: &State, short: bool) -> Line<'static> {
         )
     };
     line.push_span(Span::styled(text, look.theme.label));
-    let pane = &look.app.requests;
-    if !pane.filter.is_empty() {
-        let text = format!("{} match /{} ", count(pane.order().len() as u64), fit(pane.filter.text(), 30));
-        line.push_span(Span::styled(text, look.theme.key));
-    }
-    let listed = state.requests.len();
-    if listed < state.requests_total as usize {
-        line.push_span(Span::styled(
-            format!("(first {} of {}) ", count(listed as u64), count(state.requests_total.into())),
-            look.theme.warning,
-        ));
-    }
-    if pane.sort_by != SortBy::Engine || pane.descending {
-        let arrow = if pane.descending { "▼" } else { "▲" };
-        line.push_span(Span::styled(format!("{arrow} by {} ", pane.sort_by.name()), look.theme.key));
-    }
+    let table = &look.app.requests.table;
+    line.extend(table::filtered(look, table));
+    line.extend(table::first_of(look, state.requests.len(), state.requests_total));
+    line.extend(table::sorted(look, table));
     line
 }
 
-fn cell(text: &str, column: &Column) -> String {
-    let text = padded(text, column.width);
-    if RIGHT.contains(&column.title) {
-        // Only numbers are right-aligned.
-        format!("{:>width$} ", text.trim_end(), width = column.width)
-    } else {
-        format!("{text} ")
-    }
-}
-
-fn header(look: Look<'_>, columns: &[&Column], room: usize) -> Line<'static> {
-    let mut line = Line::default();
-    for column in columns {
-        let sorted = column.sort == Some(look.app.requests.sort_by);
-        let style = if sorted { look.theme.key } else { look.theme.label };
-        line.push_span(Span::styled(cell(column.title, column), style));
-    }
-    let sorted = look.app.requests.sort_by == SortBy::Generated;
+fn header(look: Look<'_>, columns: &[&Column<SortBy>], room: usize) -> Line<'static> {
+    let table = &look.app.requests.table;
+    let mut line: Line<'_> = columns.iter().map(|column| column.head(look, table)).collect();
+    let sorted = table.sort_by == SortBy::Generated;
     let style = if sorted { look.theme.key } else { look.theme.label };
     let title = if room < 25 { "PROGRESS OR REASON" } else { "PROGRESS, OR WHY IT WAITS" };
     line.push_span(Span::styled(title, style));

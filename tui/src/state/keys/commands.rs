@@ -14,8 +14,8 @@ impl App {
             Command::Help => self.help = Some(0),
             Command::Filter(text) => self.set_filter(&text),
             Command::Sort { by, descending } => {
-                self.requests.sort_by = by;
-                self.requests.descending = descending;
+                self.requests.table.sort_by = by;
+                self.requests.table.descending = descending;
                 self.reorder_requests();
                 self.screen = Screen::Requests;
             }

@@ -15,8 +15,7 @@ impl App {
                 _ => None,
             },
             Screen::Requests => {
-                let rows = feed.state.as_ref().map_or(&[][..], |state| &state.requests);
-                self.requests.selected(rows).map(|row| match row.request_id.as_str() {
+                self.requests.table.selected(feed.requests()).map(|row| match row.request_id.as_str() {
                     "" => row.id.to_string(),
                     name => name.to_owned(),
                 })

@@ -35,10 +35,10 @@ impl App {
             Hit::Tab(screen) => self.screen = screen,
             Hit::Request(row) => {
                 let feed = self.frozen.as_deref().unwrap_or(&self.live);
-                let rows = feed.state.as_ref().map_or(&[][..], |state| &state.requests);
-                let again = self.requests.selected_row() == row;
-                self.requests.select(rows, row);
-                if again && let Some(row) = self.requests.selected(rows) {
+                let rows = feed.requests();
+                let again = self.requests.table.selected_row() == row;
+                self.requests.table.select(rows, row);
+                if again && let Some(row) = self.requests.table.selected(rows) {
                     self.dialog = Some(Dialog::Details { id: row.id });
                 }
             }

@@ -59,7 +59,7 @@ impl App {
         match self.screen {
             Screen::Log => self.log.set_filter(Filter::new(text)),
             _ => {
-                self.requests.filter = Filter::new(text);
+                self.requests.table.filter = Filter::new(text);
                 self.reorder_requests();
             }
         }

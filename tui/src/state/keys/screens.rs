@@ -4,10 +4,8 @@ use crate::input::Key;
 use crate::state::blocks::Under;
 use crate::state::dialog::Dialog;
 use crate::state::swap::Path;
+use crate::state::table::PAGE;
 use crate::state::{App, Effect, Screen};
-
-/// Rows that a page key moves by.
-const PAGE: isize = 10;
 
 impl App {
     /// Handles a key that has no global binding.
@@ -66,24 +64,18 @@ impl App {
 
     fn on_requests_key(&mut self, key: Key) {
         let feed = self.frozen.as_deref().unwrap_or(&self.live);
-        let rows = feed.state.as_ref().map_or(&[][..], |state| &state.requests);
-        match key.motion() {
-            Key::Up => self.requests.move_by(rows, -1),
-            Key::Down => self.requests.move_by(rows, 1),
-            Key::PageUp => self.requests.move_by(rows, -PAGE),
-            Key::PageDown => self.requests.move_by(rows, PAGE),
-            Key::Home => self.requests.move_by(rows, isize::MIN),
-            Key::End => self.requests.move_by(rows, isize::MAX),
-            Key::Char('s') | Key::Right => self.requests.next_sort(rows, 1),
-            Key::Left => self.requests.next_sort(rows, -1),
-            Key::Char('S') => self.requests.reverse(rows),
+        let rows = feed.requests();
+        if self.requests.table.on_key(rows, key) {
+            return;
+        }
+        match key {
             Key::Enter => {
-                if let Some(row) = self.requests.selected(rows) {
+                if let Some(row) = self.requests.table.selected(rows) {
                     self.dialog = Some(Dialog::Details { id: row.id });
                 }
             }
             Key::Char('c' | 'x') | Key::Delete => {
-                if let Some(id) = self.requests.selected(rows).map(|row| row.id) {
+                if let Some(id) = self.requests.table.selected(rows).map(|row| row.id) {
                     self.ask_cancel(id);
                 }
             }

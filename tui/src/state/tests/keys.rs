@@ -92,7 +92,7 @@ fn paste_goes_into_the_line_being_typed() {
     let mut app = app();
     keys(&mut app, &[Key::Char('3'), Key::Char('/')], 0);
     app.on_paste("  id:9\nand more");
-    assert_eq!((app.requests.filter.text(), app.requests.order().len()), ("id:9", 1));
+    assert_eq!((app.requests.table.filter.text(), app.requests.table.order().len()), ("id:9", 1));
     keys(&mut app, &[Key::Escape, Key::Char(':')], 0);
     keys(&mut app, &typed("cancel "), 0);
     app.on_paste("9\n");

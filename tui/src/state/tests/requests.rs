@@ -19,11 +19,11 @@ fn filter_applies_while_typed_and_escape_clears_it() {
     let mut app = app();
     keys(&mut app, &[Key::Char('3'), Key::Char('/')], 0);
     keys(&mut app, &typed("id:9"), 0);
-    assert_eq!(app.requests.order().len(), 1);
+    assert_eq!(app.requests.table.order().len(), 1);
     keys(&mut app, &[Key::Enter, Key::Char('s')], 0);
-    assert_eq!((app.requests.order().len(), app.prompt.is_none()), (1, true));
+    assert_eq!((app.requests.table.order().len(), app.prompt.is_none()), (1, true));
     keys(&mut app, &[Key::Escape], 0);
-    assert_eq!(app.requests.order().len(), 2);
+    assert_eq!(app.requests.table.order().len(), 2);
 }
 
 #[test]
@@ -47,9 +47,9 @@ fn a_new_filter_replaces_the_old_one_with_the_first_key() {
     keys(&mut app, &[Key::Char('3'), Key::Char('/')], 0);
     keys(&mut app, &typed("id:9"), 0);
     keys(&mut app, &[Key::Enter, Key::Char('/'), Key::Left], 0);
-    assert_eq!(app.requests.filter.text(), "id:9", "nothing has been typed yet");
+    assert_eq!(app.requests.table.filter.text(), "id:9", "nothing has been typed yet");
     keys(&mut app, &typed("id:4"), 0);
-    assert_eq!((app.requests.filter.text(), app.requests.order()), ("id:4", &[0][..]));
+    assert_eq!((app.requests.table.filter.text(), app.requests.table.order()), ("id:4", &[0][..]));
 }
 
 #[test]
