@@ -4,6 +4,7 @@ use infer_api::admin::{PolicySlot, State};
 
 use crate::text::clean;
 use crate::view::format::{age, bytes, count, microseconds, milliseconds, percent, rate};
+use crate::view::tenants;
 
 /// A label and its text.
 type Row = (String, String);
@@ -14,6 +15,7 @@ pub fn text(state: &State, address: &str) -> String {
     let mut rows = vec![host(state, address)];
     rows.extend(load(state));
     rows.extend(cache(state));
+    rows.extend(tenants(state));
     rows.extend(state.policies.iter().flat_map(|slot| policy(state, slot)));
     // Cleaned, because a newline in a name or a message would forge a line.
     rows.iter().map(|(label, text)| format!("{:<13}{}\n", clean(label), clean(text))).collect()
@@ -115,6 +117,15 @@ fn cache(state: &State) -> [Row; 3] {
     [row("prefix cache", found), row("kv pool", pool), row("pressure", pressure)]
 }
 
+/// The tenants, if there is more than one.
+fn tenants(state: &State) -> Vec<Row> {
+    if state.tenants.len() < 2 {
+        return Vec::new();
+    }
+    let labels = ["tenants"].into_iter().chain(std::iter::repeat(""));
+    labels.zip(tenants::text(state)).map(|(label, line)| row(label, line)).collect()
+}
+
 /// A slot, and its last fault if there was one.
 fn policy(state: &State, slot: &PolicySlot) -> Vec<Row> {
     let health = format!(
@@ -140,7 +151,19 @@ fn policy(state: &State, slot: &PolicySlot) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use infer_api::admin::{Counters, FaultInfo};
+    use infer_api::admin::{Counters, FaultInfo, TenantRow};
+
+    #[test]
+    fn tenants_are_listed_if_there_is_more_than_one() {
+        let tenant = |name: &str| TenantRow { name: name.into(), ..TenantRow::default() };
+        let lines = |names: &[&str]| {
+            let tenants = names.iter().map(|name| tenant(name)).collect();
+            let text = text(&State { tenants, ..State::default() }, "http://host:1");
+            let table = text.lines().skip_while(|line| !line.starts_with("tenants "));
+            table.take_while(|line| line.starts_with([' ', 't'])).count()
+        };
+        assert_eq!([lines(&[]), lines(&["default"]), lines(&["acme", "lab-7"])], [0, 0, 3]);
+    }
 
     #[test]
     fn failures_are_counted() {

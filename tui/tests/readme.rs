@@ -28,7 +28,7 @@ fn printed(folder: &Path, arguments: &str) -> String {
 #[test]
 fn screens_in_the_readmes_are_current() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // The crate's README has every screen but the log, the project's has one.
+    // The crate's README has every screen but the log and the tenants (the recording has none); the project's has one.
     for (folder, pictures) in [(folder, 5), (folder.parent().expect("the workspace"), 1)] {
         are_printed(folder, pictures);
     }

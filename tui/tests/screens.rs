@@ -9,8 +9,9 @@ use infer_api::admin::{AdminEvent, BlockMap};
 use infer_tui::conn::ConnError;
 use infer_tui::input::Key;
 use infer_tui::state::blocks::{ColourBy, Under, Wanted};
+use infer_tui::state::keys::Hit;
 use infer_tui::state::settings::{Colours, Settings, ThemeName};
-use infer_tui::state::{App, Message, Report};
+use infer_tui::state::{App, Message, Report, Screen};
 use infer_tui::view::format::columns;
 use infer_tui::{print, view};
 use ratatui::Terminal;
@@ -60,7 +61,7 @@ fn screen(app: &App, now: u64, (width, height): (u16, u16)) -> String {
 
 #[test]
 fn screens_match_their_files_at_every_size() {
-    let names = ["overview", "blocks", "requests", "policies", "cache", "log"];
+    let names = ["overview", "blocks", "requests", "policies", "cache", "log", "tenants"];
     for size in SIZES {
         for (digit, name) in ('1'..).zip(names) {
             let (mut app, now) = watched();
@@ -231,7 +232,7 @@ fn no_terminal_size_panics() {
         [(1, 1), (20, 5), (5, 60), (200, 1), (32, 9), (33, 10), (60, 19), (76, 22), (77, 21)]
     {
         let (mut app, now) = watched();
-        for key in "123456?".chars() {
+        for key in "1234567?".chars() {
             app.on_key(Key::Char(key), now);
             let text = screen(&app, now, (width, height));
             if (width, height) == (20, 5) {
@@ -288,7 +289,7 @@ fn only_available_colours_are_used() {
             app.settings = Settings { theme, colours, ..Settings::default() };
             for by in ColourBy::ALL {
                 app.blocks.by = by;
-                for key in "123456".chars() {
+                for key in "1234567".chars() {
                     app.on_key(Key::Char(key), now);
                     for cell in buffer(&app, now).content() {
                         let none = cell.fg == Color::Reset;
@@ -309,7 +310,7 @@ fn only_available_colours_are_used() {
 fn ascii_mode_draws_only_ascii() {
     let (mut app, now) = watched();
     app.settings.ascii = true;
-    for key in "123456?".chars() {
+    for key in "1234567?".chars() {
         app.on_key(Key::Char(key), now);
         let text = print::text(&buffer(&app, now));
         assert!(text.is_ascii(), "{text}");
@@ -325,13 +326,14 @@ fn clicks_hit_what_is_drawn() {
     let (mut app, now) = watched();
     let area = Rect::new(0, 0, 100, 30);
     app.blocks.room = view::blocks::room(area);
-    for digit in "3456".chars() {
+    for digit in "34567".chars() {
         app.on_key(Key::Char(digit), now);
         let text = screen(&app, now, (100, 30));
         let needle = match digit {
             '3' => "1185",
             '4' => "admission ",
             '5' => "You are a patient",
+            '7' => "lab-7",
             _ => " Policies ",
         };
         let (y, line) = text.lines().enumerate().find(|(_, line)| line.contains(needle)).expect(needle);
@@ -345,8 +347,48 @@ fn clicks_hit_what_is_drawn() {
             }
             '4' => assert_eq!(app.policies.kind(), "admission"),
             '5' => assert_eq!(app.cache.selected, 1),
-            _ => assert_eq!(app.screen, infer_tui::state::Screen::Policies),
+            '7' => {
+                let rows = &app.state().unwrap().tenants;
+                assert_eq!(app.tenants.selected(rows).unwrap().name, "lab-7");
+            }
+            _ => assert_eq!(app.screen, Screen::Policies),
         }
+    }
+}
+
+#[test]
+fn every_tab_is_whole_and_can_be_clicked_at_any_width() {
+    for (width, last) in
+        [(32, "7 T"), (34, "7 Te"), (40, "7 Ten"), (71, "7 Ten"), (72, "7 Tenants"), (200, "7 Tenants")]
+    {
+        let (app, now) = watched();
+        let text = screen(&app, now, (width, 12));
+        let tabs = text.lines().nth(1).expect("the tabs");
+        assert!(tabs.ends_with(last), "{width}: {tabs}");
+        let hit = |x| view::hit::at(&app, Rect::new(0, 0, width, 12), x, 1);
+        let mut hits: Vec<_> = (0..width).filter_map(hit).collect();
+        hits.dedup();
+        assert_eq!(hits, Screen::ALL.map(Hit::Tab), "{width}");
+    }
+}
+
+#[test]
+fn a_narrow_table_of_tenants_keeps_who_runs_and_who_waits() {
+    let (mut app, now) = watched();
+    app.on_key(Key::Char('7'), now);
+    for (width, last) in
+        [(32, "WAITING"), (40, "TOK/S"), (48, "TTFT P99"), (78, "REFUSED"), (100, "HELD"), (160, "ID")]
+    {
+        let text = screen(&app, now, (width, 12));
+        let head = text.lines().nth(3).expect("the header");
+        for title in ["TENANT ", " RUNNING", " WAITING", last] {
+            assert!(head.contains(title), "{width}: {title} is missing in {text}");
+        }
+        assert!(
+            text.lines().any(|line| line.contains(" night.batch ") || line.contains("│night.batch ")),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| columns(line) <= usize::from(width)), "{text}");
     }
 }
 

@@ -38,14 +38,15 @@ pub enum Command {
 }
 
 /// Every command: its name, its arguments, what it does. The help and the completion use this list.
-pub const COMMANDS: [(&str, &str, &str); 24] = [
+pub const COMMANDS: [(&str, &str, &str); 25] = [
     ("overview", "", "throughput, latencies, memory, policies"),
     ("blocks", "", "the KV pool block by block"),
     ("requests", "", "running and waiting requests, and why they wait"),
     ("policies", "", "the three slots"),
     ("cache", "", "hit rates, prefixes, sessions"),
     ("log", "", "events so far"),
-    ("filter", "[WORDS]", "filter requests and log; `field:text` searches one field"),
+    ("tenants", "", "requests, tokens and latencies of each tenant"),
+    ("filter", "[WORDS]", "filter requests, log, tenants; `field:text` searches one field"),
     ("sort", "COLUMN [desc]", "sort the requests"),
     ("colour", "state|tenant|age|references", "what the colours of the block map mean"),
     ("theme", "okabe|classic|light|mono", "change the colours"),
@@ -80,6 +81,7 @@ pub fn parse(line: &str) -> Result<Command, String> {
         "policies" => Command::Show(Screen::Policies),
         "cache" => Command::Show(Screen::Cache),
         "log" => Command::Show(Screen::Log),
+        "tenants" => Command::Show(Screen::Tenants),
         "q" | "quit" => Command::Quit,
         "help" => Command::Help,
         "filter" => return Ok(Command::Filter(rest.join(" "))),

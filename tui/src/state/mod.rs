@@ -16,16 +16,18 @@ pub mod paths;
 pub mod policies;
 pub mod requests;
 pub mod schema;
+mod screen;
 pub mod settings;
 pub mod swap;
 pub mod table;
+pub mod tenants;
 pub mod text;
 pub mod why;
 
 use std::time::Duration;
 
 use infer_api::admin::{
-    BlockMap, CacheReport, HistoryEntry, Policies, RequestDetail, RequestRow, State, SwapAnswer,
+    BlockMap, CacheReport, HistoryEntry, Policies, RequestDetail, RequestRow, State, SwapAnswer, TenantRow,
 };
 
 use crate::order::Order;
@@ -37,7 +39,9 @@ use log::{Log, LogPane};
 pub use news::Report;
 use policies::PoliciesPane;
 use requests::RequestsPane;
+pub use screen::Screen;
 use settings::Settings;
+use table::Table;
 
 /// Milliseconds since the console started, or since the start of the recording being played.
 pub type Millis = u64;
@@ -126,55 +130,6 @@ impl From<Report> for Message {
     }
 }
 
-/// The screens, in the order of their digits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "named by what they show")]
-pub enum Screen {
-    #[default]
-    Overview,
-    Blocks,
-    Requests,
-    Policies,
-    Cache,
-    Log,
-}
-
-impl Screen {
-    /// All screens.
-    pub const ALL: [Self; 6] =
-        [Self::Overview, Self::Blocks, Self::Requests, Self::Policies, Self::Cache, Self::Log];
-
-    /// Returns the title.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Blocks => "Blocks",
-            Self::Requests => "Requests",
-            Self::Policies => "Policies",
-            Self::Cache => "Cache",
-            Self::Log => "Log",
-        }
-    }
-
-    /// Returns the title for narrow terminals.
-    #[must_use]
-    pub fn short_title(self) -> &'static str {
-        match self {
-            Self::Overview => "All",
-            Self::Blocks => "Blk",
-            Self::Requests => "Req",
-            Self::Policies => "Pol",
-            Self::Cache => "Cac",
-            Self::Log => "Log",
-        }
-    }
-
-    fn step(self, by: usize) -> Self {
-        Self::ALL[(self as usize + by) % Self::ALL.len()]
-    }
-}
-
 /// State of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
@@ -238,6 +193,12 @@ impl Feed {
     pub fn requests(&self) -> &[RequestRow] {
         self.state.as_ref().map_or(&[], |state| &state.requests)
     }
+
+    /// Returns the listed tenants.
+    #[must_use]
+    pub fn tenants(&self) -> &[TenantRow] {
+        self.state.as_ref().map_or(&[], |state| &state.tenants)
+    }
 }
 
 /// The console.
@@ -273,6 +234,8 @@ pub struct App {
     pub cache: CachePane,
     /// Filter and scroll position of the log.
     pub log: LogPane,
+    /// The table of tenants.
+    pub tenants: Table<tenants::SortBy>,
     room: Room,
     /// Whether a snapshot arrived since the connection opened; until then it may be another host than before.
     heard: bool,
@@ -300,6 +263,7 @@ impl App {
             policies: PoliciesPane::default(),
             cache: CachePane::default(),
             log: LogPane::default(),
+            tenants: Table::default(),
             room: Room::default(),
             heard: false,
             live: Feed::default(),
@@ -384,13 +348,14 @@ impl App {
             None => Some(Box::new(self.live.clone())),
             Some(_) => None,
         };
-        self.reorder_requests();
+        self.reorder();
     }
 
-    /// Updates the table of requests to what is shown.
-    fn reorder_requests(&mut self) {
+    /// Updates the tables to what is shown.
+    fn reorder(&mut self) {
         let feed = self.frozen.as_deref().unwrap_or(&self.live);
         self.requests.reconcile(feed.requests());
+        self.tenants.reconcile(feed.tenants());
     }
 }
 

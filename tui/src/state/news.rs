@@ -211,6 +211,7 @@ impl App {
         self.live.restarts += 1;
         self.live.history = History::default();
         self.requests.forget();
+        self.tenants.forget();
         self.policies.forget();
         self.blocks.clear();
         self.cache.clear();
@@ -241,7 +242,7 @@ impl App {
         self.live.history.push(now, Sample::of(state));
         self.live.at = now;
         if self.frozen.is_none() {
-            self.requests.reconcile(&state.requests);
+            self.reorder();
         }
     }
 }

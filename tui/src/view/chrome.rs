@@ -61,13 +61,17 @@ pub(super) fn header(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     right.render(right_area, buffer);
 }
 
-/// Returns each screen's tab with its text and area.
+/// Returns each screen's tab with its text and area. All tabs fit, whatever remains of their titles.
 pub(super) fn tab_places(area: Rect) -> impl Iterator<Item = (Screen, String, Rect)> {
-    let short = area.width < 64;
+    let text = move |number: usize, screen: Screen| match area.width {
+        72.. => format!(" {number} {} ", screen.title()),
+        40.. => format!("{number} {} ", screen.short_title()),
+        34.. => format!("{number} {:.2} ", screen.short_title()),
+        _ => format!("{number} {:.1} ", screen.short_title()),
+    };
     let mut x = area.x;
     Screen::ALL.into_iter().enumerate().map(move |(index, screen)| {
-        let title = if short { screen.short_title() } else { screen.title() };
-        let text = if short { format!("{} {title} ", index + 1) } else { format!(" {} {title} ", index + 1) };
+        let text = text(index + 1, screen);
         let place = Rect { x, width: text.chars().count() as u16, ..area };
         x += place.width;
         (screen, text, place)
@@ -161,6 +165,7 @@ fn keys(look: Look<'_>) -> &'static [(&'static str, &'static str)] {
         }
         Screen::Cache => &[("jk", "select")],
         Screen::Log => &[("/", "filter"), ("jk", "scroll"), ("G", "latest")],
+        Screen::Tenants => &[("enter", "requests"), ("s", "sort"), ("/", "filter")],
     }
 }
 

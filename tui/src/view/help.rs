@@ -10,13 +10,13 @@ use super::parts::{broken, put};
 use crate::state::Scroll;
 use crate::state::command::COMMANDS;
 
-const KEYS: [(&str, &str); 46] = [
+const KEYS: [(&str, &str); 51] = [
     ("Everywhere", ""),
-    ("1-6, tab", "overview, blocks, requests, policies, cache, log"),
+    ("1-7, tab", "overview, blocks, requests, policies, cache, log, tenants"),
     ("hjkl, arrows", "move; g G first, last; PgUp PgDn a page"),
     ("space", "pause or resume the screen; the host keeps running"),
     ("+ -", "widen or narrow the time window of the graphs"),
-    ("/", "filter requests and log; field:text searches one field"),
+    ("/", "filter requests, log, tenants; field:text searches one field"),
     (":", "enter a command; tab completes it"),
     ("y", "copy the id, hash, digest or line (OSC 52)"),
     ("t", "next colour theme"),
@@ -42,6 +42,10 @@ const KEYS: [(&str, &str); 46] = [
     ("x", "stop the shadow"),
     ("r", "roll back to the previous policy"),
     ("", ""),
+    ("Tenants", ""),
+    ("enter", "requests of the tenant"),
+    ("s, left right", "sort by another column; S reverses"),
+    ("", ""),
     ("Terms", ""),
     ("TTFT, ITL", "time to first token; inter-token latency"),
     ("used", "blocks of running requests; shared: used by several of them"),
@@ -53,6 +57,7 @@ const KEYS: [(&str, &str); 46] = [
     ("held", "deferred by the admission policy"),
     ("waiting", "admitted, but not yet started by the scheduler"),
     ("preempted", "stopped to free its blocks; continues later"),
+    ("weight", "a tenant's share beside other tenants; 1 is the usual one"),
     ("pressure", "reported by the admission policy: 0 is idle, at 1 nothing more fits"),
     ("fallback", "the built-in policy replaces one that failed"),
     ("canary", "live on trial; rolled back automatically if clients are worse off"),

@@ -23,6 +23,7 @@ pub fn at(app: &App, area: Rect, x: u16, y: u16) -> Option<Hit> {
             map.contains(point).then(|| Hit::Cell { column, row: usize::from(y - map.y) })
         }
         Screen::Requests => table::row_at(&app.requests.table, body, point).map(Hit::Request),
+        Screen::Tenants => table::row_at(&app.tenants, body, point).map(Hit::Tenant),
         Screen::Policies => row_of(policies::slot_rows(body)).map(Hit::Slot),
         Screen::Cache => {
             let rows = below(inset(cache::prefixes_area(body), 1, 1), 1);

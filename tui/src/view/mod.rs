@@ -16,6 +16,7 @@ mod policies;
 mod request;
 mod requests;
 mod table;
+pub(crate) mod tenants;
 pub mod theme;
 mod trial;
 
@@ -60,6 +61,7 @@ pub fn draw(app: &App, now: Millis, area: Rect, buffer: &mut Buffer) {
         Screen::Policies => policies::draw(look, body, buffer),
         Screen::Cache => cache::draw(look, body, buffer),
         Screen::Log => log::draw(look, body, buffer),
+        Screen::Tenants => tenants::draw(look, body, buffer),
     }
     if let Some(scroll) = app.help {
         help::draw(look, scroll, above(area, footer), buffer);

@@ -5,7 +5,7 @@ use infer_api::admin::{
     AvailablePolicy, BlockCounts, BlockInfo, BlockMap, CacheReport, CallCost, CanaryInfo, Counters,
     DivergenceInfo, FaultInfo, HistoryEntry, HostInfo, Latencies, Memory, Policies, PolicySlot, PrefixInfo,
     Pressure, QuarantineEntry, Queue, Rates, RequestDetail, RequestRow, SessionInfo, ShadowInfo, State,
-    TableBlock, WindowInfo,
+    TableBlock, TenantRow, WindowInfo,
 };
 
 /// Blocks of the pool.
@@ -99,10 +99,47 @@ pub fn state(tick: u64) -> State {
         ]
         .into(),
         policies: slots(),
+        tenants_total: TENANTS.len() as u32,
+        tenants: tenants(tick, &requests),
         requests_total: requests.len() as u32,
         requests,
         ..State::default()
     }
+}
+
+/// The tenants in the order of their numbers; the last one has no live requests.
+pub const TENANTS: [&str; 4] = ["acme", "lab-7", "night.batch", "zeta"];
+
+/// Returns the tenants of some live requests.
+fn tenants(tick: u64, requests: &[RequestRow]) -> Vec<TenantRow> {
+    let tenant = |id: u32| {
+        let in_state = |states: &[&str]| {
+            requests.iter().filter(|row| row.tenant == id && states.contains(&row.state.as_str())).count()
+                as u32
+        };
+        let (name, part, is_idle) = (TENANTS[id as usize].into(), f64::from(id), id == 3);
+        let measured = |value: f64| if is_idle { 0.0 } else { tidy(value) };
+        let tick = if is_idle { 0 } else { tick };
+        TenantRow {
+            id,
+            name,
+            weight: [1.0, 2.0, 0.25, 1.0][id as usize],
+            running: in_state(&["prefill", "decode"]),
+            waiting: in_state(&["preempted", "held", "waiting"]),
+            held: in_state(&["held"]),
+            requests: [812, 341, 27, 4][id as usize],
+            refused: [0, 3, 1, 0][id as usize],
+            failed: u64::from(id == 2),
+            prompt_tokens: [1_284_031, 402_118, 90_377, 512][id as usize] + tick * 300,
+            generated_tokens: [310_442, 99_310, 8_020, 64][id as usize] + tick * 40,
+            generated_per_second: measured(210.0 - part * 73.0 + wave(tick, 9.0) * 30.0),
+            ttft_p50_ms: measured(58.0 + part * 31.0),
+            ttft_p99_ms: measured(290.0 + part * 480.0),
+            queue_p50_ms: measured(3.5 + part * 2.0),
+            queue_p99_ms: measured(120.0 + part * 390.0),
+        }
+    };
+    (0..TENANTS.len() as u32).map(tenant).collect()
 }
 
 /// Returns the state with thousands of requests.
@@ -119,6 +156,8 @@ fn requests(tick: u64, running: u32, waiting: u32) -> Vec<RequestRow> {
         RequestRow {
             id: 1_180 + u64::from(index),
             request_id: format!("req-{index:04}"),
+            tenant: index % 3,
+            tenant_name: TENANTS[index as usize % 3].into(),
             session: if index.is_multiple_of(3) { format!("chat-{index}") } else { String::new() },
             user: "ada".into(),
             metadata: [("app".to_owned(), "docs".to_owned())].into(),

@@ -16,7 +16,7 @@ impl App {
             Command::Sort { by, descending } => {
                 self.requests.table.sort_by = by;
                 self.requests.table.descending = descending;
-                self.reorder_requests();
+                self.reorder();
                 self.screen = Screen::Requests;
             }
             Command::Colour(by) => {

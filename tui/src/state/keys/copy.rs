@@ -28,6 +28,7 @@ impl App {
                 let prefixes = self.cache.report.as_ref().map(|report| &report.prefixes);
                 prefixes.and_then(|all| all.get(self.cache.selected)).map(|prefix| prefix.hash.clone())
             }
+            Screen::Tenants => self.tenants.selected(feed.tenants()).map(|row| row.name.clone()),
             Screen::Log => {
                 let newer = self.log.newer(&feed.log, self.room.log.most);
                 feed.log.shown(self.log.filter()).rev().nth(newer).map(|entry| entry.text.clone())

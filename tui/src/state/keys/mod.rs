@@ -92,10 +92,10 @@ impl App {
             Key::Char('?') => self.help = Some(0),
             Key::Char(':') => return Some(self.open_command()),
             Key::Char('/') => {
-                if matches!(self.screen, Screen::Requests | Screen::Log) {
+                if matches!(self.screen, Screen::Requests | Screen::Log | Screen::Tenants) {
                     self.prompt = Some(Prompt::Filter(LineEdit::default()));
                 } else {
-                    let text = "this screen has no filter; the requests and the log have one";
+                    let text = "this screen has no filter; the requests, the log and the tenants have one";
                     self.notify(Level::Warning, text.to_owned());
                 }
             }
@@ -109,7 +109,7 @@ impl App {
             }
             Key::Char('m') => return Some(self.toggle_mouse()),
             Key::Char('y') => return Some(self.copy()),
-            Key::Char(digit @ '1'..='6') => self.screen = Screen::ALL[digit as usize - '1' as usize],
+            Key::Char(digit @ '1'..='7') => self.screen = Screen::ALL[digit as usize - '1' as usize],
             Key::Tab => self.screen = self.screen.step(1),
             Key::BackTab => self.screen = self.screen.step(Screen::ALL.len() - 1),
             Key::Escape if self.notice.is_some() => self.notice = None,

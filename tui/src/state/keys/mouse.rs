@@ -12,6 +12,8 @@ pub enum Hit {
     Tab(Screen),
     /// A row of the table of requests.
     Request(usize),
+    /// A row of the table of tenants.
+    Tenant(usize),
     /// A policy slot.
     Slot(usize),
     /// A row of the table of prefixes.
@@ -40,6 +42,14 @@ impl App {
                 self.requests.table.select(rows, row);
                 if again && let Some(row) = self.requests.table.selected(rows) {
                     self.dialog = Some(Dialog::Details { id: row.id });
+                }
+            }
+            Hit::Tenant(row) => {
+                let again = self.tenants.selected_row() == row;
+                let feed = self.frozen.as_deref().unwrap_or(&self.live);
+                self.tenants.select(feed.tenants(), row);
+                if again {
+                    self.show_requests_of_tenant();
                 }
             }
             Hit::Slot(slot) => self.policies.select(slot),

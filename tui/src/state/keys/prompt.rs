@@ -54,14 +54,13 @@ impl App {
         Vec::new()
     }
 
-    /// Sets the filter of the log on its screen, else that of the requests.
+    /// Sets the filter of the log or of the tenants on their screens, else that of the requests.
     pub(super) fn set_filter(&mut self, text: &str) {
         match self.screen {
             Screen::Log => self.log.set_filter(Filter::new(text)),
-            _ => {
-                self.requests.table.filter = Filter::new(text);
-                self.reorder_requests();
-            }
+            Screen::Tenants => self.tenants.filter = Filter::new(text),
+            _ => self.requests.table.filter = Filter::new(text),
         }
+        self.reorder();
     }
 }

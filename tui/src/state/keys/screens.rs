@@ -5,7 +5,7 @@ use crate::state::blocks::Under;
 use crate::state::dialog::Dialog;
 use crate::state::swap::Path;
 use crate::state::table::PAGE;
-use crate::state::{App, Effect, Screen};
+use crate::state::{App, Effect, Screen, tenants};
 
 impl App {
     /// Handles a key that has no global binding.
@@ -23,6 +23,7 @@ impl App {
                 _ => {}
             },
             Screen::Log => self.on_log_key(key),
+            Screen::Tenants => self.on_tenants_key(key),
         }
         Vec::new()
     }
@@ -104,6 +105,21 @@ impl App {
             _ => {}
         }
         Vec::new()
+    }
+
+    fn on_tenants_key(&mut self, key: Key) {
+        let feed = self.frozen.as_deref().unwrap_or(&self.live);
+        if !self.tenants.on_key(feed.tenants(), key) && key == Key::Enter {
+            self.show_requests_of_tenant();
+        }
+    }
+
+    /// Shows the requests of the selected tenant, by a filter.
+    pub(super) fn show_requests_of_tenant(&mut self) {
+        let Some(row) = self.tenants.selected(self.feed().tenants()) else { return };
+        let filter = format!("{}:{}", tenants::FIELD, row.name);
+        self.screen = Screen::Requests;
+        self.set_filter(&filter);
     }
 
     fn on_log_key(&mut self, key: Key) {

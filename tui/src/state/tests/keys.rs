@@ -12,8 +12,11 @@ fn digits_and_tabs_change_the_screen() {
         (Key::Tab, Screen::Policies),
         (Key::Char('5'), Screen::Cache),
         (Key::Char('6'), Screen::Log),
+        (Key::Tab, Screen::Tenants),
         (Key::Tab, Screen::Overview),
-        (Key::BackTab, Screen::Log),
+        (Key::BackTab, Screen::Tenants),
+        (Key::Char('1'), Screen::Overview),
+        (Key::Char('7'), Screen::Tenants),
     ];
     for (key, screen) in cases {
         app.on_key(key, 0);

@@ -5,6 +5,7 @@ mod keys;
 mod log;
 mod policies;
 mod requests;
+mod tenants;
 
 use std::time::Duration;
 
