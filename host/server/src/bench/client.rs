@@ -100,6 +100,30 @@ pub struct Timing {
     pub text: String,
 }
 
+/// A request, with what a recorded one may have.
+#[derive(Clone, Copy)]
+pub struct Ask<'a> {
+    /// Its prompt.
+    pub history: &'a History,
+    /// Number of tokens to generate.
+    pub max_tokens: u32,
+    /// In place of the target's.
+    pub api_key: Option<&'a str>,
+    /// Its conversation, or 0. Only hosts of ours are told, as of what follows.
+    pub session: u64,
+    /// Larger is more urgent.
+    pub priority: i32,
+    /// When its first token is due.
+    pub ttft_deadline_ms: Option<u64>,
+}
+
+impl<'a> Ask<'a> {
+    /// An ordinary request.
+    pub fn new(history: &'a History, max_tokens: u32) -> Self {
+        Self { history, max_tokens, api_key: None, session: 0, priority: 0, ttft_deadline_ms: None }
+    }
+}
+
 /// Sends requests; clones share connections.
 #[derive(Clone)]
 pub struct Client {
@@ -146,7 +170,7 @@ impl Client {
         let url = format!("{base}/models");
         let advice = "name the model with --served-model";
         let wrong = |error: &dyn std::fmt::Display| format!("{url}: {error}; {advice}");
-        let request = self.request("GET", &url).body(Full::default()).map_err(|e| wrong(&e))?;
+        let request = self.request("GET", &url, None).body(Full::default()).map_err(|e| wrong(&e))?;
         let reply = self.web.send(request).await.map_err(|e| format!("{url}: {e}"))?;
         if !reply.status().is_success() {
             let advice = match reply.status().as_u16() {
@@ -167,19 +191,19 @@ impl Client {
 
     /// Sends the history and reads the response's stream to its end. An error is one line without control characters,
     /// whatever the server sent.
-    pub async fn run_one(&self, history: &History, max_tokens: u32) -> Outcome {
-        let outcome = self.exchange(history, max_tokens).await;
+    pub async fn run_one(&self, ask: &Ask<'_>) -> Outcome {
+        let outcome = self.exchange(ask).await;
         outcome.map_err(|error| error.replace(char::is_control, " "))
     }
 
-    async fn exchange(&self, history: &History, max_tokens: u32) -> Outcome {
-        let body = self.body(history, max_tokens).to_string();
+    async fn exchange(&self, ask: &Ask<'_>) -> Outcome {
+        let body = self.body(ask).to_string();
         let accept = match self.target.dialect {
             Dialect::Named => "text/event-stream",
             Dialect::Openai => "application/json, text/event-stream",
         };
         let request = self
-            .request("POST", &self.url)
+            .request("POST", &self.url, ask.api_key)
             .header("content-type", "application/json")
             .header("accept", accept)
             .body(Full::new(Bytes::from(body)))
@@ -198,13 +222,14 @@ impl Client {
                 // Reads the rest so that the connection can be reused; a new one would delay the next first token.
                 let rest = async { while let Ok(Some(_)) = reply.chunk().await {} };
                 let _ = tokio::time::timeout(LAST_BYTES, rest).await;
-                return stream.finish(max_tokens, self.target.lengths);
+                return stream.finish(ask.max_tokens, self.target.lengths);
             }
         }
         Err("the stream ended without its end event".to_owned())
     }
 
-    fn body(&self, history: &History, max_tokens: u32) -> Value {
+    fn body(&self, ask: &Ask<'_>) -> Value {
+        let &Ask { history, max_tokens, session, priority, ttft_deadline_ms, .. } = ask;
         let exact = self.target.lengths == Lengths::Exact;
         if self.target.api == Api::Chat {
             let mut body = json!({
@@ -217,6 +242,7 @@ impl Client {
             return body;
         }
         let openai = self.target.dialect == Dialect::Openai;
+        let deadline = ttft_deadline_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
         let request = CompletionRequest {
             model: self.model.clone(),
             prompt: history.prompt(self.target.api == Api::Text),
@@ -226,14 +252,17 @@ impl Client {
             stream_options: openai
                 .then_some(StreamOptions { include_usage: true, ..StreamOptions::default() }),
             ignore_eos: exact.then_some(true),
+            session_id: (!openai && session != 0).then(|| session.to_string()),
+            priority: (!openai && priority != 0).then_some(priority),
+            ttft_deadline_ms: deadline.filter(|_| !openai),
             ..CompletionRequest::default()
         };
         serde_json::to_value(request).expect("a request is JSON")
     }
 
-    fn request(&self, method: &str, url: &str) -> hyper::http::request::Builder {
+    fn request(&self, method: &str, url: &str, key: Option<&str>) -> hyper::http::request::Builder {
         let request = Request::builder().method(method).uri(url);
-        match &self.target.api_key {
+        match key.or(self.target.api_key.as_deref()) {
             Some(key) => request.header("authorization", format!("Bearer {key}")),
             None => request,
         }

@@ -325,8 +325,14 @@ mod tests {
         let at = |&rate: &f64| {
             let workload = Workload::mixed(1, 4, 1, 0, 64).arriving(Arrival::Poisson(rate));
             let outcomes = vec![Ok(super::super::client::Timing::default()); 4];
-            let served = Served { outcomes, sent_ms: vec![0.0; 4], late_ms: 0.0, wall_s: 4.0 / rate };
-            WorkloadReport::new(&workload, &served, targets, None)
+            let served = Served {
+                outcomes,
+                sent_ms: vec![0.0; 4],
+                tenants: Vec::new(),
+                late_ms: 0.0,
+                wall_s: 4.0 / rate,
+            };
+            WorkloadReport::new(workload.about(), &served, targets, None)
         };
         Report {
             subject: subject.to_owned(),

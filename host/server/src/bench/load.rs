@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::client::{Client, Outcome};
+use super::client::{Ask, Client, Outcome};
 use super::history::History;
 use super::workload::{Arrival, Job, Workload};
 
@@ -15,6 +15,8 @@ pub struct Served {
     pub outcomes: Vec<Outcome>,
     /// When each was sent, in milliseconds from the start; 0 for a request that was never sent.
     pub sent_ms: Vec<f64>,
+    /// Whose each was; empty if all are one tenant's.
+    pub tenants: Vec<String>,
     /// Longest delay with which a request of an open loop was sent, in milliseconds.
     pub late_ms: f64,
     /// Seconds from the first request sent to the last one finished.
@@ -22,12 +24,12 @@ pub struct Served {
 }
 
 impl Served {
-    /// Results of a workload that was never sent, all with this error.
-    pub fn failed(workload: &Workload, error: &str) -> Self {
-        let jobs = workload.jobs.len();
+    /// Results of so many requests that were never sent, all with this error.
+    pub fn failed(requests: usize, error: &str) -> Self {
         Self {
-            outcomes: vec![Err(error.to_owned()); jobs],
-            sent_ms: vec![0.0; jobs],
+            outcomes: vec![Err(error.to_owned()); requests],
+            sent_ms: vec![0.0; requests],
+            tenants: Vec::new(),
             late_ms: 0.0,
             wall_s: 0.0,
         }
@@ -93,7 +95,8 @@ pub async fn serve(
     let firsts = sent_ms.iter().step_by(turns);
     let late = firsts.zip(moments.iter().flatten()).map(|(sent, at)| sent - at);
     let late_ms = late.fold(0.0, f64::max);
-    Served { outcomes: all.into_iter().map(|done| done.outcome).collect(), sent_ms, late_ms, wall_s }
+    let outcomes = all.into_iter().map(|done| done.outcome).collect();
+    Served { outcomes, sent_ms, tenants: Vec::new(), late_ms, wall_s }
 }
 
 /// Sends a conversation turn by turn. Turns after a failed one are not sent.
@@ -114,7 +117,7 @@ async fn converse(
             (0.0, Err("not sent: an earlier turn of its conversation failed".to_owned()))
         } else {
             let sent_ms = begun.elapsed().as_secs_f64() * 1e3;
-            (sent_ms, client.run_one(&history, job.max_tokens).await)
+            (sent_ms, client.run_one(&Ask::new(&history, job.max_tokens)).await)
         };
         match &outcome {
             Ok(timing) => history.answered(&timing.tokens, &timing.text),

@@ -4,7 +4,7 @@
 //! Rules: one warm-up request per side, a monotonic clock, exact lengths (token ids in, end tokens ignored),
 //! prompts that share nothing unless requested, every error counted and shown. Unless `--url` names a server,
 //! the load generator runs in the same process as the server that it starts, so both compete for the cores as
-//! they would on one machine. Deliberately absent: traces, which belong to the simulator.
+//! they would on one machine.
 
 mod client;
 pub mod engine;
@@ -17,6 +17,7 @@ mod load;
 pub mod loading;
 mod machine;
 mod neighbours;
+mod recording;
 mod report;
 mod report_text;
 pub mod robust;
@@ -35,14 +36,15 @@ use infer_core::SamplingParams;
 pub use client::{Api, Dialect, Lengths, Target};
 pub use html::html;
 pub use machine::Machine;
-pub use report::{Comparison, Goodput, Report, Sample, Targets, WorkloadReport};
+pub use recording::{Recording, tenant_name};
+pub use report::{About, Comparison, Goodput, Report, Sample, Targets, WorkloadReport};
 pub(crate) use sse::read;
 pub use stats::{Distribution, Summary};
 pub use subject::SlotPolicy;
 pub use workload::{Arrival, Job, Shape, Workload};
 
 use crate::generate::{Generated, Generation, Sequential};
-use client::Client;
+use client::{Ask, Client};
 use history::History;
 use load::Served;
 
@@ -53,6 +55,8 @@ pub struct Plan {
     pub target: Target,
     /// Workloads to send, in order.
     pub workloads: Vec<Workload>,
+    /// Traces to replay, after the workloads.
+    pub recordings: Vec<Recording>,
     /// Seed of the workloads, for the report.
     pub seed: u64,
     /// Latency targets of goodput.
@@ -86,21 +90,30 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
     let machine = Machine::here();
     let mut workloads = Vec::new();
     for workload in &plan.workloads {
-        let progress = Progress::new(workload);
-        if let Err(error) = warm_up(&client, workload).await {
+        let progress = Progress::new(&workload.about());
+        if let Err(error) = warm_up(&client, &workload.warm_up, None).await {
             if workloads.is_empty() {
                 return Err(BenchError::Target(format!("{}: {error}", client.url())));
             }
             // Keep the report of the workloads that were measured before this one.
             let error = format!("not sent: {error}");
             eprintln!("{}: {error}", workload.name);
-            let served = Served::failed(workload, &error);
-            workloads.push(WorkloadReport::new(workload, &served, Targets::default(), None));
+            let served = Served::failed(workload.jobs.len(), &error);
+            workloads.push(WorkloadReport::new(workload.about(), &served, Targets::default(), None));
             continue;
         }
         let (served, local, returned) = measure(&client, workload, plan.seed, baseline, &progress).await?;
         baseline = returned;
-        workloads.push(WorkloadReport::new(workload, &served, plan.targets, local.as_deref()));
+        workloads.push(WorkloadReport::new(workload.about(), &served, plan.targets, local.as_deref()));
+        progress.end();
+    }
+    for recording in &plan.recordings {
+        let progress = Progress::new(&recording.about());
+        let key = recording.keys.values().next().map(String::as_str);
+        let wrong = |error| BenchError::Target(format!("{}: {error}", client.url()));
+        warm_up(&client, &recording.warm_up(), key).await.map_err(wrong)?;
+        let served = recording.replay(&client, |failed| progress.step("served", failed)).await;
+        workloads.push(WorkloadReport::new(recording.about(), &served, plan.targets, None));
         progress.end();
     }
     Ok(Report {
@@ -119,10 +132,10 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
     })
 }
 
-async fn warm_up(client: &Client, workload: &Workload) -> Result<(), String> {
+async fn warm_up(client: &Client, job: &Job, api_key: Option<&str>) -> Result<(), String> {
     let mut history = History::default();
-    history.ask(&workload.warm_up);
-    let outcome = client.run_one(&history, workload.warm_up.max_tokens).await;
+    history.ask(job);
+    let outcome = client.run_one(&Ask { api_key, ..Ask::new(&history, job.max_tokens) }).await;
     outcome.map(drop).map_err(|error| format!("the warm-up request failed: {error}"))
 }
 
@@ -194,7 +207,7 @@ fn greedy() -> SamplingParams {
 /// Progress on stderr: a line that is redrawn on a terminal, else one line per workload.
 #[derive(Clone)]
 struct Progress {
-    name: &'static str,
+    name: String,
     jobs: usize,
     steps: Arc<AtomicUsize>,
     failed: Arc<AtomicUsize>,
@@ -202,11 +215,11 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(workload: &Workload) -> Self {
-        eprintln!("{}: {}", workload.name, workload.describe());
+    fn new(about: &About) -> Self {
+        eprintln!("{}: {}", about.name, about.description);
         Self {
-            name: workload.name,
-            jobs: workload.jobs.len(),
+            name: about.name.clone(),
+            jobs: about.requests,
             steps: Arc::default(),
             failed: Arc::default(),
             terminal: std::io::stderr().is_terminal(),

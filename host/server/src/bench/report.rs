@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Outcome;
 use super::load::Served;
-use super::{Api, Arrival, Dialect, Distribution, Machine, Shape, SlotPolicy, Summary, Workload};
+use super::{Api, Arrival, Dialect, Distribution, Machine, Shape, SlotPolicy, Summary};
 use crate::generate::Generated;
 
 /// A run of the benchmark.
@@ -44,11 +44,11 @@ pub struct Report {
 /// One workload over HTTP, with its in-process baseline if there is one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkloadReport {
-    /// `W1` to `W4`.
+    /// `W1` to `W4`, or a trace's name.
     pub name: String,
     /// Requests and lengths in words.
     pub description: String,
-    /// Lengths that its requests were generated from.
+    /// Lengths that its requests were generated from, or that a trace's have.
     pub shape: Shape,
     /// Requests per conversation; 0 if the report is too old to say.
     #[serde(default)]
@@ -83,6 +83,50 @@ pub struct WorkloadReport {
     pub in_process: Option<Comparison>,
     /// Every request, in the order of the workload.
     pub samples: Vec<Sample>,
+}
+
+/// Requests to send, as reports and progress describe them.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Short name.
+    pub name: String,
+    /// Requests and lengths in words.
+    pub description: String,
+    /// How many.
+    pub requests: usize,
+    /// Requests per conversation.
+    pub turns: usize,
+    /// When they are sent.
+    pub arrival: Arrival,
+    /// Their lengths.
+    pub shape: Shape,
+}
+
+impl About {
+    /// Describes requests of these lengths.
+    #[must_use]
+    pub fn new(name: &str, requests: usize, turns: usize, arrival: Arrival, shape: Shape) -> Self {
+        let range = |(low, high): (u32, u32)| {
+            if low == high { low.to_string() } else { format!("{low} to {high}") }
+        };
+        let what = match turns {
+            1 => "requests".to_owned(),
+            turns => format!("requests in conversations of {turns} turns"),
+        };
+        let when = match arrival {
+            Arrival::Closed(1) => "one at a time".to_owned(),
+            Arrival::Closed(many) => format!("{many} at a time"),
+            Arrival::Poisson(rate) => format!("{rate} per second (Poisson)"),
+            Arrival::Recorded(speed) => format!("at {speed} times the recorded speed"),
+        };
+        let shared = match shape.shared_prefix {
+            0 => String::new(),
+            tokens => format!(", the first {tokens} shared"),
+        };
+        let (inwards, out) = (range(shape.prompt_tokens), range(shape.output_tokens));
+        let description = format!("{requests} {what}, {when}, {inwards} tokens in{shared}, {out} out");
+        Self { name: name.to_owned(), description, requests, turns, arrival, shape }
+    }
 }
 
 /// Latency targets of goodput. The time per token is the mean after the first, as in DistServe (Zhong et al.
@@ -128,6 +172,9 @@ pub struct Sample {
     pub cached_tokens: u32,
     /// Milliseconds to the end of the stream.
     pub latency_ms: f64,
+    /// Whose it was, if the workload has several tenants.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tenant: String,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -161,9 +208,11 @@ impl Targets {
 }
 
 fn samples(served: &Served) -> Vec<Sample> {
-    let sample = |(outcome, &sent_ms): (&Outcome, &f64)| match outcome {
+    let tenants = served.tenants.iter().cloned().chain(std::iter::repeat_with(String::new));
+    let sample = |((outcome, &sent_ms), tenant): ((&Outcome, &f64), String)| match outcome {
         Ok(timing) => Sample {
             sent_ms,
+            tenant,
             ttft_ms: timing.ttft_ms,
             itl_ms: timing.itl_ms.clone(),
             completion_tokens: timing.completion_tokens,
@@ -172,9 +221,11 @@ fn samples(served: &Served) -> Vec<Sample> {
             latency_ms: timing.latency_ms,
             error: None,
         },
-        Err(error) => Sample { sent_ms, error: Some(error.clone()), ..Sample::default() },
+        Err(error) => Sample { sent_ms, tenant, error: Some(error.clone()), ..Sample::default() },
     };
-    served.outcomes.iter().zip(&served.sent_ms).map(sample).collect()
+    // One that couldn't be sent has no time.
+    let sent_ms = served.sent_ms.iter().chain(std::iter::repeat(&0.0));
+    served.outcomes.iter().zip(sent_ms).zip(tenants).map(sample).collect()
 }
 
 /// The sequential baseline, and serving relative to it.
@@ -197,26 +248,20 @@ pub struct Comparison {
 }
 
 impl WorkloadReport {
-    pub(super) fn new(
-        workload: &Workload,
-        served: &Served,
-        targets: Targets,
-        local: Option<&[Generated]>,
-    ) -> Self {
+    pub(super) fn new(about: About, served: &Served, targets: Targets, local: Option<&[Generated]>) -> Self {
         let (outcomes, wall_s) = (&served.outcomes, served.wall_s);
         let samples = samples(served);
-        assert_eq!(outcomes.len(), workload.jobs.len(), "every job has an outcome");
         let completed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
         // The server's own count, which includes the history and chat template tokens.
         let prompt_tokens = completed.iter().map(|timing| u64::from(timing.prompt_tokens)).sum();
         let output_tokens = completed.iter().map(|timing| u64::from(timing.completion_tokens)).sum();
         let latency: Distribution = completed.iter().map(|timing| timing.latency_ms).collect();
         let mut report = Self {
-            name: workload.name.to_owned(),
-            description: workload.describe(),
-            shape: workload.shape,
-            turns: workload.turns,
-            arrival: workload.arrival,
+            name: about.name,
+            description: about.description,
+            shape: about.shape,
+            turns: about.turns,
+            arrival: about.arrival,
             late_ms: served.late_ms,
             completed: completed.len(),
             errors: counted(outcomes.iter().filter_map(|outcome| outcome.as_ref().err())),
@@ -249,6 +294,17 @@ impl WorkloadReport {
             samples.iter().map(|sample| sample.ttft_ms).collect::<Distribution>().summary()
         };
         (!hits.is_empty() && !misses.is_empty()).then(|| [summary(&hits), summary(&misses)])
+    }
+
+    /// Times to the first token by tenant, if there are several.
+    pub(super) fn ttft_by_tenant(&self) -> BTreeMap<&str, Summary> {
+        let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for sample in self.samples.iter().filter(|sample| sample.error.is_none() && !sample.tenant.is_empty())
+        {
+            times.entry(&sample.tenant).or_default().push(sample.ttft_ms);
+        }
+        let summary = |times: Vec<f64>| times.into_iter().collect::<Distribution>().summary();
+        times.into_iter().map(|(tenant, times)| (tenant, summary(times))).collect()
     }
 
     fn compare(&self, outcomes: &[Outcome], local: &[Generated]) -> Comparison {
@@ -322,6 +378,7 @@ mod tests {
 
     use infer_core::FinishReason;
 
+    use super::super::Workload;
     use super::super::client::Timing;
     use super::*;
 
@@ -352,13 +409,19 @@ mod tests {
         let failed = || Err("HTTP 503: full".to_owned());
         let outcomes = [timing(&[1, 2], 100.0), failed(), failed(), timing(&[3, 4], 300.0)];
         let local = [&[1u32, 2][..], &[9, 9], &[9, 9], &[3, 5]].map(|tokens| generated(tokens, 100));
-        let served = Served { outcomes: outcomes.into(), sent_ms: vec![0.0; 4], late_ms: 0.0, wall_s: 2.0 };
+        let served = Served {
+            outcomes: outcomes.into(),
+            sent_ms: vec![0.0; 4],
+            tenants: Vec::new(),
+            late_ms: 0.0,
+            wall_s: 2.0,
+        };
         let targets = Targets { ttft_ms: Some(12.0), itl_ms: Some(3.9) };
-        let report = WorkloadReport::new(&workload, &served, targets, Some(&local));
+        let report = WorkloadReport::new(workload.about(), &served, targets, Some(&local));
         assert_eq!((report.completed, report.errors["HTTP 503: full"]), (2, 2));
         assert_eq!((report.latency_ms.count, report.latency_ms.mean), (2, 200.0));
         assert_eq!(report.goodput.map(|g| g.good), Some(0), "4 ms a token are too many");
-        let lax = WorkloadReport::new(&workload, &served, Targets { itl_ms: None, ..targets }, None);
+        let lax = WorkloadReport::new(workload.about(), &served, Targets { itl_ms: None, ..targets }, None);
         assert_eq!(lax.goodput.map(|g| (g.good, g.share, g.requests_per_s)), Some((2, 0.5, 1.0)));
         assert_eq!((report.output_tokens, report.output_tokens_per_s), (4, 2.0));
         let local = report.in_process.as_ref().unwrap();
@@ -380,9 +443,14 @@ mod tests {
             timing(&[1, 2], 90.0).map(|timing| Timing { prompt_tokens, cached_tokens, ttft_ms, ..timing })
         };
         let report = |outcomes: [Outcome; 4]| {
-            let served =
-                Served { outcomes: outcomes.into(), sent_ms: vec![0.0; 4], late_ms: 0.0, wall_s: 2.0 };
-            WorkloadReport::new(&workload, &served, Targets::default(), None)
+            let served = Served {
+                outcomes: outcomes.into(),
+                sent_ms: vec![0.0; 4],
+                tenants: Vec::new(),
+                late_ms: 0.0,
+                wall_s: 2.0,
+            };
+            WorkloadReport::new(workload.about(), &served, Targets::default(), None)
         };
         let (hit, failed) = (counted(256, 240, 10.0), Outcome::Err("gone".to_owned()));
         let mixed = report([counted(256, 0, 40.0), hit.clone(), counted(256, 0, 60.0), failed.clone()]);
@@ -410,9 +478,15 @@ mod tests {
     #[test]
     fn open_loop_has_no_throughput_ratio() {
         let workload = Workload::single(1, 1, 0, 64).arriving(Arrival::Poisson(8.0));
-        let served =
-            Served { outcomes: vec![timing(&[1], 9.0)], sent_ms: vec![0.0], late_ms: 0.0, wall_s: 1.0 };
-        let report = WorkloadReport::new(&workload, &served, Targets::default(), Some(&[generated(&[1], 9)]));
+        let served = Served {
+            outcomes: vec![timing(&[1], 9.0)],
+            sent_ms: vec![0.0],
+            tenants: Vec::new(),
+            late_ms: 0.0,
+            wall_s: 1.0,
+        };
+        let report =
+            WorkloadReport::new(workload.about(), &served, Targets::default(), Some(&[generated(&[1], 9)]));
         assert_eq!(report.in_process.as_ref().unwrap().throughput_ratio, None);
         let text = report.text();
         assert!(text.contains("baseline") && !text.contains("the server reaches"), "{text}");

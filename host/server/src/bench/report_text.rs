@@ -1,10 +1,12 @@
 //! The report of `infer bench serve` as text.
 
-use super::Summary;
 use super::report::{Comparison, Goodput, Report, WorkloadReport, per_second};
+use super::{Arrival, Summary};
 
 /// Delay of an open loop's requests, in milliseconds, from which the report mentions it.
 const LATE_MS: f64 = 5.0;
+/// Tenants that are listed.
+const TENANTS: usize = 16;
 
 impl Report {
     /// Renders the report as text.
@@ -41,6 +43,13 @@ impl WorkloadReport {
             out += &row("  of hits", &hits);
             out += &row("  of misses", &misses);
         }
+        let tenants = self.ttft_by_tenant();
+        for (tenant, times) in tenants.iter().take(TENANTS) {
+            out += &row(&format!("  of {tenant}"), times);
+        }
+        if tenants.len() > TENANTS {
+            out += &format!("      of {} more tenants: --format json\n", tenants.len() - TENANTS);
+        }
         out += &row("ITL ms", &self.itl_ms);
         let gaps = self.output_tokens.saturating_sub(self.completed as u64);
         if (self.itl_ms.count as u64) < gaps {
@@ -76,7 +85,8 @@ impl WorkloadReport {
             per_second(self.prompt_tokens, self.wall_s),
             self.cached_tokens
         );
-        if self.shape.shared_prefix == 0 && self.turns == 1 && self.cached_tokens > 0 {
+        let strangers = self.shape.shared_prefix == 0 && self.turns == 1;
+        if strangers && self.cached_tokens > 0 && !matches!(self.arrival, Arrival::Recorded(_)) {
             out += "      cached although the prompts share nothing: the server has seen them before; \
                     use another --seed\n";
         }

@@ -5,6 +5,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use super::report::About;
+
 /// One request, which is a turn of a conversation; most conversations have a single turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -39,6 +41,8 @@ pub enum Arrival {
     Closed(usize),
     /// Open loop: a Poisson process with this rate per second, independent of earlier conversations.
     Poisson(f64),
+    /// As recorded, so many times as fast; what waited for another request in the recording waits for it again.
+    Recorded(f64),
 }
 
 /// Lengths from which a workload is generated.
@@ -168,31 +172,10 @@ impl Workload {
         Self { name, jobs, turns: 1, arrival: Arrival::Closed(concurrency), warm_up, shape }
     }
 
-    /// Describes the requests in words.
+    /// What a report says of it.
     #[must_use]
-    pub fn describe(&self) -> String {
-        let range = |(low, high): (u32, u32)| {
-            if low == high { low.to_string() } else { format!("{low} to {high}") }
-        };
-        let what = match self.turns {
-            1 => "requests".to_owned(),
-            turns => format!("requests in conversations of {turns} turns"),
-        };
-        let when = match self.arrival {
-            Arrival::Closed(1) => "one at a time".to_owned(),
-            Arrival::Closed(many) => format!("{many} at a time"),
-            Arrival::Poisson(rate) => format!("{rate} per second (Poisson)"),
-        };
-        let shared = match self.shape.shared_prefix {
-            0 => String::new(),
-            tokens => format!(", the first {tokens} shared"),
-        };
-        format!(
-            "{} {what}, {when}, {} tokens in{shared}, {} out",
-            self.jobs.len(),
-            range(self.shape.prompt_tokens),
-            range(self.shape.output_tokens)
-        )
+    pub fn about(&self) -> About {
+        About::new(self.name, self.jobs.len(), self.turns, self.arrival, self.shape)
     }
 }
 

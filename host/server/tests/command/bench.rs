@@ -31,6 +31,47 @@ fn file_for_a_report_is_tried_before_anything_is_measured() {
 }
 
 #[test]
+fn trace_is_replayed_against_a_host_that_knows_its_tenants() {
+    let home = Home::new();
+    let rows = [
+        "0.1,ChatGPT,40,5,45,API log",
+        "0.2,GPT-4,30,4,34,API log",
+        "0.5,ChatGPT,20,3,23,API log",
+        "9,GPT-4,9,9,18,API log",
+    ];
+    let head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type";
+    fs::write(home.path("day.csv"), [&[head], &rows[..]].concat().join("\n")).unwrap();
+    let replay =
+        ["bench", "serve", "--trace", "day.csv", "--first", "3", "--speed", "4", "--kv-memory", "32MiB"];
+    let json = ["--scheduler", "fair", "--format", "json"];
+    let output = home.command("", &[&replay[..], &json].concat()).output().expect("sh starts");
+    assert!(output.status.success(), "{}", complaint(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let settings = json!({
+        "first": "3", "kv-memory": "32MiB", "scheduler": "fair", "speed": "4", "trace": "day.csv",
+    });
+    assert_eq!(report["settings"], settings);
+    let result = &report["workloads"][0];
+    assert_eq!((&result["name"], &result["arrival"]), (&json!("day"), &json!({"recorded": 4.0})));
+    let rows =
+        |key: &str| result["samples"].as_array().unwrap().iter().map(|s| s[key].clone()).collect::<Vec<_>>();
+    assert_eq!(rows("prompt_tokens"), [40, 30, 20]);
+    assert_eq!(rows("completion_tokens"), [5, 4, 3]);
+    let tenants = rows("tenant");
+    assert!(tenants[0] == tenants[2] && tenants[0] != tenants[1], "{tenants:?}");
+    assert!(rows("sent_ms")[2].as_f64().unwrap() >= 100.0, "0.4 s after the first, four times as fast");
+
+    for (file, text, said) in [
+        ("none.csv", head, "the trace has no requests to replay"),
+        ("bad.csv", &[head, "0,ChatGPT,x,5,45,API log"].join("\n"), "line 2, column 11"),
+    ] {
+        fs::write(home.path(file), text).unwrap();
+        let output = home.command("", &["bench", "serve", "--trace", file]).output().expect("sh starts");
+        assert!(!output.status.success() && complaint(&output).contains(said), "{}", complaint(&output));
+    }
+}
+
+#[test]
 fn report_names_settings_and_policies_of_its_own_host() {
     let home = Home::new();
     fs::write(home.path("policies.json"), r#"{"admission": {"reserve": 0.25}}"#).unwrap();

@@ -4,11 +4,13 @@
 use crate::common::process::{Home, complaint};
 use crate::common::{Host, config};
 use infer_server::bench::{
-    self, Api, Arrival, BenchError, Dialect, Plan, Report, Shape, Target, Targets, Workload, loading,
+    self, Api, Arrival, BenchError, Dialect, Plan, Recording, Report, Shape, Target, Targets, Workload,
+    loading,
 };
 use infer_server::config::Config;
 use infer_server::generate::Sequential;
-use infer_server::tenants::KeyDigest;
+use infer_server::tenants::{KeyDigest, fresh};
+use infer_sim::trace::{After, Recorded, Shares, Text};
 
 fn short(requests: usize, vocab_size: u32) -> Workload {
     let shape = Shape { prompt_tokens: (20, 60), output_tokens: (2, 9), shared_prefix: 0, vocab_size };
@@ -179,13 +181,16 @@ fn loading_is_measured_next_to_a_copy_of_the_same_bytes() {
 fn flags_that_would_falsify_the_report_are_refused() {
     let home = Home::new();
     let nowhere = ["bench", "serve", "--url", "http://127.0.0.1:1"];
-    let refused: [(&str, &str); 6] = [
+    let refused: [(&str, &str); 9] = [
         ("--workload w4 --dialect openai", "--workload: w4 resends the output of earlier turns"),
         ("--workload w1,w4 --dialect openai --api completions", "use --api text or --api chat"),
         ("--baseline on --api chat", "--baseline: both sides must compute"),
         ("--baseline on --api text", "--baseline: "),
         ("--baseline on --lengths any", "--lengths exact"),
         ("--served-model-name llama", "name the model of requests with --served-model"),
+        ("--trace t.csv --baseline on", "--baseline: a trace has none"),
+        ("--trace t.csv --workload w2", "'--trace <FILE>' cannot be used with '--workload <WORKLOAD>'"),
+        ("--speed 2", "--trace <FILE>"),
     ];
     // These get as far as connecting to a server that isn't there.
     let sent = ["--workload w4", "--workload w4 --dialect openai --api text", "--workload w4 --api chat"];
@@ -236,5 +241,85 @@ async fn soft_limit_of_open_files_is_raised_for_many_streams() {
     let output = output.expect("sh starts");
     let report = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(report.contains("24 completed, 0 failed"), "{report}{}", complaint(&output));
+    host.server.shutdown().await;
+}
+
+/// A conversation of two turns, of tenant 3, and a request of tenant 8 that begins with the first one's text.
+fn recorded() -> Vec<Recorded> {
+    let text = |blocks: &[u64], shares| Text { block_tokens: 16, blocks: blocks.to_vec(), whole: 0, shares };
+    let first = Recorded {
+        id: 1,
+        tenant: 3,
+        session: 5,
+        priority: 2,
+        prompt_tokens: 40,
+        output_tokens: 12,
+        max_tokens: 64,
+        text: text(&[71, 72], None),
+        followed: true,
+        ..Recorded::default()
+    };
+    let after = Some(After { id: 1, think_us: 30_000 });
+    let shares = Some(Shares { id: 1, tokens: 52 });
+    let turn = Recorded {
+        id: 2,
+        prompt_tokens: 60,
+        output_tokens: 3,
+        text: text(&[], shares),
+        after,
+        followed: false,
+        ..first.clone()
+    };
+    let other = Recorded { id: 3, at_us: 400_000, tenant: 8, session: 0, followed: false, ..first.clone() };
+    vec![first, turn, other]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trace_is_replayed_with_its_times_turns_tenants_and_shared_text() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let keys = [3, 8].map(|tenant| (tenant, fresh().unwrap()));
+    let table =
+        |(tenant, key): &(u32, String)| format!("[tenants.t{tenant}]\nkeys = [\"{}\"]\n", KeyDigest::of(key));
+    std::fs::write(file.path(), keys.iter().map(table).collect::<String>()).unwrap();
+    let host = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
+    let recording = Recording {
+        name: "morning".to_owned(),
+        requests: recorded(),
+        speed: 2.0,
+        vocab_size: 200,
+        keys: keys.into(),
+    };
+    let target = Target { url: host.url(""), model: Some("demo".to_owned()), ..Target::default() };
+    let plan = Plan { target, recordings: vec![recording], ..Plan::default() };
+    let report = measure(&host, plan, None).await.unwrap();
+    let result = &report.workloads[0];
+    assert_eq!((result.completed, report.failed()), (3, 0), "{}", report.text());
+    assert_eq!((result.prompt_tokens, result.output_tokens), (40 + 60 + 40, 12 + 3 + 12));
+    assert!(
+        result.description.contains("at 2 times the recorded speed, 40 to 60 tokens in"),
+        "{}",
+        result.description
+    );
+    // In the order in which they were sent.
+    let sample = |prompt_tokens, tenant: &str| {
+        let mut all = result.samples.iter();
+        all.find(|s| s.prompt_tokens == prompt_tokens && s.tenant == tenant).unwrap()
+    };
+    let [first, turn, other] = [sample(40, "tenant-3"), sample(60, "tenant-3"), sample(40, "tenant-8")];
+    assert!(turn.sent_ms >= first.sent_ms + first.latency_ms + 15.0, "half the recorded pause: {turn:?}");
+    assert!(other.sent_ms >= 200.0, "half the recorded time: {other:?}");
+    // All of the first turn but its last token, whose keys were never needed.
+    assert_eq!([first, turn, other].map(|s| s.cached_tokens), [0, 48, 0], "tenants share no text");
+    let text = report.text();
+    assert!(text.contains("  of tenant-3") && text.contains("  of tenant-8"), "{text}");
+    assert!(!text.contains("the prompts share nothing"), "{text}");
+    let state = host.admin_get("/admin/state").await;
+    let ended = |name: &str| {
+        state["tenants"].as_array().unwrap().iter().find(|t| t["name"] == name).unwrap()["requests"].clone()
+    };
+    // The warm-up is the first tenant's.
+    assert_eq!((ended("t3"), ended("t8")), (3.into(), 1.into()));
+    let cache = host.admin_get("/admin/cache").await;
+    assert_eq!(cache["sessions"].as_array().unwrap().len(), 1, "{cache}");
     host.server.shutdown().await;
 }

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 pub use lines::Lines;
 pub use order::in_order;
-pub(crate) use replay::Replay;
+pub use replay::Replay;
 
 /// One request of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -101,8 +101,8 @@ pub enum TraceError {
     },
     /// Too many requests wait for the end of others to read on in time.
     #[error(
-        "{waiting} requests wait for others to finish, and one behind them is late: the simulated host is far slower \
-         than the recorded one; replay the trace more slowly (a smaller load), or a part of it"
+        "{waiting} requests wait for others to finish, and one behind them is late: the host is far slower than the \
+         recorded one; replay the trace more slowly, or a part of it"
     )]
     Behind {
         /// Number of waiting requests.

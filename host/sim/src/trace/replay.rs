@@ -22,7 +22,7 @@ const WAITING: usize = 1 << 16;
 const KEPT_TOKENS: usize = 16 << 20;
 
 /// The traffic of a trace.
-pub(crate) struct Replay<'a> {
+pub struct Replay<'a> {
     reader: Option<Reader<'a>>,
     error: Option<TraceError>,
     /// Factor by which it is replayed faster than recorded.
@@ -40,11 +40,14 @@ pub(crate) struct Replay<'a> {
     asked_at: Micros,
     kept: Kept,
     max_seq_len: u32,
+    /// Token ids of generated text are below this.
+    vocab_size: u32,
     serial: u64,
 }
 
 impl<'a> Replay<'a> {
     /// Replays the first `requests` requests of a trace, `speed` times as fast.
+    #[must_use]
     pub fn new(reader: Reader<'a>, speed: f64, requests: u64, max_seq_len: u32) -> Self {
         let mut replay = Self {
             reader: Some(reader),
@@ -59,10 +62,17 @@ impl<'a> Replay<'a> {
             asked_at: Micros::ZERO,
             kept: Kept::default(),
             max_seq_len,
+            vocab_size: u32::MAX,
             serial: 0,
         };
         replay.read_ahead();
         replay
+    }
+
+    /// For a model that knows only this many tokens, at least 1.
+    #[must_use]
+    pub fn within(self, vocab_size: u32) -> Self {
+        Self { vocab_size: vocab_size.max(1), ..self }
     }
 
     /// The error that ended the replay early, if any.
@@ -191,14 +201,20 @@ impl<'a> Replay<'a> {
             if prompt.len() < end {
                 // As much as is needed: a block of a recording may be of any size.
                 let mut block = Vec::with_capacity(end - from);
-                text(&mut block, *name, (end - from) as u32);
+                self.text(&mut block, *name, (end - from) as u32);
                 prompt.extend(&block[prompt.len() - from..]);
             }
         }
         let rest = (length - prompt.len()) as u32;
         let own = if *whole == 0 { recorded.id.wrapping_mul(0x9E37_79B9_7F4A_7C15) } else { *whole };
-        text(&mut prompt, own ^ 0x7461_696C, rest);
+        self.text(&mut prompt, own ^ 0x7461_696C, rest);
         prompt
+    }
+
+    fn text(&self, to: &mut Vec<u32>, identity: u64, tokens: u32) {
+        let from = to.len();
+        text(to, identity, tokens);
+        to[from..].iter_mut().for_each(|token| *token %= self.vocab_size);
     }
 }
 

@@ -36,7 +36,7 @@ fn longest(turns: u32) -> u32 {
 }
 
 /// A source of requests.
-pub(crate) trait Traffic {
+pub trait Traffic {
     /// When the next request arrives, as far as known; `None` if none arrives before one finishes.
     fn next_at(&self) -> Option<Micros>;
 

@@ -6,6 +6,7 @@ mod measured;
 mod report;
 mod robust;
 mod serve;
+mod trace;
 
 use std::path::PathBuf;
 

@@ -7,6 +7,7 @@ use clap::{Args, FromArgMatches as _, ValueEnum};
 
 use super::super::flags::Flags;
 use super::super::serve::raise_open_files;
+use super::trace::{Access, TraceArgs, Traced};
 use super::{Failure, check_out, emit, report, runtime};
 use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload};
 use crate::cli::base_url;
@@ -27,6 +28,12 @@ that the other flags name; --host, --port, --admin, --tls-cert, --tls-key, --api
 --generation-config are ignored. --seed determines prompts and lengths (default: 0). The baseline needs
 --api completions and exact lengths, because it compares token ids. W4 resends the output of earlier turns,
 so it needs --api text or chat if the server doesn't return token ids (--dialect openai).
+
+A trace's requests are sent at their recorded times, or when those that they waited for have ended, with the
+recorded lengths and shared prefixes; a host of ours is also told their sessions, priorities and deadlines. A
+server in this process knows the trace's tenants, too. Which policies suit a trace, live and predicted:
+  infer bench serve --trace requests.jsonl --scheduler fair --format json --out fair.json
+  infer sim compare --trace requests.jsonl --scheduler fair --scheduler continuous
 
 To measure another server and compare both on one page:
   infer bench serve --url http://HOST:8080 --dialect openai --baseline off --format json --out peer.json
@@ -75,6 +82,8 @@ pub struct ServeArgs {
     /// Tokens that all prompts of a workload share at the start, to exercise the prefix cache
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     shared_prefix: u32,
+    #[command(flatten)]
+    trace: TraceArgs,
     /// Token ids of prompts are below this [default: the model's vocabulary; 256 without a baseline]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     vocab_size: Option<u32>,
@@ -84,7 +93,7 @@ pub struct ServeArgs {
     /// Model name in requests [default: the first of /v1/models]
     #[arg(long, value_name = "NAME")]
     served_model: Option<String>,
-    /// Bearer token for --url
+    /// Bearer token for --url; with --trace several, comma-separated, which its tenants get in turn
     #[arg(long, value_name = "KEY", env = "INFER_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
     /// Format of the report
@@ -130,8 +139,13 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     raise_open_files(1 << 16);
     // Before the runtime exists, because loading blocks.
     let baseline = if args.wants_baseline() { Some(Sequential::load(&config)?) } else { None };
-    let workloads = args.workloads(&config, baseline.as_ref())?;
-    let report = runtime()?.block_on(measure(args, &config, workloads, baseline))?;
+    let vocab_size = args.vocab_size(baseline.as_ref())?;
+    let traced = args.trace.read(vocab_size)?;
+    let workloads = match traced {
+        Some(_) => Vec::new(),
+        None => args.workloads(&config, vocab_size, baseline.as_ref())?,
+    };
+    let report = runtime()?.block_on(measure(args, config, workloads, traced, baseline))?;
     let failed = report.failed();
     let text = match args.format {
         Format::Text => report.text(),
@@ -163,14 +177,27 @@ fn of_its_own(config: Config) -> Config {
 
 async fn measure(
     args: &ServeArgs,
-    config: &Config,
+    config: Config,
     workloads: Vec<Workload>,
+    mut traced: Option<Traced>,
     baseline: Option<Sequential>,
 ) -> Result<Report, Failure> {
     let settings = args.given(&args.flags.settings()?)?;
+    let (seed, subject) = (config.seed.unwrap_or(0), args.subject(&config, &settings));
+    // An empty variable counts as absent.
+    let given = args.api_key.as_deref().filter(|key| !key.is_empty());
+    // Its file is kept until the end, because the server may read it again.
+    let access = match &mut traced {
+        Some(traced) if args.url.is_none() => traced.make_keys()?,
+        Some(traced) => traced.use_keys(given),
+        None => Access { api_key: given.map(str::to_owned), tenants: None },
+    };
     let own: Option<RunningServer> = match args.url {
         Some(_) => None,
-        None => Some(serve::start(config.clone()).await?),
+        None => {
+            let api_keys = access.tenants.as_ref().map(|file| file.path().to_owned());
+            Some(serve::start(Config { api_keys, ..config }).await?)
+        }
     };
     let url = match (&args.url, &own) {
         (Some(url), _) => base_url(url),
@@ -188,14 +215,14 @@ async fn measure(
             dialect: args.dialect,
             api: args.api,
             lengths: args.lengths,
-            // An empty variable counts as absent.
-            api_key: args.api_key.clone().filter(|key| !key.is_empty()),
+            api_key: access.api_key.clone(),
             model: args.served_model.clone(),
         },
         workloads,
-        seed: config.seed.unwrap_or(0),
+        recordings: traced.into_iter().map(|traced| traced.recording).collect(),
+        seed,
         targets: Targets { ttft_ms: args.ttft_target_ms, itl_ms: args.itl_target_ms },
-        subject: args.subject(config, &settings),
+        subject,
         settings,
         policies,
     };
@@ -238,7 +265,7 @@ impl ServeArgs {
     }
 
     /// The flags that describe the load, as text; those without a value are empty.
-    fn load(&self) -> [(&'static str, String); 14] {
+    fn load(&self) -> [(&'static str, String); 18] {
         // No `..`, so that a new flag isn't forgotten.
         let Self {
             url: _,
@@ -254,6 +281,7 @@ impl ServeArgs {
             requests,
             concurrency,
             shared_prefix,
+            trace: TraceArgs { trace, speed, first, closed_loop },
             vocab_size,
             baseline,
             served_model,
@@ -275,6 +303,10 @@ impl ServeArgs {
             ("requests", requests.to_string()),
             ("concurrency", concurrency.to_string()),
             ("shared-prefix", shared_prefix.to_string()),
+            ("trace", text(trace.as_ref().map(|path| path.display()))),
+            ("speed", speed.to_string()),
+            ("first", text(*first)),
+            ("closed-loop", text(closed_loop.then_some("yes"))),
             ("vocab-size", text(*vocab_size)),
             ("baseline", baseline.as_ref().map(name).unwrap_or_default()),
             ("served-model", served_model.clone().unwrap_or_default()),
@@ -304,6 +336,9 @@ impl ServeArgs {
                  token ids; use --api text or --api chat",
             );
         }
+        if matches!(self.baseline, Some(Switch::On)) && self.trace.trace.is_some() {
+            return refused("--baseline: a trace has none; its requests depend on each other's times");
+        }
         if matches!(self.baseline, Some(Switch::On)) && !self.has_same_tokens() {
             return refused(
                 "--baseline: both sides must compute the same number of the same token ids; use \
@@ -320,22 +355,30 @@ impl ServeArgs {
 
     fn wants_baseline(&self) -> bool {
         match self.baseline {
-            None => self.url.is_none() && self.has_same_tokens(),
+            None => self.url.is_none() && self.trace.trace.is_none() && self.has_same_tokens(),
             Some(switch) => switch == Switch::On,
         }
     }
 
-    fn workloads(&self, config: &Config, baseline: Option<&Sequential>) -> Result<Vec<Workload>, Failure> {
-        let vocab_size = match (self.vocab_size, baseline) {
+    fn vocab_size(&self, baseline: Option<&Sequential>) -> Result<u32, Failure> {
+        match (self.vocab_size, baseline) {
             (Some(given), Some(model)) if given > model.vocab_size() => {
                 let most = model.vocab_size();
-                return Err(Failure::Usage(format!("--vocab-size: {given}; this model has {most} tokens")));
+                Err(Failure::Usage(format!("--vocab-size: {given}; this model has {most} tokens")))
             }
-            (Some(given), _) => given,
-            (None, Some(model)) => model.vocab_size(),
+            (Some(given), _) => Ok(given),
+            (None, Some(model)) => Ok(model.vocab_size()),
             // Every byte-level vocabulary has at least this many.
-            (None, None) => 256,
-        };
+            (None, None) => Ok(256),
+        }
+    }
+
+    fn workloads(
+        &self,
+        config: &Config,
+        vocab_size: u32,
+        baseline: Option<&Sequential>,
+    ) -> Result<Vec<Workload>, Failure> {
         let seed = config.seed.unwrap_or(0);
         let mut workloads = Vec::new();
         let wanted = |which| self.workload.contains(&which);

@@ -1,0 +1,173 @@
+//! `infer bench serve --trace`: a trace file as a load, and keys for its tenants.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use infer_api::trace::Tenant;
+use infer_sim::trace::Recorded;
+use tempfile::NamedTempFile;
+
+use super::Failure;
+use crate::bench::{Recording, tenant_name};
+use crate::cli::sim::TraceFile;
+use crate::tenants::{KeyDigest, fresh};
+
+/// Arguments about a trace.
+#[derive(Args)]
+pub struct TraceArgs {
+    /// Replay a trace instead of workloads: a recording of a host (`infer sim record`), or a file of Azure's LLM
+    /// inference traces (CSV), Mooncake's (JSON lines) or BurstGPT's (CSV)
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["workload", "rate", "repeat", "requests", "concurrency", "shared_prefix"]
+    )]
+    pub trace: Option<PathBuf>,
+    /// How many times as fast as recorded
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "trace", value_parser = factor)]
+    pub speed: f64,
+    /// Replay only the first N requests of the trace
+    #[arg(long, value_name = "N", requires = "trace", value_parser = clap::value_parser!(u64).range(1..))]
+    pub first: Option<u64>,
+    /// In a recording, a request that was sent right after another one finished waits for that one
+    #[arg(long, requires = "trace")]
+    pub closed_loop: bool,
+}
+
+/// A trace to replay, and who its tenants are.
+pub struct Traced {
+    pub recording: Recording,
+    /// Tenants that had other than the default terms when it was recorded.
+    terms: Vec<Tenant>,
+}
+
+impl TraceArgs {
+    /// Reads the trace, if there is one.
+    pub fn read(&self, vocab_size: u32) -> Result<Option<Traced>, Failure> {
+        let Some(path) = &self.trace else { return Ok(None) };
+        let file = TraceFile::find(path)?.closed_loop(self.closed_loop);
+        if self.closed_loop && file.head().is_none() {
+            let why = "--closed-loop: only a recording of a host tells which request followed which";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        let wrong = |error: String| Failure::Failed(format!("{}: {error}", path.display()));
+        let reader = file.read().map_err(wrong)?;
+        let first = usize::try_from(self.first.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let requests: Result<Vec<Recorded>, _> = reader.take(first).collect();
+        let requests = requests.map_err(|error| wrong(error.to_string()))?;
+        if requests.is_empty() {
+            return Err(wrong("the trace has no requests to replay".to_owned()));
+        }
+        let terms = file.head().map(|head| head.tenants.clone()).unwrap_or_default();
+        let (name, keys) = (file.name(), BTreeMap::new());
+        let recording = Recording { name, requests, speed: self.speed, vocab_size, keys };
+        Ok(Some(Traced { recording, terms }))
+    }
+}
+
+/// What a server asks of requests, and must know of them.
+#[derive(Default)]
+pub struct Access {
+    /// The key of requests that aren't a tenant's of the trace.
+    pub api_key: Option<String>,
+    /// A tenants file for a server of our own.
+    pub tenants: Option<NamedTempFile>,
+}
+
+impl Traced {
+    /// Gives the tenants these keys, separated by commas, in turn.
+    pub fn use_keys(&mut self, keys: Option<&str>) -> Access {
+        let keys: Vec<&str> = keys.iter().flat_map(|keys| keys.split(',')).collect();
+        // A single key is everyone's.
+        if keys.len() > 1 {
+            let all = self.tenants().into_iter().zip(keys.iter().cycle());
+            self.recording.keys = all.map(|(tenant, &key)| (tenant, key.to_owned())).collect();
+        }
+        Access { api_key: keys.first().map(|&key| key.to_owned()), tenants: None }
+    }
+
+    /// Gives each tenant a key of its own, unless there is one tenant, without terms of its own.
+    pub fn make_keys(&mut self) -> Result<Access, Failure> {
+        let tenants = self.tenants();
+        if tenants.len() == 1 && self.terms.is_empty() {
+            return Ok(Access::default());
+        }
+        let mut file = NamedTempFile::new().map_err(Failure::failed)?;
+        for tenant in tenants {
+            let key = fresh().map_err(Failure::failed)?;
+            let text = format!("[tenants.{}]\nkeys = [\"{}\"]\n", tenant_name(tenant), KeyDigest::of(&key));
+            let terms = self.terms.iter().find(|terms| terms.tenant == tenant).map(table).unwrap_or_default();
+            file.write_all((text + &terms).as_bytes()).map_err(Failure::failed)?;
+            self.recording.keys.insert(tenant, key);
+        }
+        Ok(Access { api_key: self.recording.keys.values().next().cloned(), tenants: Some(file) })
+    }
+
+    fn tenants(&self) -> BTreeSet<u32> {
+        self.recording.requests.iter().map(|request| request.tenant).collect()
+    }
+}
+
+/// A tenant's terms as lines of a tenants file.
+fn table(terms: &Tenant) -> String {
+    let mut text = format!("weight = {}\n", f64::from(terms.weight_permille) / 1e3);
+    for (name, value) in [("tokens-per-minute", terms.rate_per_minute), ("burst", terms.burst)] {
+        if value > 0 {
+            text += &format!("{name} = {value}\n");
+        }
+    }
+    text
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (0.001..=10_000.0).contains(factor));
+    factor.ok_or_else(|| "expected a number from 0.001 to 10000".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenants;
+
+    fn traced(of: &[u32], terms: Vec<Tenant>) -> Traced {
+        let requests = of.iter().map(|&tenant| Recorded { tenant, ..Recorded::default() }).collect();
+        let (name, keys) = (String::new(), BTreeMap::new());
+        Traced { recording: Recording { name, requests, speed: 1.0, vocab_size: 9, keys }, terms }
+    }
+
+    #[test]
+    fn tenants_of_a_trace_get_keys_and_their_terms() {
+        let heavy = Tenant { tenant: 7, weight_permille: 2_500, rate_per_minute: 600, burst: 0 };
+        let mut two = traced(&[7, 3, 7], vec![heavy]);
+        let Ok(Access { api_key, tenants: Some(file) }) = two.make_keys() else { panic!("no tenants file") };
+        assert_eq!(api_key.as_ref(), two.recording.keys.get(&3));
+        let grants = tenants::read(file.path()).expect("a valid file");
+        let found: Vec<_> =
+            grants.iter().map(|g| (&g.name[..], g.terms.weight_permille, g.terms.rate_per_minute)).collect();
+        assert_eq!(found, [("tenant-3", 1_000, 0), ("tenant-7", 2_500, 600)]);
+        for (grant, tenant) in grants.iter().zip([3, 7]) {
+            assert_eq!(grant.keys, [KeyDigest::of(&two.recording.keys[&tenant])]);
+        }
+        let mut one = traced(&[7, 7], Vec::new());
+        assert!(matches!(one.make_keys(), Ok(Access { api_key: None, tenants: None })));
+        assert!(one.recording.keys.is_empty());
+    }
+
+    #[test]
+    fn given_keys_are_used_in_turn() {
+        let keys = |of: &[u32], keys: &str| {
+            let mut traced = traced(of, Vec::new());
+            assert_eq!(traced.use_keys(Some(keys)).api_key.as_deref(), Some("a"));
+            traced
+                .recording
+                .keys
+                .into_iter()
+                .map(|(tenant, key)| format!("{tenant}{key}"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(keys(&[5, 1, 9, 1], "a,b"), ["1a", "5b", "9a"]);
+        assert!(keys(&[5, 1], "a").is_empty(), "the target's key is enough");
+    }
+}
