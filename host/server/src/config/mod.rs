@@ -66,8 +66,8 @@ pub struct Config {
     pub generation_config: GenerationConfig,
     /// Chat template in place of the checkpoint's own.
     pub chat_template: Option<PathBuf>,
-    /// Maximum length of a sequence, prompt plus output; `None` for the model's, at most 4,096.
-    pub max_seq_len: Option<u32>,
+    /// Maximum length of a sequence, prompt plus output.
+    pub max_seq_len: MaxSeqLen,
     /// Maximum number of sequences running at once.
     pub max_batch_size: u32,
     /// Maximum tokens per step, if given; see [`Config::step_tokens`].
@@ -154,6 +154,18 @@ impl PolicyChoice {
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), config: "{}".to_owned() }
     }
+}
+
+/// Maximum length of a sequence, prompt plus output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MaxSeqLen {
+    /// The model's, at most 4,096.
+    #[default]
+    Usual,
+    /// The model's, or as much as the KV pool holds.
+    Auto,
+    /// This many tokens.
+    Tokens(u32),
 }
 
 /// What to take from a checkpoint's generation_config.json, besides its end tokens.

@@ -101,9 +101,9 @@ pub const SETTINGS: &[Setting] = &[
     ).worded(),
     model_setting(
         "max-seq-len",
-        "TOKENS",
+        "TOKENS|auto",
         "the model's, at most 4096",
-        "Maximum length of a sequence, prompt plus output",
+        "Maximum length of a sequence, prompt plus output; `auto` is the model's, or as much as the KV pool holds",
     ).worded(),
     model_setting(
         "speculate",

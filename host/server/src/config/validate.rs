@@ -15,8 +15,8 @@ use super::parse::{non_empty, path};
 use super::policy_config::read_policy_configs;
 use super::settings::read;
 use super::{
-    Bounds, Config, ConfigError, DialectChoice, GenerationConfig, MetricsPlane, PolicyChoice, PolicyLimits,
-    Settings, parse,
+    Bounds, Config, ConfigError, DialectChoice, GenerationConfig, MaxSeqLen, MetricsPlane, PolicyChoice,
+    PolicyLimits, Settings, parse,
 };
 use crate::http::AllowedOrigins;
 use crate::kv_events::Endpoints;
@@ -66,7 +66,10 @@ impl Config {
                 parse::choice(t, &[("auto", GenerationConfig::Auto), ("none", GenerationConfig::None)])
             })?,
             chat_template: read(all, "chat-template", None, path)?,
-            max_seq_len: read(all, "max-seq-len", None, |t| parse::number(t, 2, 1 << 24).map(Some))?,
+            max_seq_len: read(all, "max-seq-len", MaxSeqLen::Usual, |t| match t {
+                "auto" => Ok(MaxSeqLen::Auto),
+                _ => parse::number(t, 2, 1 << 24).map(MaxSeqLen::Tokens),
+            })?,
             max_batch_size: read(all, "max-batch-size", 32, |t| parse::number(t, 1, 4_096))?,
             max_batch_tokens: read(all, "max-batch-tokens", None, |t| match t {
                 "auto" => Ok(None),

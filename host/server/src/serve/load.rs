@@ -13,7 +13,7 @@ use infer_wasm::PolicyLoader;
 
 use super::StartError;
 use crate::app::{App, Seeds, Served};
-use crate::config::Config;
+use crate::config::{Config, MaxSeqLen};
 use crate::data::{Compiler, GivenTemplate, PendingTemplate};
 use crate::engine::{self, ChannelBounds, EngineHandle, EngineThread};
 use crate::faults::{self, FaultRecorder};
@@ -122,6 +122,13 @@ fn log_loaded(config: &Config, loaded: &LoadedModel, loading: Instant) {
         threads = config.threads,
         "model loaded"
     );
+    let (limit, context) = (loaded.sizing.max_seq_len, loaded.model.config.context_length());
+    if config.max_seq_len == MaxSeqLen::Usual && limit < context {
+        tracing::info!(
+            "prompt and output may have {limit} tokens, of the {context} of the model's context; --max-seq-len sets \
+             another limit, `auto` as many as the KV pool holds"
+        );
+    }
 }
 
 /// Names of the model in requests, without duplicates: those of the configuration, else the checkpoint's own.

@@ -3,7 +3,7 @@
 
 use infer_model::{DType, KvCacheKind, ModelConfig, memory};
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, MaxSeqLen};
 
 /// The dimensions of a model that determine its memory use.
 #[derive(Clone, Copy, Debug)]
@@ -65,19 +65,45 @@ pub enum Room {
     Device(u64),
 }
 
+impl Room {
+    /// Blocks that it may hold. Half of a machine's memory is left for activations.
+    fn blocks(self, block_bytes: u64) -> u64 {
+        match self {
+            Self::Machine(free) => free / 2 / block_bytes,
+            Self::Device(left) => left / block_bytes,
+        }
+    }
+}
+
+/// Maximum length of a sequence of a model with this context.
+fn max_seq_len(config: &Config, context: u32, room: Room, block_bytes: u64) -> Result<u32, ConfigError> {
+    match (config.max_seq_len, config.kv_cache) {
+        (MaxSeqLen::Usual, _) => Ok(context.min(DEFAULT_MAX_SEQ_LEN)),
+        (MaxSeqLen::Tokens(wanted), _) if wanted <= context => Ok(wanted),
+        (MaxSeqLen::Tokens(wanted), _) => {
+            Err(ConfigError(format!("--max-seq-len: {wanted} is more than the model's context of {context}")))
+        }
+        (MaxSeqLen::Auto, KvCacheKind::Paged) => {
+            let blocks = config.kv_memory_bytes.map_or_else(|| room.blocks(block_bytes), |b| b / block_bytes);
+            let tokens = blocks.max(1).saturating_mul(config.block_size.into());
+            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(context);
+            Ok(match (room, config.kv_memory_bytes) {
+                // A pool in the machine's memory holds a usual sequence in any case.
+                (Room::Machine(_), None) => tokens.max(context.min(DEFAULT_MAX_SEQ_LEN)),
+                _ => tokens,
+            })
+        }
+        (MaxSeqLen::Auto, KvCacheKind::Contiguous) => Err(ConfigError(
+            "--max-seq-len: `auto` is what a paged pool holds; with --kv-cache contiguous give a number"
+                .to_owned(),
+        )),
+    }
+}
+
 /// Computes the sizes for `model` within `room`.
 pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, ConfigError> {
-    let max_seq_len = match config.max_seq_len {
-        None => model.context_length.min(DEFAULT_MAX_SEQ_LEN),
-        Some(wanted) if wanted <= model.context_length => wanted,
-        Some(wanted) => {
-            return Err(ConfigError(format!(
-                "--max-seq-len: {wanted} is more than the model's context of {}",
-                model.context_length
-            )));
-        }
-    };
     let block_bytes = u64::from(config.block_size) * model.kv_bytes_per_token;
+    let max_seq_len = max_seq_len(config, model.context_length, room, block_bytes)?;
     let sequence_blocks = u64::from(max_seq_len.div_ceil(config.block_size));
     let batch_blocks = sequence_blocks * u64::from(config.max_batch_size);
     let blocks = match (config.kv_cache, config.kv_memory_bytes) {
@@ -85,12 +111,11 @@ pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, Confi
         (KvCacheKind::Contiguous, _) => batch_blocks,
         (KvCacheKind::Paged, Some(bytes)) => bytes / block_bytes,
         (KvCacheKind::Paged, None) => match room {
-            // Half of the free memory is left for activations. A pool beyond full-length sequences for the
-            // whole batch would only hold cached prefixes.
-            Room::Machine(free) => batch_blocks.min(free / 2 / block_bytes).max(sequence_blocks),
-            Room::Device(left) => {
+            // A pool beyond full-length sequences for the whole batch would only hold cached prefixes.
+            Room::Machine(_) => batch_blocks.min(room.blocks(block_bytes)).max(sequence_blocks),
+            Room::Device(_) => {
                 let cached = if config.prefix_caching { MOST_CACHED_BLOCKS } else { 0 };
-                (left / block_bytes).min(batch_blocks.max(cached))
+                room.blocks(block_bytes).min(batch_blocks.max(cached))
             }
         },
     };
@@ -163,6 +188,35 @@ mod tests {
     }
 
     #[test]
+    fn automatic_length_is_the_models_or_what_the_pool_holds() {
+        let auto = Config { max_seq_len: MaxSeqLen::Auto, ..Config::default() };
+        let long = Shapes { context_length: 131_072, ..MODEL };
+        let sizes = |config: &Config, model, room| {
+            let Sizing { max_seq_len, total_blocks, .. } = size(config, model, room).unwrap();
+            (max_seq_len, total_blocks)
+        };
+        assert_eq!(sizes(&Config::default(), &long, Room::Device(1 << 30)).0, 4_096);
+        for (room, expected) in [
+            (Room::Device(1 << 30), (131_072, 65_536)),
+            (Room::Device(100 << 20), (102_400, 6_400)),
+            (Room::Machine(100 << 20), (51_200, 3_200)),
+            // As without the flag.
+            (Room::Machine(0), (4_096, 256)),
+        ] {
+            assert_eq!(sizes(&auto, &long, room), expected, "{room:?}");
+        }
+        assert_eq!(sizes(&auto, &MODEL, Room::Device(1 << 30)).0, 2_048, "the model's context");
+        let given = Config { kv_memory_bytes: Some(20 << 20), ..auto.clone() };
+        assert_eq!(sizes(&given, &long, Room::Device(1 << 30)), (20_480, 1_280));
+        let none = size(&auto, &long, Room::Device(0)).unwrap_err().to_string();
+        assert!(none.contains("one sequence of 16 tokens"), "{none}");
+        let rows = Config { kv_cache: KvCacheKind::Contiguous, ..auto };
+        assert!(
+            size(&rows, &long, Room::Machine(1 << 30)).unwrap_err().to_string().contains("give a number")
+        );
+    }
+
+    #[test]
     fn pool_of_a_device_takes_the_rest_of_its_memory_up_to_a_bound() {
         let config = Config::default();
         let blocks = |config: &Config, left| size(config, &MODEL, Room::Device(left)).unwrap().total_blocks;
@@ -199,7 +253,7 @@ mod tests {
                 .to_string()
                 .starts_with("--kv-memory: 0 blocks")
         );
-        let long = Config { max_seq_len: Some(4_096), ..Config::default() };
+        let long = Config { max_seq_len: MaxSeqLen::Tokens(4_096), ..Config::default() };
         assert!(size(&long, &MODEL, Room::Machine(0)).unwrap_err().to_string().contains("context of 2048"));
         let tight = Config { max_prefill_memory_bytes: 10, ..Config::default() };
         assert!(

@@ -7,7 +7,7 @@ use infer_server::bench::{
     self, Api, Arrival, BenchError, Dialect, Plan, Recording, Report, Shape, Target, Targets, Workload,
     loading,
 };
-use infer_server::config::Config;
+use infer_server::config::{Config, MaxSeqLen};
 use infer_server::generate::Sequential;
 use infer_server::tenants::{KeyDigest, fresh};
 use infer_sim::trace::{After, Recorded, Shares, Text};
@@ -117,7 +117,7 @@ async fn open_loop_sends_text_prompts_at_their_arrival_times() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_requests_are_counted_and_named() {
     // The requests are longer than this host accepts; the warm-up request is not.
-    let host = Host::start(Config { max_seq_len: Some(48), ..config() }).await;
+    let host = Host::start(Config { max_seq_len: MaxSeqLen::Tokens(48), ..config() }).await;
     let shape = Shape { prompt_tokens: (64, 64), output_tokens: (2, 2), shared_prefix: 0, vocab_size: 256 };
     let plan = plan(host.url(""), Dialect::Named, None, vec![Workload::make("W1", 1, 2, 1, shape)]);
     let report = measure(&host, plan, None).await.unwrap();
@@ -128,7 +128,7 @@ async fn refused_requests_are_counted_and_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_warm_up_skips_its_workload_but_keeps_the_others() {
-    let host = Host::start(Config { max_seq_len: Some(80), ..config() }).await;
+    let host = Host::start(Config { max_seq_len: MaxSeqLen::Tokens(80), ..config() }).await;
     let mut refused = short(3, 256);
     refused.warm_up.prompt = vec![1; 90];
     let url = host.url("");

@@ -4,7 +4,7 @@
 use crate::common::{self, Host, config};
 use futures_util::StreamExt;
 use infer_api::admin::{AdminEvent, BlockInfo, BlockMap, CacheReport, RequestDetail, State};
-use infer_server::config::{Config, PolicyChoice};
+use infer_server::config::{Config, MaxSeqLen, PolicyChoice};
 use serde_json::{Value, json};
 
 /// An open event stream, frame by frame.
@@ -252,7 +252,7 @@ async fn a_request_that_gives_its_blocks_back_is_named_as_it_happens() {
     // Each fits; together they grow beyond the pool.
     let host = Host::start(Config {
         kv_memory_bytes: Some(640 << 10),
-        max_seq_len: Some(400),
+        max_seq_len: MaxSeqLen::Tokens(400),
         admission: PolicyChoice::named("builtin"),
         ..config()
     })

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::common::{Host, config};
-use infer_server::config::Config;
+use infer_server::config::{Config, MaxSeqLen};
 use infer_server::kv_events::{Batch, Endpoint, Endpoints, Event, decode};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -82,7 +82,7 @@ async fn subscriber_rebuilds_the_index_exactly_across_gaps() {
     let config = Config {
         kv_events: Some(Endpoints { events: any(), replay: Some(any()) }),
         kv_memory_bytes: Some(1 << 20),
-        max_seq_len: Some(256),
+        max_seq_len: MaxSeqLen::Tokens(256),
         max_batch_size: 2,
         ..config()
     };

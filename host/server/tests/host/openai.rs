@@ -1,7 +1,7 @@
 //! What OpenAI's clients use: choices, batches, log-probabilities, chats.
 
 use crate::common::{self, Host, config, parse_events, text_of, token_ids};
-use infer_server::config::{Bounds, Config};
+use infer_server::config::{Bounds, Config, MaxSeqLen};
 use serde_json::{Value, json};
 
 /// The body of a completion that isn't streamed.
@@ -426,7 +426,7 @@ async fn text_offsets_ignore_text_held_back_for_stop_strings() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn default_max_tokens_is_bounded_by_the_context() {
-    let host = Host::start(Config { max_seq_len: Some(300), ..config() }).await;
+    let host = Host::start(Config { max_seq_len: MaxSeqLen::Tokens(300), ..config() }).await;
     for (prompt, fields, tokens) in [
         (9, json!({}), 128),
         (9, json!({"min_tokens": 200}), 200),

@@ -7,7 +7,7 @@ use crate::common::{self, Host, config, events, first_chunk, request, token_ids}
 use futures_util::future::join_all;
 use infer_api::admin::AdminEvent;
 use infer_model::KvCacheKind;
-use infer_server::config::{Bounds, Config};
+use infer_server::config::{Bounds, Config, MaxSeqLen};
 use infer_server::engine::{NewRequest, RequestMeta, StreamEvent};
 use infer_server::serve;
 use reqwest::Method;
@@ -500,7 +500,7 @@ async fn event_feed_sends_snapshots_and_swaps() {
 async fn contiguous_cache_serves_and_shares_nothing() {
     let (max_batch_size, max_seq_len) = (3, 256);
     let kv_cache = KvCacheKind::Contiguous;
-    let config = Config { max_batch_size, max_seq_len: Some(max_seq_len), kv_cache, ..config() };
+    let config = Config { max_batch_size, max_seq_len: MaxSeqLen::Tokens(max_seq_len), kv_cache, ..config() };
     let host = Host::start(config).await;
     let prompt: Vec<u32> = (1..=40).collect();
     let fields = || json!({"prompt": prompt, "max_tokens": 20, "ignore_eos": true, "stream": false});

@@ -10,7 +10,7 @@ use infer_core::testing::ScriptedExecutor;
 use infer_core::{Batch, DeviceFault, EngineConfig, Executor, StepOutput};
 
 use super::{RobustError, serve_bare};
-use crate::config::{Config, PolicyChoice};
+use crate::config::{Config, MaxSeqLen, PolicyChoice};
 use crate::metrics::ProcessUsage;
 use crate::serve;
 
@@ -148,7 +148,7 @@ fn config(options: HostOptions) -> Config {
         max_batch_tokens: Some((options.running * 8).max(2_048)),
         max_prefill_requests: options.running,
         max_waiting_requests: options.waiting,
-        max_seq_len: Some(2_048),
+        max_seq_len: MaxSeqLen::Tokens(2_048),
         admission: PolicyChoice {
             config: "{\"max_in_flight\": 100000, \"reserve\": 0.0, \"backpressure_at\": 1.0}".to_owned(),
             ..PolicyChoice::named("memory-aware")
