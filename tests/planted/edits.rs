@@ -253,14 +253,15 @@ pub const EDITS: &[Edit] = &[
     (
         "forgotten promise",
         "engine/load.rs",
-        "        grow.chain(start)",
-        "        grow.skip(usize::from(on(\"forgotten promise\"))).chain(start)",
+        "        runs.chain(starts)",
+        "        runs.skip(usize::from(on(\"forgotten promise\"))).chain(starts)",
     ),
     (
         "halved expectation",
         "engine/load.rs",
-        "self.blocks_ahead(|rows| &rows.expected_tokens),",
-        "self.blocks_ahead(|rows| &rows.expected_tokens) / if on(\"halved expectation\") { 2 } else { 1 },",
+        "forecast::peak(self.courses(|rows| &rows.expected_tokens), self.kv.block_size()),",
+        "forecast::peak(self.courses(|rows| &rows.expected_tokens), self.kv.block_size())
+                / if on(\"halved expectation\") { 2 } else { 1 },",
     ),
     (
         "held blocks count as idle",

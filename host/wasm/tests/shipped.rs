@@ -151,7 +151,7 @@ fn memory_aware_admits_what_fits_and_refuses_what_never_can() {
         expected_tokens: 60,
     };
     assert_eq!(policy.admit(&request, &load), Ok(Verdict::Admit));
-    let busy = Load { running: 1, promised_blocks: 95, expected_blocks: 48, ..load };
+    let busy = Load { running: 1, promised_blocks: 95, expected_blocks: 76, ..load };
     assert_eq!(policy.admit(&request, &busy), Ok(Verdict::Wait));
     match policy.admit(&AdmissionRequest { max_new_tokens: 10_000, ..request }, &load) {
         Ok(Verdict::Refuse(refusal)) => {

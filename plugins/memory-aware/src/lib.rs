@@ -8,9 +8,10 @@
 //!
 //! How long an output will be isn't known. Most clients of chats set no limit, so that the longest output is
 //! whatever the context leaves, and a host that promised it to everyone would run almost alone. So an output
-//! counts `margin` times what the host expects of it (`outputs: "expected"`), at most its limit. If outputs
-//! get longer than that, sequences may be preempted, which costs time but no tokens. With `outputs: "longest"`
-//! each output counts its limit, and nothing is preempted for want of memory.
+//! counts `margin` times what the host expects of it (`outputs: "expected"`), at most its limit, and others claim
+//! `margin` times the most that the host expects them to hold at once: when one reaches its end, others have
+//! left. If outputs get longer, sequences may be preempted, which costs time but no tokens. With `outputs:
+//! "longest"` each output counts its limit, and nothing is preempted for want of memory.
 //!
 //! Until the host has seen an output end, it expects the limit of each: the first requests are admitted as by
 //! their longest outputs. Held requests are judged by what is known when they are asked about again, so the
@@ -57,7 +58,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             outputs: Outputs::Expected,
-            margin: 2.0,
+            margin: 1.25,
             reserve: 0.1,
             max_in_flight: 100,
             backpressure_at: 0.8,
@@ -85,7 +86,7 @@ impl Policy for MemoryAware {
                 "description": "What an output counts: what is expected of it, or its limit, so that nothing is preempted for want of memory"
             },
             "margin": {
-                "type": "number", "minimum": 1, "maximum": 1000, "default": 2,
+                "type": "number", "minimum": 1, "maximum": 1000, "default": 1.25,
                 "description": "How many times its expected length an output counts, at most its limit"
             },
             "reserve": {

@@ -97,11 +97,11 @@ fn cached_blocks_in_use_are_not_needed_again() {
 fn an_output_counts_its_expected_length_with_the_margin_or_its_limit() {
     let cases = [
         // configuration; expected, limit; tokens that it counts
-        ("{}", 10, 300, 20),
-        ("{}", 10, 15, 15),
+        ("{}", 10, 300, 13),
+        ("{}", 10, 12, 12),
         ("{}", 300, 300, 300),
         (r#"{"margin": 1}"#, 10, 300, 10),
-        (r#"{"margin": 1.25}"#, 10, 300, 13),
+        (r#"{"margin": 2}"#, 10, 300, 20),
         (r#"{"outputs": "longest"}"#, 10, 300, 300),
         (r#"{"outputs": "longest", "margin": 1}"#, 10, 15, 15),
     ];
@@ -120,8 +120,8 @@ fn blocks_that_others_will_take_are_spoken_for() {
     let cases = [
         // configuration; expected, promised; claimed
         ("{}", 15, 15, 15),
-        ("{}", 10, 15, 15),
-        ("{}", 7, 15, 14),
+        ("{}", 13, 15, 15),
+        ("{}", 7, 15, 9),
         ("{}", 0, 15, 0),
         (r#"{"margin": 1.5}"#, 7, 15, 11),
         (r#"{"margin": 1}"#, 7, 15, 7),
@@ -142,14 +142,14 @@ fn a_first_burst_waits_for_its_first_output() {
     // 60 blocks at its longest. The first runs, and nothing is known.
     let first = claims(59, 59, load(99, 0));
     assert_eq!(policy.admit(&request(16, 16 * 59), &first), Verdict::Wait);
-    // It ended after 40 tokens. So much is expected of the others; with the margin they count 6 blocks.
+    // It ended after 40 tokens. So much is expected of the others; with the margin they count 5 blocks.
     let idle = Load { running: 0, ..load(100, 0) };
     let known = expecting(40, 16, 16 * 59);
     assert_eq!(policy.admit(&known, &idle), Verdict::Admit);
-    for admitted in 1..=11 {
+    for admitted in 1..=17 {
         // Each of those admitted is expected to take 4.
         let burst = Load { running: 0, admitted, ..claims(4 * admitted, 60 * admitted, load(100, 0)) };
-        let fits = 90 - 2 * 4 * admitted >= 6;
+        let fits = 90 - 5 * admitted >= 5;
         let verdict = if fits { Verdict::Admit } else { Verdict::Wait };
         assert_eq!(policy.admit(&known, &burst), verdict, "{admitted} admitted");
     }

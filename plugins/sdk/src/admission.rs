@@ -77,7 +77,8 @@ pub struct Load {
     pub output_tokens_per_second: u32,
     /// Blocks that admitted sequences, running or about to start, may still allocate at their longest.
     pub promised_blocks: u32,
-    /// The same if each of them ends at its expected length; at most `promised_blocks`.
+    /// The most blocks that they will hold at once beyond those that they hold, if each of them ends at its expected
+    /// length; at most `promised_blocks`.
     pub expected_blocks: u32,
     /// Of this request's tenant: sequences that run.
     pub tenant_running: u32,

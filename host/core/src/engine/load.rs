@@ -1,6 +1,7 @@
 //! What live sequences still ask of the host, and its load as the admission policy sees it.
 
 use super::Engine;
+use super::forecast::{self, Course};
 use crate::ids::{Micros, TenantId};
 use crate::policy::{Load, SequenceColumns};
 use crate::rates::Rates;
@@ -85,8 +86,8 @@ impl Engine {
             expected_output_tokens: self.demand.expected_output_tokens,
             prefill_tokens_per_second: prefill,
             output_tokens_per_second: output,
-            promised_blocks: self.blocks_ahead(|rows| &rows.max_new_tokens),
-            expected_blocks: self.blocks_ahead(|rows| &rows.expected_tokens),
+            promised_blocks: self.promised_blocks(),
+            expected_blocks: forecast::peak(self.courses(|rows| &rows.expected_tokens), self.kv.block_size()),
             tenant_running: cell(&tenants.running),
             tenant_waiting: cell(&tenants.waiting),
             tenant_in_flight: self.held.in_sight(tenants, at),
@@ -114,20 +115,32 @@ impl Engine {
         prefilling.chain(preempted).sum()
     }
 
-    /// Blocks that admitted sequences still allocate if each generates `outputs` tokens in all: the growth of
-    /// running ones, and all blocks of those that wait for their start.
-    fn blocks_ahead(&self, outputs: fn(&SequenceColumns) -> &[u32]) -> u32 {
+    /// Blocks that admitted sequences may still allocate at their longest: the growth of running ones, and all
+    /// blocks of those that wait for their start.
+    fn promised_blocks(&self) -> u32 {
         let size = self.kv.block_size();
-        let whole = |rows: &SequenceColumns, at: usize| {
-            (rows.prompt_tokens[at] + outputs(rows)[at] - 1).div_ceil(size)
+        let whole = self.courses(|rows| &rows.max_new_tokens).map(|course| course.whole(size));
+        whole.fold(0, u32::saturating_add)
+    }
+
+    /// What admitted sequences do if each generates `outputs` tokens in all, and all that wait start now.
+    fn courses(&self, outputs: fn(&SequenceColumns) -> &[u32]) -> impl Iterator<Item = Course> {
+        let course = move |rows: &SequenceColumns, at: usize| {
+            let generated = rows.generated_tokens[at];
+            let left = outputs(rows)[at].saturating_sub(generated).max(1);
+            Course { tokens: rows.prompt_tokens[at] + generated, left, ..Course::default() }
         };
         let (running, waiting) = (&self.view.running, &self.view.waiting);
-        let grow = (0..running.len()).map(|at| whole(running, at).saturating_sub(running.blocks[at]));
-        let start = (0..waiting.len()).map(|at| {
-            let found = waiting.computed_tokens[at] / size;
-            whole(waiting, at).saturating_sub(found) + waiting.idle_blocks[at]
+        let runs = (0..running.len()).map(move |at| {
+            let (held, frees) = (running.blocks[at], running.freeable_blocks[at]);
+            Course { held, frees, ..course(running, at) }
         });
-        grow.chain(start).fold(0, u32::saturating_add)
+        let size = self.kv.block_size();
+        let starts = (0..waiting.len()).map(move |at| {
+            let (held, taken) = (waiting.computed_tokens[at] / size, waiting.idle_blocks[at]);
+            Course { held, taken, ..course(waiting, at) }
+        });
+        runs.chain(starts)
     }
 
     /// The load, for no tenant in particular.

@@ -12,6 +12,7 @@ mod decisions;
 mod end;
 mod finish_step;
 mod flight;
+mod forecast;
 mod held;
 mod inspect;
 mod load;
