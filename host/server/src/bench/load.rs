@@ -10,6 +10,7 @@ use super::history::History;
 use super::workload::{Arrival, Job, Workload};
 
 /// Results of a workload's jobs, in the jobs' order.
+#[derive(Default)]
 pub struct Served {
     /// One per job.
     pub outcomes: Vec<Outcome>,
@@ -29,9 +30,7 @@ impl Served {
         Self {
             outcomes: vec![Err(error.to_owned()); requests],
             sent_ms: vec![0.0; requests],
-            tenants: Vec::new(),
-            late_ms: 0.0,
-            wall_s: 0.0,
+            ..Self::default()
         }
     }
 }

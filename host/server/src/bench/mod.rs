@@ -216,7 +216,7 @@ struct Progress {
 
 impl Progress {
     fn new(about: &About) -> Self {
-        eprintln!("{}: {}", about.name, about.description);
+        eprintln!("{}: {}", about.name, about.describe());
         Self {
             name: about.name.clone(),
             jobs: about.requests,

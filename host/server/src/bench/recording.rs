@@ -29,6 +29,8 @@ pub struct Recording {
     pub speed: f64,
     /// Token ids of prompts are below this.
     pub vocab_size: u32,
+    /// Determines the prompts' tokens.
+    pub seed: u64,
     /// Keys of its tenants, by their numbers in the trace; the others use the target's key.
     pub keys: BTreeMap<u32, String>,
 }
@@ -47,14 +49,29 @@ impl Recording {
             shared_prefix: 0,
             vocab_size: self.vocab_size,
         };
-        let arrival = Arrival::Recorded(self.speed);
-        About::new(&self.name, self.requests.len(), 1, arrival, shape)
+        About {
+            name: self.name.clone(),
+            requests: self.requests.len(),
+            turns: 1,
+            arrival: Arrival::Recorded(self.speed),
+            shape,
+        }
     }
 
-    /// A short request, which shares nothing with the trace's.
+    /// A short request, which shares nothing with the trace's. Its output has a usual length, because hosts learn from it
+    /// what to expect.
     #[must_use]
     pub fn warm_up(&self) -> Job {
-        Job { prompt: (0..32).map(|at| at % self.vocab_size).collect(), max_tokens: 8 }
+        let mut outputs: Vec<u32> = self.requests.iter().map(|request| request.output_tokens).collect();
+        outputs.sort_unstable();
+        let max_tokens = outputs.get(outputs.len() / 2).copied().unwrap_or(1);
+        Job { prompt: (0..32).map(|at| at % self.vocab_size).collect(), max_tokens }
+    }
+
+    /// Whether prompts contain outputs of earlier requests.
+    #[must_use]
+    pub fn has_turns(&self) -> bool {
+        self.requests.iter().any(|request| request.text.shares.is_some())
     }
 
     /// Whether its requests belong to several tenants.
@@ -64,7 +81,7 @@ impl Recording {
 
     fn traffic(&self) -> Replay<'_> {
         let reader = Box::new(self.requests.iter().cloned().map(Ok));
-        Replay::new(reader, self.speed, u64::MAX, u32::MAX).within(self.vocab_size)
+        Replay::new(reader, self.speed, u64::MAX, u32::MAX).within(self.vocab_size).seeded(self.seed)
     }
 
     /// Sends all requests; calls `step` after each with whether it failed.
@@ -78,7 +95,7 @@ impl Recording {
         loop {
             while let Some(due) = traffic.pop(now()) {
                 let key = self.keys.get(&due.request.tenant.0).cloned();
-                talks.spawn(talk(client.clone(), due, key, sent, begun));
+                talks.spawn(talk(client.clone(), begun, Turn { due, key, index: sent }));
                 sent += 1;
             }
             let next = traffic.next_at().map(|at| begun + Duration::from_micros(at.0));
@@ -104,9 +121,8 @@ impl Recording {
         };
         let sent_ms = all.iter().map(|said| said.sent_ms).collect();
         let mut outcomes: Vec<Outcome> = all.into_iter().map(|said| said.outcome).collect();
-        if let Some(error) = traffic.error() {
-            outcomes.push(Err(format!("not sent, nor any after it: {error}")));
-        }
+        let error = traffic.error().map_or_else(String::new, |error| format!("not sent: {error}"));
+        outcomes.resize(self.requests.len(), Err(error));
         Served { outcomes, sent_ms, tenants, late_ms, wall_s }
     }
 }
@@ -115,6 +131,15 @@ impl Recording {
 #[must_use]
 pub fn tenant_name(tenant: u32) -> String {
     format!("tenant-{tenant}")
+}
+
+/// A request that is due.
+struct Turn {
+    due: Due,
+    /// Its tenant's key.
+    key: Option<String>,
+    /// Its place among all.
+    index: usize,
 }
 
 /// A request that was sent.
@@ -128,11 +153,12 @@ struct Said {
     outcome: Outcome,
 }
 
-async fn talk(client: Client, due: Due, key: Option<String>, index: usize, begun: Instant) -> Said {
+async fn talk(client: Client, begun: Instant, Turn { due, key, index }: Turn) -> Said {
     let Due { at, conversation, request, output_tokens, .. } = due;
     let mut history = History::default();
     history.ask(&Job { prompt: request.prompt.to_vec(), max_tokens: output_tokens });
-    let deadline_ms = request.deadline.since(at).0 / 1_000;
+    // A recorded deadline is a little shorter than its client's, which was in whole milliseconds.
+    let deadline_ms = request.deadline.since(at).0.div_ceil(1_000).max(1);
     let ask = Ask {
         history: &history,
         max_tokens: output_tokens,

@@ -90,8 +90,6 @@ pub struct WorkloadReport {
 pub struct About {
     /// Short name.
     pub name: String,
-    /// Requests and lengths in words.
-    pub description: String,
     /// How many.
     pub requests: usize,
     /// Requests per conversation.
@@ -103,17 +101,18 @@ pub struct About {
 }
 
 impl About {
-    /// Describes requests of these lengths.
+    /// Requests and lengths in words.
     #[must_use]
-    pub fn new(name: &str, requests: usize, turns: usize, arrival: Arrival, shape: Shape) -> Self {
+    pub fn describe(&self) -> String {
+        let Self { name: _, requests, turns, arrival, shape } = self;
         let range = |(low, high): (u32, u32)| {
             if low == high { low.to_string() } else { format!("{low} to {high}") }
         };
-        let what = match turns {
+        let what = match *turns {
             1 => "requests".to_owned(),
             turns => format!("requests in conversations of {turns} turns"),
         };
-        let when = match arrival {
+        let when = match *arrival {
             Arrival::Closed(1) => "one at a time".to_owned(),
             Arrival::Closed(many) => format!("{many} at a time"),
             Arrival::Poisson(rate) => format!("{rate} per second (Poisson)"),
@@ -124,8 +123,7 @@ impl About {
             tokens => format!(", the first {tokens} shared"),
         };
         let (inwards, out) = (range(shape.prompt_tokens), range(shape.output_tokens));
-        let description = format!("{requests} {what}, {when}, {inwards} tokens in{shared}, {out} out");
-        Self { name: name.to_owned(), description, requests, turns, arrival, shape }
+        format!("{requests} {what}, {when}, {inwards} tokens in{shared}, {out} out")
     }
 }
 
@@ -251,14 +249,15 @@ impl WorkloadReport {
     pub(super) fn new(about: About, served: &Served, targets: Targets, local: Option<&[Generated]>) -> Self {
         let (outcomes, wall_s) = (&served.outcomes, served.wall_s);
         let samples = samples(served);
+        assert_eq!(outcomes.len(), about.requests, "every request has an outcome");
         let completed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
         // The server's own count, which includes the history and chat template tokens.
         let prompt_tokens = completed.iter().map(|timing| u64::from(timing.prompt_tokens)).sum();
         let output_tokens = completed.iter().map(|timing| u64::from(timing.completion_tokens)).sum();
         let latency: Distribution = completed.iter().map(|timing| timing.latency_ms).collect();
         let mut report = Self {
+            description: about.describe(),
             name: about.name,
-            description: about.description,
             shape: about.shape,
             turns: about.turns,
             arrival: about.arrival,
@@ -297,14 +296,15 @@ impl WorkloadReport {
     }
 
     /// Times to the first token by tenant, if there are several.
-    pub(super) fn ttft_by_tenant(&self) -> BTreeMap<&str, Summary> {
-        let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    pub(super) fn ttft_by_tenant(&self) -> Vec<(&str, Summary)> {
+        // By length first: the names end in numbers.
+        let mut times: BTreeMap<(usize, &str), Vec<f64>> = BTreeMap::new();
         for sample in self.samples.iter().filter(|sample| sample.error.is_none() && !sample.tenant.is_empty())
         {
-            times.entry(&sample.tenant).or_default().push(sample.ttft_ms);
+            times.entry((sample.tenant.len(), &sample.tenant)).or_default().push(sample.ttft_ms);
         }
         let summary = |times: Vec<f64>| times.into_iter().collect::<Distribution>().summary();
-        times.into_iter().map(|(tenant, times)| (tenant, summary(times))).collect()
+        times.into_iter().map(|((_, tenant), times)| (tenant, summary(times))).collect()
     }
 
     fn compare(&self, outcomes: &[Outcome], local: &[Generated]) -> Comparison {

@@ -45,7 +45,7 @@ impl WorkloadReport {
         }
         let tenants = self.ttft_by_tenant();
         for (tenant, times) in tenants.iter().take(TENANTS) {
-            out += &row(&format!("  of {tenant}"), times);
+            out += &row(&format!("  {tenant}"), times);
         }
         if tenants.len() > TENANTS {
             out += &format!("      of {} more tenants: --format json\n", tenants.len() - TENANTS);

@@ -175,7 +175,8 @@ impl Workload {
     /// What a report says of it.
     #[must_use]
     pub fn about(&self) -> About {
-        About::new(self.name, self.jobs.len(), self.turns, self.arrival, self.shape)
+        let Self { name, turns, arrival, shape, .. } = *self;
+        About { name: name.to_owned(), requests: self.jobs.len(), turns, arrival, shape }
     }
 }
 

@@ -287,6 +287,7 @@ async fn trace_is_replayed_with_its_times_turns_tenants_and_shared_text() {
         requests: recorded(),
         speed: 2.0,
         vocab_size: 200,
+        seed: 5,
         keys: keys.into(),
     };
     let target = Target { url: host.url(""), model: Some("demo".to_owned()), ..Target::default() };
@@ -311,7 +312,7 @@ async fn trace_is_replayed_with_its_times_turns_tenants_and_shared_text() {
     // All of the first turn but its last token, whose keys were never needed.
     assert_eq!([first, turn, other].map(|s| s.cached_tokens), [0, 48, 0], "tenants share no text");
     let text = report.text();
-    assert!(text.contains("  of tenant-3") && text.contains("  of tenant-8"), "{text}");
+    assert!(text.contains("      tenant-3 ") && text.contains("      tenant-8 "), "{text}");
     assert!(!text.contains("the prompts share nothing"), "{text}");
     let state = host.admin_get("/admin/state").await;
     let ended = |name: &str| {

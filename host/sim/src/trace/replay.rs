@@ -42,6 +42,8 @@ pub struct Replay<'a> {
     max_seq_len: u32,
     /// Token ids of generated text are below this.
     vocab_size: u32,
+    /// Mixed into the identities of all texts.
+    seed: u64,
     serial: u64,
 }
 
@@ -63,6 +65,7 @@ impl<'a> Replay<'a> {
             kept: Kept::default(),
             max_seq_len,
             vocab_size: u32::MAX,
+            seed: 0,
             serial: 0,
         };
         replay.read_ahead();
@@ -73,6 +76,12 @@ impl<'a> Replay<'a> {
     #[must_use]
     pub fn within(self, vocab_size: u32) -> Self {
         Self { vocab_size: vocab_size.max(1), ..self }
+    }
+
+    /// With texts that differ from those of other seeds, for a host that may have cached those.
+    #[must_use]
+    pub fn seeded(self, seed: u64) -> Self {
+        Self { seed: seed.wrapping_mul(0xD1B5_4A32_D192_ED03), ..self }
     }
 
     /// The error that ended the replay early, if any.
@@ -213,7 +222,7 @@ impl<'a> Replay<'a> {
 
     fn text(&self, to: &mut Vec<u32>, identity: u64, tokens: u32) {
         let from = to.len();
-        text(to, identity, tokens);
+        text(to, identity ^ self.seed, tokens);
         to[from..].iter_mut().for_each(|token| *token %= self.vocab_size);
     }
 }
@@ -326,6 +335,29 @@ mod tests {
             assert_eq!((rest[0].at, rest[1].at), (Micros(1_000_000), Micros(2_000_007)));
             assert!(replay.error().is_none());
         }
+    }
+
+    #[test]
+    fn seed_and_vocabulary_decide_the_text_and_not_what_is_shared() {
+        let one = |id, block| {
+            let text = Text { block_tokens: 8, blocks: vec![block, id], ..Text::default() };
+            Recorded { id, prompt_tokens: 20, output_tokens: 1, text, ..Recorded::default() }
+        };
+        let prompts = |seed| -> Vec<Arc<[u32]>> {
+            let all = [one(1, 7), one(2, 7), one(3, 9)].map(Ok);
+            let mut replay =
+                Replay::new(in_order(all.into_iter()), 1.0, u64::MAX, 64).within(500).seeded(seed);
+            std::iter::from_fn(|| replay.pop(Micros(1))).map(|arrival| arrival.request.prompt).collect()
+        };
+        let (first, again, other) = (prompts(1), prompts(1), prompts(2));
+        assert_eq!(first, again);
+        for of in [&first, &other] {
+            assert!(of.iter().all(|prompt| prompt.len() == 20 && prompt.iter().all(|&token| token < 500)));
+            assert_eq!(of[0][..8], of[1][..8]);
+            assert_ne!(of[0][8..16], of[1][8..16]);
+            assert_ne!(of[0][..8], of[2][..8]);
+        }
+        assert!(first.iter().zip(&other).all(|(a, b)| a[..8] != b[..8] && a[16..] != b[16..]));
     }
 
     #[test]

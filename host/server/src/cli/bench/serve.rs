@@ -11,7 +11,7 @@ use super::trace::{Access, TraceArgs, Traced};
 use super::{Failure, check_out, emit, report, runtime};
 use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload};
 use crate::cli::base_url;
-use crate::config::{Config, DialectChoice, GenerationConfig, Setting, Settings};
+use crate::config::{Config, DialectChoice, GenerationConfig, MaxSeqLen, Setting, Settings};
 use crate::generate::Sequential;
 use crate::serve::{self, RunningServer};
 use crate::web::Trust;
@@ -30,8 +30,8 @@ that the other flags name; --host, --port, --admin, --tls-cert, --tls-key, --api
 so it needs --api text or chat if the server doesn't return token ids (--dialect openai).
 
 A trace's requests are sent at their recorded times, or when those that they waited for have ended, with the
-recorded lengths and shared prefixes; a host of ours is also told their sessions, priorities and deadlines. A
-server in this process knows the trace's tenants, too. Which policies suit a trace, live and predicted:
+recorded lengths and shared prefixes; with --api completions and the dialect named, the host is also told their
+sessions, priorities and deadlines. A server in this process knows the trace's tenants, too. Which policies suit a trace, live and predicted:
   infer bench serve --trace requests.jsonl --scheduler fair --format json --out fair.json
   infer sim compare --trace requests.jsonl --scheduler fair --scheduler continuous
 
@@ -138,9 +138,16 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let config = of_its_own(args.flags.config()?);
     raise_open_files(1 << 16);
     // Before the runtime exists, because loading blocks.
-    let baseline = if args.wants_baseline() { Some(Sequential::load(&config)?) } else { None };
+    let baseline =
+        if args.wants_baseline() { Some(Sequential::load(&beside_a_server(&config))?) } else { None };
     let vocab_size = args.vocab_size(baseline.as_ref())?;
-    let traced = args.trace.read(vocab_size)?;
+    let traced = args.trace.read(vocab_size, config.seed.unwrap_or(0))?;
+    if traced.as_ref().is_some_and(|traced| traced.recording.has_turns()) && !args.returns_ids() {
+        eprintln!(
+            "the server returns no token ids (--api completions --dialect named does), so later turns of the trace \
+             don't share earlier outputs"
+        );
+    }
     let workloads = match traced {
         Some(_) => Vec::new(),
         None => args.workloads(&config, vocab_size, baseline.as_ref())?,
@@ -157,6 +164,15 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         0 => Ok(()),
         failed => Err(Failure::Failed(format!("{failed} requests failed; the report says why"))),
     }
+}
+
+/// Configures the baseline so that it leaves memory to the server: lengths that the pool decides would take all.
+fn beside_a_server(config: &Config) -> Config {
+    let max_seq_len = match config.max_seq_len {
+        MaxSeqLen::Auto => MaxSeqLen::Usual,
+        given => given,
+    };
+    Config { max_seq_len, ..config.clone() }
 }
 
 /// Configures the server under test so that nothing else can reach it and the load generator needs no key.
@@ -351,6 +367,11 @@ impl ServeArgs {
     /// Whether a baseline would compute the same token ids as the server.
     fn has_same_tokens(&self) -> bool {
         self.api == Api::Completions && self.lengths == Lengths::Exact
+    }
+
+    /// Whether responses carry token ids.
+    fn returns_ids(&self) -> bool {
+        self.api == Api::Completions && self.dialect == Dialect::Named
     }
 
     fn wants_baseline(&self) -> bool {

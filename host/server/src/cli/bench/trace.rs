@@ -45,7 +45,7 @@ pub struct Traced {
 
 impl TraceArgs {
     /// Reads the trace, if there is one.
-    pub fn read(&self, vocab_size: u32) -> Result<Option<Traced>, Failure> {
+    pub fn read(&self, vocab_size: u32, seed: u64) -> Result<Option<Traced>, Failure> {
         let Some(path) = &self.trace else { return Ok(None) };
         let file = TraceFile::find(path)?.closed_loop(self.closed_loop);
         if self.closed_loop && file.head().is_none() {
@@ -62,7 +62,7 @@ impl TraceArgs {
         }
         let terms = file.head().map(|head| head.tenants.clone()).unwrap_or_default();
         let (name, keys) = (file.name(), BTreeMap::new());
-        let recording = Recording { name, requests, speed: self.speed, vocab_size, keys };
+        let recording = Recording { name, requests, speed: self.speed, vocab_size, seed, keys };
         Ok(Some(Traced { recording, terms }))
     }
 }
@@ -79,7 +79,8 @@ pub struct Access {
 impl Traced {
     /// Gives the tenants these keys, separated by commas, in turn.
     pub fn use_keys(&mut self, keys: Option<&str>) -> Access {
-        let keys: Vec<&str> = keys.iter().flat_map(|keys| keys.split(',')).collect();
+        let keys = keys.iter().flat_map(|keys| keys.split(',')).map(str::trim);
+        let keys: Vec<&str> = keys.filter(|key| !key.is_empty()).collect();
         // A single key is everyone's.
         if keys.len() > 1 {
             let all = self.tenants().into_iter().zip(keys.iter().cycle());
@@ -134,7 +135,7 @@ mod tests {
     fn traced(of: &[u32], terms: Vec<Tenant>) -> Traced {
         let requests = of.iter().map(|&tenant| Recorded { tenant, ..Recorded::default() }).collect();
         let (name, keys) = (String::new(), BTreeMap::new());
-        Traced { recording: Recording { name, requests, speed: 1.0, vocab_size: 9, keys }, terms }
+        Traced { recording: Recording { name, requests, speed: 1.0, vocab_size: 9, seed: 0, keys }, terms }
     }
 
     #[test]
@@ -167,7 +168,7 @@ mod tests {
                 .map(|(tenant, key)| format!("{tenant}{key}"))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(keys(&[5, 1, 9, 1], "a,b"), ["1a", "5b", "9a"]);
+        assert_eq!(keys(&[5, 1, 9, 1], "a, b,"), ["1a", "5b", "9a"]);
         assert!(keys(&[5, 1], "a").is_empty(), "the target's key is enough");
     }
 }
