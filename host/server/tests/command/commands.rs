@@ -117,11 +117,6 @@ fn requests_queue_and_cache_are_operated_by_commands() {
     let mut lines = listed.lines();
     assert!(lines.next().unwrap().starts_with("id  state"), "{listed}");
     assert!(listed.contains("  default  ") && listed.contains("/1500  "), "{listed}");
-    let tenants = sees(&["tenants"]);
-    let row: Vec<&str> = tenants.lines().nth(1).unwrap().split_whitespace().take(4).collect();
-    assert_eq!(row, ["default", "1", "1", "1"], "weight, running, waiting: {tenants}");
-    let rows: Value = serde_json::from_str(&sees(&["tenants", "--json"])).unwrap();
-    assert_eq!((&rows[0]["name"], &rows[0]["waiting"]), (&"default".into(), &1.into()));
     assert_eq!(sees(&["clear-queue"]), "failed 1 waiting requests\n");
     let id = requests()[0]["id"].to_string();
     assert_eq!(sees(&["cancel", &id]), format!("cancelled [{id}]\n"));
@@ -129,6 +124,11 @@ fn requests_queue_and_cache_are_operated_by_commands() {
     assert_eq!(operator.types_to("admin", &["cancel", "a/b"]).status.code(), Some(2));
     host.serves();
     until(&|| requests().is_empty());
+    let tenants = sees(&["tenants"]);
+    let row: Vec<&str> = tenants.lines().nth(1).unwrap().split_whitespace().take(5).collect();
+    assert_eq!(row, ["default", "1", "0", "0", "0"], "weight, running, waiting, held: {tenants}");
+    let rows: Value = serde_json::from_str(&sees(&["tenants", "--json"])).unwrap();
+    assert_eq!((&rows[0]["name"], &rows[0]["failed"]), (&"default".into(), &1.into()), "the queue's");
     let state: Value = serde_json::from_str(&sees(&["state"])).unwrap();
     let dropped = format!("dropped {} cached blocks; 0 are in use\n", state["memory"]["cached"]);
     assert_eq!(sees(&["empty-cache"]), dropped);
