@@ -6,6 +6,7 @@
 //! the load generator runs in the same process as the server that it starts, so both compete for the cores as
 //! they would on one machine.
 
+mod about;
 mod client;
 pub mod engine;
 mod engine_text;
@@ -33,11 +34,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use infer_core::SamplingParams;
 
+pub use about::About;
 pub use client::{Api, Dialect, Lengths, Target};
 pub use html::html;
 pub use machine::Machine;
 pub use recording::{Recording, tenant_name};
-pub use report::{About, Comparison, Goodput, Report, Sample, Targets, WorkloadReport};
+pub use report::{Comparison, Goodput, Report, Sample, Targets, WorkloadReport};
 pub(crate) use sse::read;
 pub use stats::{Distribution, Summary};
 pub use subject::SlotPolicy;

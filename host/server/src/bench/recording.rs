@@ -12,10 +12,10 @@ use infer_sim::trace::{Recorded, Replay};
 use infer_sim::workload::{Arrival as Due, Traffic as _};
 use tokio::task::JoinSet;
 
+use super::about::About;
 use super::client::{Ask, Client, Outcome};
 use super::history::History;
 use super::load::Served;
-use super::report::About;
 use super::workload::{Arrival, Job, Shape};
 
 /// A trace to be replayed.

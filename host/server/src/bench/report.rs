@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::about::About;
 use super::client::Outcome;
 use super::load::Served;
 use super::{Api, Arrival, Dialect, Distribution, Machine, Shape, SlotPolicy, Summary};
@@ -83,48 +84,6 @@ pub struct WorkloadReport {
     pub in_process: Option<Comparison>,
     /// Every request, in the order of the workload.
     pub samples: Vec<Sample>,
-}
-
-/// Requests to send, as reports and progress describe them.
-#[derive(Clone, Debug)]
-pub struct About {
-    /// Short name.
-    pub name: String,
-    /// How many.
-    pub requests: usize,
-    /// Requests per conversation.
-    pub turns: usize,
-    /// When they are sent.
-    pub arrival: Arrival,
-    /// Their lengths.
-    pub shape: Shape,
-}
-
-impl About {
-    /// Requests and lengths in words.
-    #[must_use]
-    pub fn describe(&self) -> String {
-        let Self { name: _, requests, turns, arrival, shape } = self;
-        let range = |(low, high): (u32, u32)| {
-            if low == high { low.to_string() } else { format!("{low} to {high}") }
-        };
-        let what = match *turns {
-            1 => "requests".to_owned(),
-            turns => format!("requests in conversations of {turns} turns"),
-        };
-        let when = match *arrival {
-            Arrival::Closed(1) => "one at a time".to_owned(),
-            Arrival::Closed(many) => format!("{many} at a time"),
-            Arrival::Poisson(rate) => format!("{rate} per second (Poisson)"),
-            Arrival::Recorded(speed) => format!("at {speed} times the recorded speed"),
-        };
-        let shared = match shape.shared_prefix {
-            0 => String::new(),
-            tokens => format!(", the first {tokens} shared"),
-        };
-        let (inwards, out) = (range(shape.prompt_tokens), range(shape.output_tokens));
-        format!("{requests} {what}, {when}, {inwards} tokens in{shared}, {out} out")
-    }
 }
 
 /// Latency targets of goodput. The time per token is the mean after the first, as in DistServe (Zhong et al.
@@ -409,13 +368,8 @@ mod tests {
         let failed = || Err("HTTP 503: full".to_owned());
         let outcomes = [timing(&[1, 2], 100.0), failed(), failed(), timing(&[3, 4], 300.0)];
         let local = [&[1u32, 2][..], &[9, 9], &[9, 9], &[3, 5]].map(|tokens| generated(tokens, 100));
-        let served = Served {
-            outcomes: outcomes.into(),
-            sent_ms: vec![0.0; 4],
-            tenants: Vec::new(),
-            late_ms: 0.0,
-            wall_s: 2.0,
-        };
+        let served =
+            Served { outcomes: outcomes.into(), sent_ms: vec![0.0; 4], wall_s: 2.0, ..Served::default() };
         let targets = Targets { ttft_ms: Some(12.0), itl_ms: Some(3.9) };
         let report = WorkloadReport::new(workload.about(), &served, targets, Some(&local));
         assert_eq!((report.completed, report.errors["HTTP 503: full"]), (2, 2));
@@ -443,13 +397,8 @@ mod tests {
             timing(&[1, 2], 90.0).map(|timing| Timing { prompt_tokens, cached_tokens, ttft_ms, ..timing })
         };
         let report = |outcomes: [Outcome; 4]| {
-            let served = Served {
-                outcomes: outcomes.into(),
-                sent_ms: vec![0.0; 4],
-                tenants: Vec::new(),
-                late_ms: 0.0,
-                wall_s: 2.0,
-            };
+            let served =
+                Served { outcomes: outcomes.into(), sent_ms: vec![0.0; 4], wall_s: 2.0, ..Served::default() };
             WorkloadReport::new(workload.about(), &served, Targets::default(), None)
         };
         let (hit, failed) = (counted(256, 240, 10.0), Outcome::Err("gone".to_owned()));
@@ -481,9 +430,8 @@ mod tests {
         let served = Served {
             outcomes: vec![timing(&[1], 9.0)],
             sent_ms: vec![0.0],
-            tenants: Vec::new(),
-            late_ms: 0.0,
             wall_s: 1.0,
+            ..Served::default()
         };
         let report =
             WorkloadReport::new(workload.about(), &served, Targets::default(), Some(&[generated(&[1], 9)]));

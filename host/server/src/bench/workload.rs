@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::report::About;
+use super::about::About;
 
 /// One request, which is a turn of a conversation; most conversations have a single turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
