@@ -41,7 +41,7 @@ impl<K: SortKey> Column<K> {
         from: usize,
         text: fn(&K::Row) -> String,
     ) -> Self {
-        Self { title, sort, width, from, right: true, text }
+        Self { right: true, ..Self::left(title, sort, width, from, text) }
     }
 
     /// Returns a row's text, aligned, and a space.

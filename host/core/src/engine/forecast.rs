@@ -2,7 +2,7 @@
 //!
 //! Sequences don't reach their ends together: when one grows to its last block, others have ended and left theirs. The
 //! sum of all expected ends would count memory for a moment that never comes. So the most is sought over the moments at
-//! which a sequence ends (Gong et al. 2025, "Past-Future Scheduler", section 4, seeks it the same way).
+//! which a sequence ends, an idea of Gong et al. 2025, "Past-Future Scheduler for LLM Serving under SLA Guarantees".
 
 /// What a sequence will do, if it generates a token per step until its expected end.
 #[derive(Clone, Copy, Debug, Default)]
