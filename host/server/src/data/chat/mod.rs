@@ -28,8 +28,9 @@ use self::sink::{ChatBody, ChatFrames, Replies};
 use super::structured::{Prelude, Shape};
 use crate::data::response::frames::Head;
 use crate::data::response::{collect, stream_answer};
+use crate::data::sequence::group::Group;
 use crate::data::sequence::job::{Asked, Job, Longest};
-use crate::http::{Answer, ApiError, ReadBody, json_bytes};
+use crate::http::{Answer, ApiError, ReadBody, Room, json_bytes};
 use crate::texts::Purpose;
 
 /// Handles a request.
@@ -37,11 +38,44 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
     let app = asked.app;
     let served = app.served()?;
     let template = served.chat_template().await?;
-    let Parsed { prompt, offer, max_tokens, logprobs, separate_reasoning, mut common } =
-        request::parse(&body, &served.model_names, &template)?;
-    let room = body.into_room();
-    let (streams, options) = (common.stream.unwrap_or(false), common.stream_options);
-    common.check_options(streams)?;
+    let parsed = request::parse(&body, &served.model_names, &template)?;
+    let (streams, options) = (parsed.common.stream.unwrap_or(false), parsed.common.stream_options);
+    let Begun { group, replies, prompt_tokens } = begin(asked, &template, parsed, body.into_room()).await?;
+    let created = app.clock.unix_s();
+    let head = |object| Head::new("chatcmpl", object, asked.request_id, served, created);
+    if streams {
+        let frames =
+            ChatFrames::new(head("chat.completion.chunk"), group.choices(), replies, options, prompt_tokens);
+        return Ok(stream_answer(app, group, Box::new(frames)));
+    }
+    let mut body = ChatBody::new(group.choices(), replies);
+    let totals = collect(app, group, &mut body).await?;
+    let (head, spelled) = (head("chat.completion"), body.spelled_bytes());
+    let written =
+        served.with_tokenizer(spelled, move |tokenizer| body.written(&head, totals, tokenizer)).await?;
+    Ok(json_bytes(StatusCode::OK, written))
+}
+
+/// A conversation whose replies are being generated.
+pub struct Begun {
+    /// The replies, as they come.
+    pub group: Group,
+    /// What they may contain.
+    pub replies: Replies,
+    /// Length of the rendered conversation.
+    pub prompt_tokens: u32,
+}
+
+/// Renders a conversation and starts its replies. `room` is what the request's body occupies until then.
+pub async fn begin(
+    asked: Asked<'_>,
+    template: &ChatTemplate,
+    parsed: Parsed,
+    room: Room,
+) -> Result<Begun, ApiError> {
+    let served = asked.app.served()?;
+    let Parsed { prompt, offer, max_tokens, logprobs, separate_reasoning, mut common } = parsed;
+    common.check_options(common.stream.unwrap_or(false))?;
     let special = calls::TAGS.into_iter().all(|tag| served.tokenizer.is_special(tag));
     let shape = offer.shape(template.tools(), special, common.shape.take())?;
     let Rendered { tokens, opens_reasoning } = render(served, prompt, Purpose::Prompt, room).await?;
@@ -60,15 +94,12 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
         },
         logprobs: logprobs.is_some().then(|| served.tokenizer.clone()),
     };
-    let tags = replies.speech.tags();
-    let tokens: Arc<[u32]> = tokens.into();
     let prompt_tokens = tokens.len() as u32;
-    let prompts = vec![tokens];
     let job = Job {
         source: "messages",
-        prompts,
+        prompts: vec![tokens.into()],
         goes_on: false,
-        tags,
+        tags: replies.speech.tags(),
         longest: max_tokens.map_or(Longest::Room(u32::MAX), Longest::Asked),
         logprobs,
         prompt_logprobs: None,
@@ -77,19 +108,7 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
         common,
     };
     let group = job.start(asked).await?;
-    let created = app.clock.unix_s();
-    let head = |object| Head::new("chatcmpl", object, asked.request_id, served, created);
-    if streams {
-        let frames =
-            ChatFrames::new(head("chat.completion.chunk"), group.choices(), replies, options, prompt_tokens);
-        return Ok(stream_answer(app, group, Box::new(frames)));
-    }
-    let mut body = ChatBody::new(group.choices(), replies);
-    let totals = collect(app, group, &mut body).await?;
-    let (head, spelled) = (head("chat.completion"), body.spelled_bytes());
-    let written =
-        served.with_tokenizer(spelled, move |tokenizer| body.written(&head, totals, tokenizer)).await?;
-    Ok(json_bytes(StatusCode::OK, written))
+    Ok(Begun { group, replies, prompt_tokens })
 }
 
 /// Parses and checks a body as far as that needs no model. Returns the prompt's text and the required form of
