@@ -88,11 +88,11 @@ impl Subject<'_> {
         }
     }
 
-    /// How often it is run by each contender with each seed.
-    fn runs(&self) -> usize {
+    /// How fast it arrives, in each of a contender's runs with a seed.
+    pub(crate) fn paces(&self) -> Vec<Pace> {
         match self {
-            Self::Made { paces, .. } => paces.len(),
-            Self::Recorded { loads, .. } => loads.len(),
+            Self::Made { paces, .. } => paces.clone(),
+            Self::Recorded { loads, .. } => loads.iter().copied().map(Pace::Load).collect(),
         }
     }
 }
@@ -199,13 +199,35 @@ fn flat<S: Serializer>(outcome: &Result<Outcome, String>, serializer: S) -> Resu
 
 /// A run to make.
 #[derive(Clone, Copy)]
-struct Planned {
-    subject: usize,
-    /// Index of the pace or load.
-    pace: usize,
+pub(crate) struct Planned {
+    pub subject: usize,
+    /// For a trace, a load.
+    pub pace: Pace,
     /// Index of the host and the contender among all combinations.
-    entrant: usize,
-    seed: u64,
+    pub entrant: usize,
+    pub seed: u64,
+}
+
+/// Does a number of jobs on as many threads; the results have the order of the jobs.
+pub(crate) fn in_parallel<T: Send>(threads: usize, jobs: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let results: Vec<Mutex<Option<T>>> = (0..jobs).map(|_| Mutex::default()).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, jobs.max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(result) = results.get(at) else { return };
+                    let done = work(at);
+                    *result.lock().expect("no holder panics") = Some(done);
+                }
+            });
+        }
+    });
+    results
+        .into_iter()
+        .map(|result| result.into_inner().expect("no thread panicked").expect("every job was done"))
+        .collect()
 }
 
 impl Sweep<'_> {
@@ -227,51 +249,56 @@ impl Sweep<'_> {
         let runs = plan.len();
         let capacities: Vec<OnceLock<Capacity>> = self.subjects.iter().map(|_| OnceLock::new()).collect();
         let all: Option<u64> = plan.iter().map(|planned| self.subjects[planned.subject].requests()).sum();
-        let cells: Vec<Mutex<Option<Cell>>> = (0..runs).map(|_| Mutex::default()).collect();
-        let (next, done, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
+        let (done, ended) = (AtomicUsize::new(0), AtomicU64::new(0));
         let report = |more: u64, runs_more: usize| {
             let requests = (ended.fetch_add(more, Ordering::Relaxed) + more, all);
             let ended_runs = done.fetch_add(runs_more, Ordering::Relaxed) + runs_more;
             progress(Progress { runs: (ended_runs, runs), requests });
         };
-        std::thread::scope(|scope| {
-            for _ in 0..self.threads.clamp(1, runs.max(1)) {
-                scope.spawn(|| {
-                    loop {
-                        let at = next.fetch_add(1, Ordering::Relaxed);
-                        let (Some(cell), Some(&planned)) = (cells.get(at), plan.get(at)) else { return };
-                        let mut reported = 0;
-                        let progress = |so_far| {
-                            if so_far >= reported + REPORT_EVERY {
-                                report(so_far - reported, 0);
-                                reported = so_far;
-                            }
-                        };
-                        let watch = Reporter { progress, each: &each };
-                        let ran = self.cell(planned, &capacities[planned.subject], watch);
-                        let in_all = ran.outcome.as_ref().map_or(reported, |outcome| outcome.requests);
-                        *cell.lock().expect("no holder panics") = Some(ran);
-                        report(in_all.saturating_sub(reported), 1);
-                    }
-                });
+        in_parallel(self.threads, runs, |at| {
+            let planned = plan[at];
+            let cell = self.watched(planned, &capacities[planned.subject], &|more| report(more, 0), &each);
+            report(0, 1);
+            cell
+        })
+    }
+
+    /// One run. Tells `report` how many more requests have ended, regularly and at its end.
+    pub(crate) fn watched(
+        &self,
+        planned: Planned,
+        capacity: &OnceLock<Capacity>,
+        report: &impl Fn(u64),
+        each: &impl Fn(&RequestOutcome),
+    ) -> Cell {
+        let mut reported = 0;
+        let progress = |so_far| {
+            if so_far >= reported + REPORT_EVERY {
+                report(so_far - reported);
+                reported = so_far;
             }
-        });
-        cells
-            .into_iter()
-            .map(|cell| cell.into_inner().expect("no thread panicked").expect("every cell was run"))
-            .collect()
+        };
+        let cell = self.cell(planned, capacity, Reporter { progress, each });
+        let in_all = cell.outcome.as_ref().map_or(reported, |outcome| outcome.requests);
+        report(in_all.saturating_sub(reported));
+        cell
     }
 
     fn plan(&self) -> Vec<Planned> {
         let mut plan = Vec::new();
         for (subject, traffic) in self.subjects.iter().enumerate() {
-            for pace in 0..traffic.runs() {
-                for entrant in 0..self.hosts.len() * self.contenders.len() {
+            for pace in traffic.paces() {
+                for entrant in 0..self.entrants() {
                     plan.extend(self.seeds.iter().map(|&seed| Planned { subject, pace, entrant, seed }));
                 }
             }
         }
         plan
+    }
+
+    /// Combinations of a host and a contender.
+    pub(crate) fn entrants(&self) -> usize {
+        self.hosts.len() * self.contenders.len()
     }
 
     fn cell(&self, planned: Planned, capacity: &OnceLock<Capacity>, watch: impl Watch) -> Cell {
@@ -284,10 +311,10 @@ impl Sweep<'_> {
         let mut settings = Settings { engine, seed, ..host.settings.clone() };
         let policies = (contender.make)();
         let (offered_per_second, outcome) = match subject {
-            Subject::Made { workload, paces } => {
+            Subject::Made { workload, .. } => {
                 let capacity = capacity.get_or_init(|| Capacity::of(workload, &self.hosts[0].settings));
                 let full = capacity.requests_per_second();
-                let (load, offered) = match paces[pace] {
+                let (load, offered) = match pace {
                     Pace::Load(load) => (load, load * full),
                     Pace::Rate(rate) => (rate / full, rate),
                 };
@@ -295,8 +322,10 @@ impl Sweep<'_> {
                 let run = |policies| simulate_watched(&settings, policies, workload, capacity, watch);
                 (Some(offered), policies.map(run))
             }
-            Subject::Recorded { loads, requests, open, .. } => {
-                settings.load = loads[pace];
+            Subject::Recorded { requests, open, .. } => {
+                settings.load = match pace {
+                    Pace::Load(load) | Pace::Rate(load) => load,
+                };
                 let run = |policies| {
                     replay_watched(&settings, policies, open()?, *requests, watch)
                         .map_err(|error| error.to_string())

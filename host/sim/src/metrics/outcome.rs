@@ -3,7 +3,7 @@
 use infer_core::event::PrefixEvent;
 use serde::{Serialize, Serializer};
 
-use super::Durations;
+use super::{Durations, count};
 
 /// Latency targets; goodput counts requests that meet both.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -17,6 +17,37 @@ pub struct Slo {
 impl Default for Slo {
     fn default() -> Self {
         Self { ttft_ms: 2_000.0, itl_ms: 50.0 }
+    }
+}
+
+/// How many requests met the latency targets, and what the others missed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Attainment {
+    /// Both targets were met.
+    pub met: u64,
+    /// The first token came too late.
+    pub late: u64,
+    /// The first token came in time, but the others too slowly.
+    pub slow: u64,
+    /// They were refused or failed.
+    pub unserved: u64,
+}
+
+impl Attainment {
+    /// The fraction that met both; 0 without requests.
+    pub fn share(&self) -> f64 {
+        let Self { met, late, slow, unserved } = *self;
+        count(met) / count(met + late + slow + unserved).max(1.0)
+    }
+
+    /// What most of those that missed the targets missed; `None` if all met them.
+    pub fn limit(&self) -> Option<&'static str> {
+        let missed = [(self.slow, "ITL"), (self.late, "TTFT"), (self.unserved, "refusals")];
+        missed
+            .into_iter()
+            .max_by_key(|(number, _)| *number)
+            .filter(|(number, _)| *number > 0)
+            .map(|(_, name)| name)
     }
 }
 
@@ -141,6 +172,8 @@ pub struct Outcome {
     pub tokens_per_second: f64,
     /// Requests that met the targets, see `Slo`, per second in which requests began.
     pub goodput_per_second: f64,
+    /// The requests by whether they met the targets.
+    pub targets: Attainment,
     /// Fraction of the requests with a deadline whose first token came in time; refused ones count as late. `None` if
     /// no request had a deadline.
     pub in_time: Option<f64>,

@@ -37,7 +37,6 @@ pub(crate) struct Recorder {
     tenants: BTreeMap<u32, Tenant>,
     service: Service,
     slo: Slo,
-    good: u64,
     /// Prompt tokens of requests that have started since the report has begun.
     prompt: u64,
     /// When the first and the last of its single requests and conversations began.
@@ -110,7 +109,6 @@ impl Recorder {
     pub fn new(slo: Slo) -> Self {
         Self {
             slo,
-            good: 0,
             prompt: 0,
             beginnings: None,
             itl: histogram(),
@@ -228,7 +226,12 @@ impl Recorder {
         record(&mut self.queue, usage.started.since(arrived));
         let gaps = usage.generated_tokens.saturating_sub(1).max(1);
         let itl_ms = millis(usage.ended.since(usage.first_token)) / f64::from(gaps);
-        self.good += u64::from(millis(ttft) <= self.slo.ttft_ms && itl_ms <= self.slo.itl_ms);
+        let targets = &mut self.outcome.targets;
+        *match (millis(ttft) <= self.slo.ttft_ms, itl_ms <= self.slo.itl_ms) {
+            (true, true) => &mut targets.met,
+            (true, false) => &mut targets.slow,
+            (false, _) => &mut targets.late,
+        } += 1;
         match is_hit {
             Some(true) => self.hit_ttft.add(millis(ttft)),
             Some(false) => self.miss_ttft.add(millis(ttft)),
@@ -253,7 +256,9 @@ impl Recorder {
         outcome.tokens_per_second = count(drawn + self.prompt) / seconds;
         // Traffic is offered at the rate at which it begins, however long the last requests take.
         let offering = self.beginnings.map_or(0.0, |(first, last)| count(last.since(first).0) / 1e6);
-        outcome.goodput_per_second = count(self.good) / if offering > 0.0 { offering } else { seconds };
+        outcome.goodput_per_second =
+            count(outcome.targets.met) / if offering > 0.0 { offering } else { seconds };
+        outcome.targets.unserved = outcome.refused + outcome.failed;
         outcome.in_time = (self.promised > 0).then(|| count(self.kept) / count(self.promised));
         outcome.ttft_ms = durations(&self.ttft);
         outcome.ttft_quantiles_ms = quantiles(&self.ttft);

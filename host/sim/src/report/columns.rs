@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::compare::Cell;
 use crate::metrics::{Outcome, TenantOutcome, count, present};
+use crate::search::Found;
 
 /// A quantity in a table.
 pub(super) struct Column<T> {
@@ -84,6 +85,18 @@ pub(super) const CACHE: [Column<Outcome>; 9] = [
     column("prefilled tokens", 0, |o| o.cache.mean_prefilled, Better::Less),
     column("ttft hits", 0, |o| o.cache.hit_ttft_ms, Better::Less),
     column("ttft misses", 0, |o| o.cache.miss_ttft_ms, Better::Less),
+];
+
+/// The highest load that was sustained.
+pub(super) const SUSTAINED: [Column<Found>; 8] = [
+    column("requests/s", 2, |f| f.sustained.as_ref()?.offered_per_second, Better::More),
+    column("load", 2, |f| Some(f.sustained.as_ref()?.load), Better::More),
+    column("out tok/s", 0, |f| Some(f.outcome()?.output_per_second), Better::More),
+    column("in targets %", 1, |f| percent(Some(f.outcome()?.targets.share())), Better::Neither),
+    column("ttft p50", 0, |f| present(f.outcome()?.ttft_ms.p50), Better::Neither),
+    column("ttft p99", 0, |f| present(f.outcome()?.ttft_ms.p99), Better::Neither),
+    column("itl p50", 1, |f| present(f.outcome()?.itl_ms.p50), Better::Neither),
+    column("itl p99", 1, |f| present(f.outcome()?.itl_ms.p99), Better::Neither),
 ];
 
 /// One tenant's part of a run.
@@ -200,6 +213,21 @@ impl<'a> Row<'a, Outcome> {
             Self { name: cells[0].contender.clone(), results, competes }
         };
         contenders(group).map(row).collect()
+    }
+}
+
+impl<'a> Row<'a, Found> {
+    /// A row per contender. It competes if all its searches found a load, at which no decision was left to the built-in.
+    pub fn of_searches(group: &'a [Found]) -> Vec<Self> {
+        let row = |searches: &'a [Found]| {
+            let is_fair = |found: &Found| found.outcome().is_some_and(|outcome| outcome.policy_faults == 0);
+            Self {
+                name: searches[0].any().contender.clone(),
+                results: searches.iter().map(Some).collect(),
+                competes: searches.iter().all(is_fair),
+            }
+        };
+        group.chunk_by(|a, b| a.any().entrant == b.any().entrant).map(row).collect()
     }
 }
 

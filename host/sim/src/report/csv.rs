@@ -21,7 +21,7 @@ enum Read {
 }
 
 /// Names are part of the interface: new columns come last.
-const COLUMNS: [(&str, Read); 71] = [
+const COLUMNS: [(&str, Read); 74] = [
     ("workload", Every(|c| c.workload.clone())),
     ("load", Every(|c| c.load.to_string())),
     ("contender", Every(|c| c.contender.clone())),
@@ -99,6 +99,9 @@ const COLUMNS: [(&str, Read); 71] = [
     ("prompt_cache_ttl_s", Every(|c| c.settings.prompt_cache_ttl_s.to_string())),
     ("plan_ahead", Every(|c| c.settings.plan_ahead.to_string())),
     ("host_us", Every(|c| c.settings.host_us.to_string())),
+    ("met_targets", Run(|o| o.targets.met.to_string())),
+    ("late", Run(|o| o.targets.late.to_string())),
+    ("slow", Run(|o| o.targets.slow.to_string())),
 ];
 
 /// Renders CSV. Durations are in milliseconds; what has no value is empty.

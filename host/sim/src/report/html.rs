@@ -148,7 +148,7 @@ fn section(page: &mut String, group: &[Cell]) {
     page.push_str("</div>");
 }
 
-fn legend(page: &mut String, rows: &Rows<'_>) {
+pub(super) fn legend<T>(page: &mut String, rows: &[Row<'_, T>]) {
     page.push_str("<p class=\"legend\">");
     for (nth, row) in rows.iter().enumerate() {
         let colour = COLOURS[nth % COLOURS.len()];
@@ -211,7 +211,7 @@ fn distribution(rows: &Rows<'_>, read: fn(&Outcome) -> &[f64]) -> Chart {
 }
 
 /// The run with the first seed, unless that failed.
-fn first<'a>(row: &Row<'a, Outcome>) -> Option<&'a Outcome> {
+pub(super) fn first<'a, T>(row: &Row<'a, T>) -> Option<&'a T> {
     row.results.first().copied().flatten()
 }
 
@@ -256,8 +256,12 @@ fn over_time(rows: &Rows<'_>, cut_s: f64, label: &'static str, read: Read) -> Ch
 }
 
 /// One series per contender; once the palette is exhausted, lines are dashed.
-fn series(rows: &Rows<'_>, mark: Mark, points: impl Fn(usize, &Row<'_, Outcome>) -> Points) -> Vec<Series> {
-    let of = |(colour, row): (usize, &Row<'_, Outcome>)| {
+pub(super) fn series<T>(
+    rows: &[Row<'_, T>],
+    mark: Mark,
+    points: impl Fn(usize, &Row<'_, T>) -> Points,
+) -> Vec<Series> {
+    let of = |(colour, row): (usize, &Row<'_, T>)| {
         let mark = if mark == Mark::Line && colour >= COLOURS.len() { Mark::Dashed } else { mark };
         Series { name: row.name.clone(), colour, mark, points: points(colour, row) }
     };

@@ -7,12 +7,14 @@ pub mod fit;
 mod html;
 mod section;
 mod setup;
+mod sustained;
 mod table;
 
 pub use csv::csv;
 pub use html::html;
 pub use section::{Figures, Section, page};
 pub use setup::Setup;
+pub use sustained::{sustained_csv, sustained_html, sustained_json, sustained_table};
 pub use table::table;
 
 use std::collections::BTreeMap;
@@ -38,16 +40,20 @@ fn seeds(group: &[Cell]) -> Vec<u64> {
 /// Describes how it was run: the seeds, and the targets of goodput.
 fn conditions(cells: &[Cell]) -> String {
     let (Some(first), Some(group)) = (cells.first(), groups(cells).next()) else { return String::new() };
-    let seeds: Vec<String> = seeds(group).iter().map(u64::to_string).collect();
-    let seeds = match &seeds[..] {
+    format!("{}; goodput counts requests {}", of_seeds(&seeds(group)), first.settings.targets())
+}
+
+/// Names the seeds, and what is shown of several.
+fn of_seeds(seeds: &[u64]) -> String {
+    let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
+    match &seeds[..] {
         [seed] => format!("seed {seed}"),
         several => format!("seeds {} (mean ± standard deviation)", several.join(", ")),
-    };
-    format!("{seeds}; {}", first.settings.targets())
+    }
 }
 
 /// The simulated hosts, with their names if there are several.
-fn hosts(cells: &[Cell]) -> Vec<(&str, String)> {
+fn hosts<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<(&'a str, String)> {
     let mut hosts = BTreeMap::new();
     for cell in cells {
         hosts.entry(cell.host).or_insert_with(|| (cell.host_name.as_str(), cell.settings.host()));
@@ -75,30 +81,32 @@ fn heading(group: &[Cell]) -> String {
 /// What a reader must know about runs that failed, or that a policy left to the built-in.
 fn notes(group: &[Cell]) -> Vec<String> {
     let several = seeds(group).len() > 1;
-    let note = |cell: &Cell| {
-        let seed = if several { format!(", seed {}", cell.settings.seed) } else { String::new() };
-        let who = format!("{}{seed}", cell.contender);
-        let outcome = match &cell.outcome {
-            Ok(outcome) => outcome,
-            Err(error) => return Some(format!("{who} failed: {error}")),
-        };
-        let fault = outcome.fault.as_ref()?;
-        Some(format!(
-            "{who}: policy faults: {}, the first after {:.1} s by {} `{}` ({}); the built-in decided {:.1} % of the \
-             steps instead",
-            outcome.policy_faults,
-            fault.at_s,
-            fault.kind,
-            fault.policy,
-            fault.message,
-            100.0 * outcome.builtin_share
-        ))
+    group.iter().filter_map(|cell| note(cell, several)).collect()
+}
+
+/// What a reader must know about a run; with its seed if there are several.
+fn note(cell: &Cell, several: bool) -> Option<String> {
+    let seed = if several { format!(", seed {}", cell.settings.seed) } else { String::new() };
+    let who = format!("{}{seed}", cell.contender);
+    let outcome = match &cell.outcome {
+        Ok(outcome) => outcome,
+        Err(error) => return Some(format!("{who} failed: {error}")),
     };
-    group.iter().filter_map(note).collect()
+    let fault = outcome.fault.as_ref()?;
+    Some(format!(
+        "{who}: policy faults: {}, the first after {:.1} s by {} `{}` ({}); the built-in decided {:.1} % of the steps \
+         instead",
+        outcome.policy_faults,
+        fault.at_s,
+        fault.kind,
+        fault.policy,
+        fault.message,
+        100.0 * outcome.builtin_share
+    ))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use infer_core::config::EngineConfig;
     use infer_core::event::PrefixEvent;
     use infer_core::ids::Micros;
@@ -109,7 +117,7 @@ mod tests {
     use crate::run::Settings;
 
     /// A run of the contender with this index.
-    pub(super) fn cell(subject: usize, entrant: usize, outcome: Outcome) -> Cell {
+    pub(crate) fn cell(subject: usize, entrant: usize, outcome: Outcome) -> Cell {
         let settings = Settings {
             engine: EngineConfig::default(),
             profile: Profile::named("h100", "8b").expect("a known profile"),

@@ -101,11 +101,9 @@ impl Setup {
         )
     }
 
-    /// Describes the targets.
+    /// Describes requests that met the targets.
     pub(super) fn targets(&self) -> String {
         let Slo { ttft_ms, itl_ms } = self.slo;
-        format!(
-            "goodput counts requests whose first token came within {ttft_ms} ms, then {itl_ms} ms per token"
-        )
+        format!("whose first token came within {ttft_ms} ms, then {itl_ms} ms per token")
     }
 }

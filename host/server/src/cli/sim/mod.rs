@@ -2,6 +2,7 @@
 //! recordings, replays, calibration.
 
 mod calibrate;
+mod capacity;
 mod decisions;
 mod devices;
 mod fuzz;
@@ -13,6 +14,7 @@ mod requests;
 mod result;
 mod run;
 mod settings;
+mod task;
 mod trace;
 mod traffic;
 
@@ -31,6 +33,9 @@ pub enum SimCommand {
     /// Compares policies on workloads or traces; by default the shipped schedulers on three workloads
     #[command(after_help = run::AFTER_HELP)]
     Compare(Box<run::CompareArgs>),
+    /// Finds the highest load that policies sustain within latency targets
+    #[command(after_help = capacity::AFTER_HELP)]
+    Capacity(Box<capacity::CapacityArgs>),
     /// Lists the named devices and model shapes, or prints one as a file to change
     #[command(after_help = devices::AFTER_HELP)]
     Devices(devices::DevicesArgs),
@@ -56,6 +61,7 @@ pub fn run(command: SimCommand) -> Result<(), Failure> {
     match command {
         SimCommand::Run(args) => run::run(*args),
         SimCommand::Compare(args) => run::compare(*args),
+        SimCommand::Capacity(args) => capacity::run(*args),
         SimCommand::Devices(args) => devices::run(&args),
         SimCommand::Record(args) => record::run(&args),
         SimCommand::Decisions(args) => decisions::run(&args),

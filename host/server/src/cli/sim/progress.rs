@@ -11,6 +11,8 @@ const EVERY: Duration = Duration::from_millis(100);
 
 /// A progress bar on stderr.
 pub struct Bar {
+    /// What is counted as runs.
+    what: &'static str,
     begun: Instant,
     last: Mutex<Option<Instant>>,
     shown: bool,
@@ -18,8 +20,8 @@ pub struct Bar {
 
 impl Bar {
     /// Creates the bar; it stays hidden unless stderr is a terminal.
-    pub fn new() -> Self {
-        Self { begun: Instant::now(), last: Mutex::new(None), shown: std::io::stderr().is_terminal() }
+    pub fn new(what: &'static str) -> Self {
+        Self { what, begun: Instant::now(), last: Mutex::new(None), shown: std::io::stderr().is_terminal() }
     }
 
     /// Shows the progress, at most every tenth of a second.
@@ -32,7 +34,7 @@ impl Bar {
         let _ = write!(
             stderr,
             "\r\x1b[K{}{}",
-            line(progress, self.begun.elapsed()),
+            line(progress, self.what, self.begun.elapsed()),
             if ended { "\n" } else { "" }
         );
         let _ = stderr.flush();
@@ -49,7 +51,7 @@ impl Bar {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people")]
-fn line(progress: Progress, took: Duration) -> String {
+fn line(progress: Progress, what: &str, took: Duration) -> String {
     let (runs, of) = progress.runs;
     let (requests, all) = progress.requests;
     let part = match all {
@@ -66,7 +68,7 @@ fn line(progress: Progress, took: Duration) -> String {
         _ => String::new(),
     };
     format!(
-        "[{}{}] {runs} of {of} runs, {requests} requests in {seconds:.0} s{left}",
+        "[{}{}] {runs} of {of} {what}, {requests} requests in {seconds:.0} s{left}",
         "#".repeat(filled),
         ".".repeat(WIDTH - filled)
     )
@@ -79,7 +81,7 @@ mod tests {
     #[test]
     fn line_shows_progress_and_the_time_left() {
         let half = Progress { runs: (1, 4), requests: (100, Some(200)) };
-        let line_of = |progress| line(progress, Duration::from_secs(10));
+        let line_of = |progress| line(progress, "runs", Duration::from_secs(10));
         assert_eq!(
             line_of(half),
             "[###############...............] 1 of 4 runs, 100 requests in 10 s, 10 s left"

@@ -1,5 +1,6 @@
 //! `infer sim` as a process: its output depends only on the arguments and the seed, and errors name the bad argument.
 
+mod capacity;
 mod errors;
 mod files;
 mod formats;
