@@ -46,7 +46,11 @@ pub const COMMANDS: [(&str, &str, &str); 25] = [
     ("cache", "", "hit rates, prefixes, sessions"),
     ("log", "", "events so far"),
     ("tenants", "", "requests, tokens and latencies of each tenant"),
-    ("filter", "[WORDS]", "filter requests, log, tenants; `field:text` searches one field"),
+    (
+        "filter",
+        "[WORDS]",
+        "filter requests, log, tenants; `field:text` searches one field, `field=text` wants all of it",
+    ),
     ("sort", "COLUMN [desc]", "sort the requests"),
     ("colour", "state|tenant|age|references", "what the colours of the block map mean"),
     ("theme", "okabe|classic|light|mono", "change the colours"),

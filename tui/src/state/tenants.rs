@@ -7,8 +7,8 @@ use infer_api::admin::TenantRow;
 use super::table::{Row, SortKey, Table};
 use super::text::Filter;
 
-/// The field of a tenant that a filter can name: its name or its number, as for requests.
-pub const FIELD: &str = "tenant";
+/// Fields of a tenant that a filter can name: its number and its name, as for requests. `tenant` begins both.
+pub const FIELDS: [&str; 2] = ["tenant", "tenant_name"];
 
 /// Sort key of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,12 +106,19 @@ impl Row for TenantRow {
 
     fn is_shown(&self, filter: &Filter) -> bool {
         let id = self.id.to_string();
-        filter.matches([(FIELD, id.as_str()), (FIELD, self.name.as_str())].into_iter())
+        filter.matches(FIELDS.into_iter().zip([id.as_str(), self.name.as_str()]))
     }
+}
+
+/// Returns the filter that finds the requests of one tenant. A name may also be another tenant's number, or a part of
+/// its name.
+#[must_use]
+pub fn requests_of(row: &TenantRow) -> String {
+    format!("tenant_name={}", row.name)
 }
 
 /// A field that the filter names and no tenant has.
 #[must_use]
 pub fn unknown_field(table: &Table<SortBy>) -> Option<&str> {
-    table.filter.unknown_field(|name| FIELD.starts_with(name))
+    table.filter.unknown_field(|name| FIELDS.iter().any(|field| field.starts_with(name)))
 }

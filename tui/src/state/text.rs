@@ -76,11 +76,40 @@ impl LineEdit {
     }
 }
 
-/// Words that must all match. A word `field:text` is searched in one field, any other word in all of them.
+/// Words that must all match. A word `field:text` is searched in one field, any other word in all of them;
+/// `field=text` is the whole text of a field, upper and lower case included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     text: String,
-    words: Vec<(Option<String>, String)>,
+    words: Vec<Word>,
+}
+
+/// A word of a filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Word {
+    /// The beginning of a field's name, in lower case; any field without it.
+    field: Option<String>,
+    /// What is searched, in lower case unless it is the field's whole text.
+    text: String,
+    whole: bool,
+}
+
+impl Word {
+    /// Parses a word. The first `:` or `=` counts, so that the text may contain either.
+    fn new(word: &str) -> Self {
+        let at = word.find([':', '=']).filter(|&at| at > 0 && at + 1 < word.len());
+        let Some(at) = at else { return Self { field: None, text: word.to_lowercase(), whole: false } };
+        let (field, text) = (Some(word[..at].to_lowercase()), &word[at + 1..]);
+        match word.as_bytes()[at] {
+            b'=' => Self { field, text: text.to_owned(), whole: true },
+            _ => Self { field, text: text.to_lowercase(), whole: false },
+        }
+    }
+
+    fn is_in(&self, field: &str, text: &str) -> bool {
+        let named = self.field.as_ref().is_none_or(|name| field.starts_with(name.as_str()));
+        named && if self.whole { text == self.text } else { contains(text, &self.text) }
+    }
 }
 
 impl Filter {
@@ -88,16 +117,7 @@ impl Filter {
     #[must_use]
     pub fn new(text: &str) -> Self {
         let text = text.trim().to_owned();
-        let word = |word: &str| {
-            let word = word.to_lowercase();
-            match word.split_once(':') {
-                Some((field, text)) if !field.is_empty() && !text.is_empty() => {
-                    (Some(field.to_owned()), text.to_owned())
-                }
-                _ => (None, word),
-            }
-        };
-        Self { words: text.split_whitespace().map(word).collect(), text }
+        Self { words: text.split_whitespace().map(Word::new).collect(), text }
     }
 
     /// Returns the filter as typed.
@@ -115,17 +135,13 @@ impl Filter {
     /// The first field name in the filter that isn't `known`.
     #[must_use]
     pub fn unknown_field(&self, known: impl Fn(&str) -> bool) -> Option<&str> {
-        self.words.iter().filter_map(|(name, _)| name.as_deref()).find(|name| !known(name))
+        self.words.iter().filter_map(|word| word.field.as_deref()).find(|name| !known(name))
     }
 
     /// Whether all words are found in the given fields (name and text). An unknown field name matches
     /// nothing.
     pub fn matches<'a>(&self, fields: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> bool {
-        self.words.iter().all(|(name, word)| {
-            fields.clone().any(|(field, text)| {
-                name.as_ref().is_none_or(|name| field.starts_with(name.as_str())) && contains(text, word)
-            })
-        })
+        self.words.iter().all(|word| fields.clone().any(|(field, text)| word.is_in(field, text)))
     }
 }
 
@@ -176,6 +192,29 @@ mod tests {
         }
         for text in ["bob", "ada decode", "user:waiting", "weather:fine"] {
             assert!(!finds(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_equals_sign_asks_for_the_whole_text_of_a_field() {
+        let fields = [("tenant", "7"), ("tenant_name", "Ab"), ("session", "k=v:w")];
+        let finds = |text: &str| Filter::new(text).matches(fields.iter().copied());
+        for text in
+            ["tenant=Ab", "tenant_name=Ab", "TEN=7 tenant:b", "session=k=v:w", "session:k=V", "=v:", "Ab"]
+        {
+            assert!(finds(text), "{text}");
+        }
+        for text in ["tenant=A", "tenant=ab", "tenant_name=7", "tenant=Ab7", "session=k=v", "weather=Ab"] {
+            assert!(!finds(text), "{text}");
+        }
+        assert_eq!(Filter::new("Weather=Fine").unknown_field(|_| false), Some("weather"));
+    }
+
+    #[test]
+    fn a_field_without_text_is_searched_as_it_is_typed() {
+        let fields = [("user", "a="), ("id", "b:")];
+        for (text, found) in [("a=", true), ("b:", true), ("=b", false), (":", true), ("user=", false)] {
+            assert_eq!(Filter::new(text).matches(fields.iter().copied()), found, "{text}");
         }
     }
 }

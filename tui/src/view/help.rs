@@ -16,7 +16,7 @@ const KEYS: [(&str, &str); 51] = [
     ("hjkl, arrows", "move; g G first, last; PgUp PgDn a page"),
     ("space", "pause or resume the screen; the host keeps running"),
     ("+ -", "widen or narrow the time window of the graphs"),
-    ("/", "filter requests, log, tenants; field:text searches one field"),
+    ("/", "filter requests, log, tenants; field:text searches one field, field=text wants all of it"),
     (":", "enter a command; tab completes it"),
     ("y", "copy the id, hash, digest or line (OSC 52)"),
     ("t", "next colour theme"),

@@ -11,7 +11,7 @@ use super::format::{columns as width_of, count, milliseconds, rate};
 use super::parts::{framed, put, wrapped};
 use super::table::{self, Column};
 use crate::state::table::Table;
-use crate::state::tenants::{FIELD, SortBy, unknown_field};
+use crate::state::tenants::{FIELDS, SortBy, unknown_field};
 
 /// Columns that a name gets at most, where there is room.
 const LONGEST_NAME: usize = 32;
@@ -84,7 +84,7 @@ fn nothing(tenants: &Table<SortBy>, state: &State) -> String {
     match unknown_field(tenants) {
         _ if state.tenants.is_empty() && idle => "no requests yet".to_owned(),
         _ if state.tenants.is_empty() => "this host sends no tenants".to_owned(),
-        Some(name) => format!("tenants have no field `{name}`; the only one is {FIELD}"),
+        Some(name) => format!("tenants have no field `{name}`; the fields are {}", FIELDS.join(", ")),
         None => "no tenant matches the filter".to_owned(),
     }
 }

@@ -117,7 +117,7 @@ impl App {
     /// Shows the requests of the selected tenant, by a filter.
     pub(super) fn show_requests_of_tenant(&mut self) {
         let Some(row) = self.tenants.selected(self.feed().tenants()) else { return };
-        let filter = format!("{}:{}", tenants::FIELD, row.name);
+        let filter = tenants::requests_of(row);
         self.screen = Screen::Requests;
         self.set_filter(&filter);
     }

@@ -82,11 +82,33 @@ fn the_selection_follows_its_tenant() {
 fn enter_shows_the_requests_of_the_selected_tenant() {
     let mut app = watching();
     keys(&mut app, &[Key::Down, Key::Enter], 0);
-    assert_eq!((app.screen, app.requests.table.filter.text()), (Screen::Requests, "tenant:acme"));
+    assert_eq!((app.screen, app.requests.table.filter.text()), (Screen::Requests, "tenant_name=acme"));
     assert_eq!(app.requests.table.order(), [1]);
-    assert!(shown(&app, 80).contains("1 match /tenant:acme"), "{}", shown(&app, 80));
+    assert!(shown(&app, 80).contains("1 match /tenant_name=acme"), "{}", shown(&app, 80));
     keys(&mut app, &[Key::Escape], 0);
     assert_eq!(app.requests.table.order().len(), 3);
+}
+
+#[test]
+fn enter_leaves_out_tenants_whose_name_or_number_is_alike() {
+    let mut app = app();
+    let names = ["a", "ab", "A", "3"];
+    let tenant = |(id, name): (u32, &&str)| TenantRow { id, name: (*name).into(), ..TenantRow::default() };
+    let tenants: Vec<_> = (1..).zip(&names).map(tenant).collect();
+    let request = |tenant: &TenantRow| RequestRow {
+        id: tenant.id.into(),
+        tenant: tenant.id,
+        tenant_name: tenant.name.clone(),
+        ..RequestRow::default()
+    };
+    let state = State { requests: tenants.iter().map(request).collect(), tenants, ..state() };
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    for (row, name) in names.into_iter().enumerate() {
+        keys(&mut app, &[Key::Char('7'), Key::Home], 0);
+        keys(&mut app, &vec![Key::Down; row], 0);
+        app.on_key(Key::Enter, 0);
+        assert_eq!(app.requests.table.order(), [row], "{name}");
+    }
 }
 
 #[test]
@@ -95,7 +117,7 @@ fn a_second_click_shows_the_requests_as_enter_does() {
     app.on_hit(Hit::Tenant(2), 0);
     assert_eq!(app.screen, Screen::Tenants);
     app.on_hit(Hit::Tenant(2), 0);
-    assert_eq!((app.screen, app.requests.table.filter.text()), (Screen::Requests, "tenant:lab-7"));
+    assert_eq!((app.screen, app.requests.table.filter.text()), (Screen::Requests, "tenant_name=lab-7"));
 }
 
 #[test]
@@ -112,7 +134,9 @@ fn the_filter_is_the_tenants_own() {
     let by_number = filtered("/tenant:5");
     assert!(by_number.contains("lab-7") && by_number.contains("1 match /tenant:5"), "{by_number}");
     assert!(filtered("/nobody").contains("no tenant matches the filter"));
-    assert!(filtered("/user:ada").contains("tenants have no field `user`; the only one is tenant"));
+    assert!(
+        filtered("/user:ada").contains("tenants have no field `user`; the fields are tenant, tenant_name")
+    );
     keys(&mut app, &[Key::Escape], 0);
     assert_eq!(names(&app).len(), 3);
 }
