@@ -59,6 +59,8 @@ pub enum Event {
     Started {
         /// Its sequence.
         id: SequenceId,
+        /// When the step that it started in was planned.
+        at: Micros,
         /// What its prompt found in the cache.
         prefix: PrefixEvent,
         /// Prompt tokens found.

@@ -326,7 +326,7 @@ impl<T: Traffic, W: Watch> Run<T, W> {
                 }
                 self.recorder.token(live.origin, gap);
             }
-            Event::Started { id, prefix, cached_tokens, prefill_tokens } => {
+            Event::Started { id, prefix, cached_tokens, prefill_tokens, .. } => {
                 let Some(live) = self.live.get_mut(&id) else { return };
                 let start = Start {
                     origin: live.origin,

@@ -152,8 +152,8 @@ impl Engine {
         self.counters.prefix_eligible[event] += u64::from(sequence.prompt_len >= self.kv.block_size());
         self.counters.prefix_cached_tokens[event] += u64::from(cached);
         self.counters.prefix_prefilled_tokens[event] += u64::from(prefill_tokens);
-        let started = Event::Started { id: sequence.id, prefix, cached_tokens: cached, prefill_tokens };
-        self.outbox.events.push(started);
+        let (id, cached_tokens) = (sequence.id, cached);
+        self.outbox.events.push(Event::Started { id, at: now, prefix, cached_tokens, prefill_tokens });
     }
 
     /// Preempts a running sequence. Its row is removed by `remove_running`.

@@ -235,7 +235,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> Request {
 /// The prefix event, cached and prefilled tokens of a sequence's start.
 pub fn started(bench: &Bench, of: SequenceId) -> (PrefixEvent, u32, u32) {
     let found = bench.events.iter().find_map(|e| match e {
-        Event::Started { id, prefix, cached_tokens, prefill_tokens } if *id == of => {
+        Event::Started { id, prefix, cached_tokens, prefill_tokens, .. } if *id == of => {
             Some((*prefix, *cached_tokens, *prefill_tokens))
         }
         _ => None,

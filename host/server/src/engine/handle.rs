@@ -22,6 +22,8 @@ use super::observer::Observer;
 use super::stream::{LiveRequest, Marks, NewRequest, RequestMeta, SubmitError};
 use crate::trace::{Happening, Tap};
 
+/// Events of a stream by which its reader doesn't lag: the start and the end.
+const OWN_EVENTS: usize = 2;
 /// Time between two attempts to send to a full mailbox.
 const FULL: Duration = Duration::from_millis(5);
 
@@ -156,7 +158,7 @@ impl EngineHandle {
         let mut orphan = Orphan { engine: None };
         let (seats, readers): (Vec<_>, Vec<_>) = (0..requests.len())
             .map(|_| {
-                let (events, reader) = mpsc::channel(stream_events + 1);
+                let (events, reader) = mpsc::channel(stream_events + OWN_EVENTS);
                 let marks = Arc::<Marks>::default();
                 let ticket = tickets.split(1).expect("one was acquired for each");
                 (Seat { ticket, events, marks: Arc::clone(&marks) }, (reader, marks))

@@ -14,6 +14,11 @@ use super::handle::EngineHandle;
 /// An event of a request.
 #[derive(Debug)]
 pub enum StreamEvent {
+    /// The engine has started it. The first event of a request that runs, and sent once.
+    Started {
+        /// When its first step was planned.
+        at: Micros,
+    },
     /// A token was sampled.
     Token {
         /// The token.
@@ -117,7 +122,7 @@ impl LiveRequest {
         self.submitted
     }
 
-    /// Whether the engine has started it. No event says so.
+    /// Whether the engine has started it, even if the event that says so has not been read.
     pub fn has_started(&self) -> bool {
         self.marks.started.load(Ordering::Acquire)
     }

@@ -97,6 +97,13 @@ impl Recorder {
         self.answers.get_or_create(&vec![("path", path.to_owned()), ("status", status.to_string())]).inc();
     }
 
+    /// Records the time from a sequence's submission to its first start. A sequence that is refused, or cancelled
+    /// while it waits, has none.
+    pub fn started(&self, after: Micros) {
+        self.queue.observe(after.0 as f64 / 1e6);
+        self.windows.queue.add(after.0 as f64 / 1e3);
+    }
+
     /// Records the time from a sequence's submission to its first token.
     pub fn first_token(&self, after: Micros) {
         self.ttft.observe(after.0 as f64 / 1e6);
@@ -117,10 +124,6 @@ impl Recorder {
                 _ => "hit",
             };
             self.ttft_by_prefix.get_or_create(&[("prefix", prefix)]).observe(ms / 1e3);
-        }
-        if let Some(ms) = outcome.timings.queue_ms {
-            self.queue.observe(ms / 1e3);
-            self.windows.queue.add(ms);
         }
         if let Some(ms) = outcome.timings.prefill_ms {
             self.prefill.observe(ms / 1e3);

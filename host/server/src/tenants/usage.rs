@@ -89,9 +89,9 @@ impl Usage {
     }
 
     /// Records the time from a sequence's submission to its first start.
-    pub fn started(&self, after_ms: f64) {
-        self.change(|all| all.queue.add((after_ms * 1e6) as u64));
-        self.recent.queue.add(after_ms);
+    pub fn started(&self, after: Micros) {
+        self.change(|all| all.queue.add(after.0.saturating_mul(1_000)));
+        self.recent.queue.add(after.0 as f64 / 1e3);
     }
 
     /// Whether any request has ended or was refused.

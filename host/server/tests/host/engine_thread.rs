@@ -118,10 +118,18 @@ fn request(prompt: &[u32]) -> NewRequest {
     NewRequest { request, meta: RequestMeta::default() }
 }
 
+/// Waits until a request has started, and returns its next event.
+async fn first(live: &mut LiveRequest) -> Option<StreamEvent> {
+    let started = live.next().await;
+    assert!(matches!(started, Some(StreamEvent::Started { at }) if at >= live.submitted()), "{started:?}");
+    live.next().await
+}
+
 async fn to_the_end(mut live: LiveRequest) -> (Vec<u32>, Option<End>) {
     let mut tokens = Vec::new();
     loop {
         match live.next().await {
+            Some(StreamEvent::Started { .. }) => assert!(tokens.is_empty(), "it had started before"),
             Some(StreamEvent::Token { token, .. }) => tokens.push(token),
             Some(StreamEvent::Prompt(_)) => panic!("no prompt logprobs were requested"),
             Some(StreamEvent::End(end)) => return (tokens, Some(*end)),
@@ -198,7 +206,7 @@ async fn steps_go_on_during_a_flood_of_refused_requests_with_many_sequences() {
     const CHOICES: usize = 128;
     let (engine, _) = start_with_door(0, (REQUESTS * CHOICES) as u32 + 1);
     let mut running = engine.handle.submit(crawl()).await.unwrap();
-    assert!(matches!(running.next().await, Some(StreamEvent::Token { .. })));
+    assert!(matches!(first(&mut running).await, Some(StreamEvent::Token { .. })));
     let (entered, inside) = tokio::sync::oneshot::channel();
     let (let_go, held) = std::sync::mpsc::channel::<()>();
     let handle = engine.handle.clone();
@@ -318,7 +326,7 @@ async fn tokens_of_the_last_step_are_sent_although_no_further_step_starts() {
         engine.handle.hold_steps();
         let mut live = engine.handle.submit(request(&[1, 2])).await.unwrap();
         engine.handle.release_steps();
-        let first = live.next().await;
+        let first = first(&mut live).await;
         assert!(matches!(first, Some(StreamEvent::Token { token: 7, .. })), "{first:?}");
         let (tokens, end) = to_the_end(live).await;
         assert_eq!(tokens.len(), 4, "{end:?}");
@@ -414,7 +422,7 @@ async fn full_mailbox_loses_neither_a_stop_nor_a_drain_and_is_not_taken_for_the_
     let engine = start();
     let handle = engine.handle.clone();
     let mut running = handle.submit(crawl()).await.unwrap();
-    assert!(matches!(running.next().await, Some(StreamEvent::Token { .. })));
+    assert!(matches!(first(&mut running).await, Some(StreamEvent::Token { .. })));
     let (let_go, looking) = occupy(&handle).await;
     while handle.expire(Vec::new()).is_ok() {}
     assert!(matches!(handle.submit(request(&[1])).await, Err(SubmitError::Busy)));

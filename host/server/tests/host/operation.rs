@@ -318,6 +318,7 @@ async fn stall(events: usize, tokens: u32) {
     let mut kept = 0;
     let last = loop {
         match stalled.next().await {
+            Some(StreamEvent::Started { .. }) => assert_eq!(kept, 0, "it started before its first token"),
             Some(StreamEvent::Token { .. }) => kept += 1,
             last => break last,
         }

@@ -1,8 +1,9 @@
 //! Metrics and traces as monitoring systems receive them.
 
-use crate::common::{Host, config};
+use crate::common::{Host, config, first_chunk};
 #[cfg(feature = "otel")]
 use crate::common::{events, request};
+use futures_util::StreamExt;
 use infer_server::config::{Config, MetricsPlane};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -94,6 +95,42 @@ async fn metrics_are_on_the_planes_that_the_setting_names() {
         assert_eq!(without_token.send().await.unwrap().status(), 401);
         host.server.shutdown().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn time_in_the_queue_is_known_while_a_stream_runs_and_counts_once() {
+    let host = Host::start(config()).await;
+    let counts = async || {
+        let text = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+        let count = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.map_or(0, |count| count.parse::<u64>().unwrap())
+        };
+        [
+            count("infer_request_queue_time_seconds_count"),
+            count("infer_tenant_request_queue_time_seconds_count{tenant=\"default\"}"),
+            count("infer_prefill_time_seconds_count"),
+        ]
+    };
+    let long = json!({"ignore_eos": true, "max_tokens": 1_500});
+    let running = first_chunk(host.complete(long.clone()).await).await;
+    host.server.engine().hold_steps();
+    let state = host.admin_get("/admin/state").await;
+    assert_eq!(state["queue"]["running"], 1, "the stream has not ended: {state:#}");
+    assert_eq!(counts().await, [1, 1, 0]);
+    for row in [&state["latencies"], &state["tenants"][0]] {
+        assert!(row["queue_p50_ms"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    // One that leaves the queue without having run has no time.
+    let waiting = host.complete(long).await;
+    host.until("it waits", |state| state["queue"]["waiting"] == 1).await;
+    drop(waiting);
+    host.until("it has left", |state| state["queue"]["waiting"] == 0).await;
+    host.server.engine().release_steps();
+    let rest = running.collect::<Vec<_>>().await;
+    assert!(rest.last().unwrap().as_ref().is_ok_and(|end| end.as_ref().ends_with(b"\n\n")));
+    assert_eq!(counts().await, [1, 1, 1]);
+    host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -115,6 +115,13 @@ impl Run {
 
     fn take(&mut self, event: Option<StreamEvent>) -> Step {
         match event {
+            Some(StreamEvent::Started { at }) => {
+                // Like a first token reported at once: its stream may last for minutes.
+                let after = at.since(self.live.submitted());
+                self.app.recorder.started(after);
+                self.tenant.usage.started(after);
+                Step::Nothing
+            }
             Some(StreamEvent::Token { .. }) if self.stopped => Step::Nothing,
             Some(StreamEvent::Token { token, at, logprobs }) => {
                 self.note_time(at);
@@ -188,9 +195,6 @@ impl Run {
         // A refused sequence never ran, so it has no times.
         if !outcome.refused {
             self.app.recorder.ended(&outcome, self.app.config.block_size);
-            if let Some(ms) = outcome.timings.queue_ms {
-                self.tenant.usage.started(ms);
-            }
         }
         outcome
     }

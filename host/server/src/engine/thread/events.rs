@@ -64,13 +64,14 @@ impl Driver {
                 self.end(id, End::Failed { cause, message, usage });
             }
             Event::Refused { id, refusal } => self.end(id, End::Refused(refusal)),
-            Event::Started { id, prefix, cached_tokens, prefill_tokens } => {
+            Event::Started { id, at, prefix, cached_tokens, prefill_tokens } => {
                 let fills_block = cached_tokens + prefill_tokens >= self.engine.memory().block_size;
                 self.prefix_hits.note(prefix, cached_tokens, fills_block);
                 if let Some(live) = self.live.get_mut(&id) {
                     live.ticket = None;
                     live.marks.started.store(true, Ordering::Release);
                 }
+                self.tell(id, StreamEvent::Started { at });
             }
             Event::Preempted { id } => self.shared.observer.preempted(id),
             Event::PolicyFault(fault) => self.shared.observer.fault(&fault),
