@@ -7,6 +7,7 @@ mod requests;
 mod route;
 mod state;
 mod stream;
+mod tenants;
 pub mod token;
 mod trace;
 

@@ -1,25 +1,23 @@
 //! Snapshots for consoles: the engine's report joined with what only the server knows.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use infer_api::admin::{
-    CacheLengths, Counters, HostInfo, Latencies, MAX_ROWS, MAX_TENANT_ROWS, Memory, PolicySlot, Pressure,
-    Queue, Rates, RequestRow, RowChange, ShadowInfo, State, TenantRow,
+    CacheLengths, Counters, HostInfo, Latencies, MAX_ROWS, Memory, PolicySlot, Pressure, Queue, Rates,
+    RequestRow, RowChange, ShadowInfo, State,
 };
 use infer_core::request::{RefusalReason, SequenceState};
-use infer_core::snapshot::{self, RequestSnapshot, SlotSnapshot, Snapshot, TenantSnapshot};
+use infer_core::snapshot::{self, RequestSnapshot, SlotSnapshot, Snapshot};
 use infer_core::trial::{CanaryReport, CanaryState};
 use infer_core::{FinishReason, Micros, PrefixEvent};
 use infer_model::KvCacheKind;
 
+use super::tenants;
 use crate::app::{App, Served};
 use crate::engine::{self, EngineReport, PrefixHits, RequestMeta};
 use crate::http::ApiError;
 use crate::metrics::percentile;
-use crate::tenants::Usage;
 
 /// How long a response waits for the current step.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -50,7 +48,7 @@ pub async fn state(app: &App) -> Result<State, ApiError> {
 pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
     let EngineReport { snapshot, step_us, prefix_hits, at, .. } = report;
     let at = *at;
-    let (tenants, tenants_total) = tenants(app, &snapshot.tenants);
+    let (tenants, tenants_total) = tenants::rows(&app.tenants, &snapshot.tenants);
     State {
         host: HostInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -148,45 +146,6 @@ pub fn shadow(served: &Served, slot: &SlotSnapshot) -> Option<ShadowInfo> {
     let report = slot.shadow.as_ref()?;
     let fault = report.fault.as_ref().map(|fault| served.engine.observer().fault_info(fault));
     Some(engine::shadow_info(report, fault))
-}
-
-/// Tenants that have sent a request: those with most live ones, then those that got most tokens; and how many there are.
-fn tenants(app: &App, all: &[TenantSnapshot]) -> (Vec<TenantRow>, u32) {
-    let known = all.iter().filter_map(|tenant| Some((tenant, app.tenants.find(tenant.tenant)?)));
-    // The engine also has rows of others.
-    let has_sent = |(tenant, (_, usage)): &(&TenantSnapshot, (String, Arc<Usage>))| {
-        tenant.running + tenant.waiting > 0 || usage.any()
-    };
-    let mut known: Vec<_> = known.filter(has_sent).collect();
-    let total = known.len() as u32;
-    known.sort_by_key(|(t, _)| (Reverse(t.running + t.waiting), Reverse(t.generated_tokens), t.tenant));
-    known.truncate(MAX_TENANT_ROWS);
-    (known.into_iter().map(|(tenant, (name, usage))| tenant_row(tenant, name, &usage)).collect(), total)
-}
-
-fn tenant_row(tenant: &TenantSnapshot, name: String, usage: &Usage) -> TenantRow {
-    let counts = usage.snapshot();
-    let [generated_per_second] = usage.recent.rate.note([tenant.generated_tokens]);
-    let (ttft_p50_ms, ttft_p99_ms) = usage.recent.ttft.p50_p99();
-    let (queue_p50_ms, queue_p99_ms) = usage.recent.queue.p50_p99();
-    TenantRow {
-        id: tenant.tenant.0,
-        name,
-        weight: f64::from(tenant.weight_permille) / 1_000.0,
-        running: tenant.running,
-        waiting: tenant.waiting,
-        held: tenant.held,
-        requests: counts.requests,
-        refused: counts.refused,
-        failed: counts.failed,
-        prompt_tokens: tenant.prompt_tokens,
-        generated_tokens: tenant.generated_tokens,
-        generated_per_second,
-        ttft_p50_ms,
-        ttft_p99_ms,
-        queue_p50_ms,
-        queue_p99_ms,
-    }
 }
 
 /// Returns a request with all its fields.

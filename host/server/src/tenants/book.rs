@@ -165,6 +165,13 @@ impl Tenants {
         names.usage.get(id.0 as usize).cloned()
     }
 
+    /// Whether each tenant has sent a request that has ended or was refused. One lock for all, and no name is copied:
+    /// consoles ask several times a second about every tenant there is.
+    pub fn used(&self, ids: impl Iterator<Item = TenantId>) -> Vec<bool> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.map(|id| names.usage.get(id.0 as usize).is_some_and(|(_, usage)| usage.any())).collect()
+    }
+
     /// Which entry of `usage` counts a tenant.
     pub fn label(&self, id: TenantId) -> String {
         let own = self.find(id).filter(|_| (id.0 as usize) < MAX_LABELS);
