@@ -398,6 +398,45 @@ fn what_is_expected_of_a_held_request_is_what_is_known_when_it_is_asked_about() 
 }
 
 #[test]
+fn the_load_counts_what_is_known_by_now_of_every_held_request() {
+    // More than are renewed in one step.
+    const HELD: u64 = 150;
+    let shown = Arc::new(Mutex::new(0));
+    let seen = shown.clone();
+    let admission = Admission(move |request: &AdmissionRequest, load: &Load| {
+        *seen.lock().unwrap() = load.expected_output_tokens;
+        let refusal =
+            || Refusal { reason: RefusalReason::Other, message: "only asks".into(), retry_after_ms: 0 };
+        Ok(match request.id.0 {
+            1 | 2 => Verdict::Admit,
+            3..=152 => Verdict::Wait,
+            _ => Verdict::Refuse(refusal()),
+        })
+    });
+    let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+    let mut bench = Bench::with(EngineConfig { max_waiting: 200, ..small() }, policies);
+    bench.submit(request(prompt(1, 4), 2));
+    bench.submit(request(prompt(2, 4), 32));
+    for seed in 10..10 + HELD as u32 {
+        bench.submit(request(prompt(seed, 4), 20));
+    }
+    let load_of_another = |bench: &mut Bench| {
+        assert!(bench.engine.submit(request(prompt(3, 4), 7), bench.now).is_err());
+        *shown.lock().unwrap()
+    };
+    assert_eq!(load_of_another(&mut bench), 2 + 32 + HELD * 20, "nothing is known");
+    while !bench.events.iter().any(|event| matches!(event, Event::Finished { .. })) {
+        assert!(bench.step());
+    }
+    // The first ended after two tokens, and the second has as many.
+    for (steps, renewed) in [(1, 64), (2, 128), (3, HELD), (4, HELD)] {
+        bench.step();
+        let left = 32 - 2 - steps;
+        assert_eq!(load_of_another(&mut bench), left + renewed * 2 + (HELD - renewed) * 20, "{steps}");
+    }
+}
+
+#[test]
 fn idle_blocks_count_the_unused_part_of_a_hit() {
     let hits = Arc::new(Mutex::new(Vec::new()));
     let seen = hits.clone();

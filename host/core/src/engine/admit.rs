@@ -20,7 +20,7 @@ use crate::sequence::{HitState, SeqIx, Sequence};
 use crate::snapshot::Counters;
 use crate::watchdog::{LONGEST_PROMISE, Mark};
 
-/// Held requests asked about in one step.
+/// Held requests asked about in one step, and those of which anything else is expected.
 const HELD_PER_STEP: usize = 64;
 /// Longest message that a policy's refusal may show a client.
 const MESSAGE_BYTES: usize = 256;
@@ -257,7 +257,8 @@ impl Engine {
         self.tenants.expected_output(tenant_row).clamp(1, request.max_new_tokens)
     }
 
-    /// Expects of a held request what is known by now: a first burst arrives before any output has ended.
+    /// Expects of a held request what is known by now: a first burst arrives before any output has ended. The one that is
+    /// asked about is renewed in any case, the others because the load counts what is expected of all.
     fn expect_anew(&mut self, ix: SeqIx) {
         let expected = self.expected_output(self.slab[ix].tenant_row, &self.slab[ix].request);
         self.demand.expect(&mut self.slab[ix], expected);
@@ -393,6 +394,10 @@ impl Engine {
     /// Asks again about the first held request, and about the next for as long as they don't hold those behind them, if
     /// anything changed.
     pub(super) fn reask_held(&mut self, now: Micros) {
+        for _ in 0..HELD_PER_STEP {
+            let Some(ix) = self.held.next_outdated() else { break };
+            self.expect_anew(ix);
+        }
         if !self.held.is_due(now) {
             return;
         }

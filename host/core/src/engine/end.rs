@@ -91,6 +91,7 @@ impl Engine {
         if reason != FinishReason::Cancelled {
             // A cancelled request says nothing about how long its output would have been.
             self.tenants.learn_output(self.slab[ix].tenant_row, usage.generated_tokens);
+            self.held.outputs_learned();
         }
         self.counters.finished[Counters::finish_index(reason)] += 1;
         self.outbox.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });

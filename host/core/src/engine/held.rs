@@ -15,6 +15,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use crate::ids::{Micros, SequenceId};
 use crate::policy::TenantColumns;
@@ -30,15 +31,21 @@ const MOST_URGENT: i32 = 20;
 /// Priority, within its bounds.
 type Level = Reverse<i32>;
 
+/// Level, row of the tenant, arrival.
+type Key = (Level, u32, SequenceId);
+
 /// The held requests, and when admission is asked about them again.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// By level, row of the tenant, arrival.
-    by_tenant: BTreeMap<(Level, u32, SequenceId), SeqIx>,
+    by_tenant: BTreeMap<Key, SeqIx>,
     /// When each arrived, by level and arrival.
     by_arrival: BTreeMap<(Level, SequenceId), Micros>,
     /// By row of the tenant columns.
     count: Vec<u32>,
+    /// How many may expect outputs by what was known before the last one ended, from the one behind `renewed` on.
+    outdated: usize,
+    /// The last one that was renewed.
+    renewed: Option<Key>,
     /// Rows of tenants that are passed over in this round.
     passed: BTreeSet<u32>,
     /// The round ended before all were asked about that it should reach, and goes on with the next step.
@@ -93,6 +100,22 @@ impl Held {
 
     pub fn contains(&self, sequence: &Sequence) -> bool {
         self.by_tenant.contains_key(&(level(sequence), sequence.tenant_row, sequence.id))
+    }
+
+    /// An output ended, so another length is expected of all of them.
+    pub fn outputs_learned(&mut self) {
+        self.outdated = self.len();
+    }
+
+    /// The next one whose expected output may be out of date. They take turns, so that all are renewed in the end although
+    /// outputs end meanwhile.
+    pub fn next_outdated(&mut self) -> Option<SeqIx> {
+        self.outdated = self.outdated.checked_sub(1)?;
+        let behind = (self.renewed.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let next = self.by_tenant.range(behind).next().or_else(|| self.by_tenant.iter().next());
+        let (&key, &ix) = next?;
+        self.renewed = Some(key);
+        Some(ix)
     }
 
     /// When to ask about them, even if nothing changes from now on.
