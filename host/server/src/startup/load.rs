@@ -16,7 +16,7 @@ use super::checkpoint::{self, Checkpoint, Found, Hub};
 use super::device::{self, DeviceChoice, Gpu, Placed};
 use super::progress::Meter;
 use super::sizing::{self, Room, Shapes, Sizing};
-use crate::config::{Config, ConfigError, GenerationConfig, MaxSeqLen};
+use crate::config::{Config, ConfigError, GenerationConfig};
 use crate::serve::StartError;
 
 /// A loaded model and the sizes derived from its shapes.
@@ -56,13 +56,8 @@ impl LoadedModel {
         let mut sizing = sizing::size(config, &shapes, Room::Machine(sizing::free_memory()))?;
         let placed = gpu.map(|gpu| gpu.place(&model)).transpose()?;
         if let Some(placed) = &placed {
-            // How long sequences may be is known when the pool's size is.
-            let longest = match config.max_seq_len {
-                MaxSeqLen::Auto => shapes.context_length,
-                MaxSeqLen::Usual | MaxSeqLen::Tokens(_) => sizing.max_seq_len,
-            };
-            let left = placed.pool_bytes(config, longest, entries(config))?;
-            sizing = sizing::size(config, &shapes, Room::Device(left))?;
+            let left = placed.pool_bytes(config, entries(config))?;
+            sizing = sizing::size(config, &shapes, Room::Device(&left))?;
         }
         let Checkpoint { source, names } = checkpoint;
         Ok(Self { model, placed, tokenizer, source, names, stop_tokens, sampling, sizing })

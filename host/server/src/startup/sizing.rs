@@ -57,26 +57,26 @@ const DEFAULT_MAX_SEQ_LEN: u32 = 4_096;
 const MOST_CACHED_BLOCKS: u64 = 1 << 19;
 
 /// Memory available for a pool of size `auto`.
-#[derive(Clone, Copy, Debug)]
-pub enum Room {
+#[derive(Clone, Copy)]
+pub enum Room<'a> {
     /// Free bytes of the machine, shared with other processes.
     Machine(u64),
-    /// Bytes left on a device, all for the pool.
-    Device(u64),
+    /// Bytes left on a device, all for the pool, by the maximum length of a sequence: working memory grows with it.
+    Device(&'a dyn Fn(u32) -> u64),
 }
 
-impl Room {
-    /// Blocks that it may hold. Half of a machine's memory is left for activations.
-    fn blocks(self, block_bytes: u64) -> u64 {
+impl Room<'_> {
+    /// Blocks that it may hold beside sequences of this length. Half of a machine's memory is left for activations.
+    fn blocks(self, max_seq_len: u32, block_bytes: u64) -> u64 {
         match self {
             Self::Machine(free) => free / 2 / block_bytes,
-            Self::Device(left) => left / block_bytes,
+            Self::Device(left) => left(max_seq_len) / block_bytes,
         }
     }
 }
 
 /// Maximum length of a sequence of a model with this context.
-fn max_seq_len(config: &Config, context: u32, room: Room, block_bytes: u64) -> Result<u32, ConfigError> {
+fn max_seq_len(config: &Config, context: u32, room: Room<'_>, block_bytes: u64) -> Result<u32, ConfigError> {
     match (config.max_seq_len, config.kv_cache) {
         (MaxSeqLen::Usual, _) => Ok(context.min(DEFAULT_MAX_SEQ_LEN)),
         (MaxSeqLen::Tokens(wanted), _) if wanted <= context => Ok(wanted),
@@ -84,13 +84,16 @@ fn max_seq_len(config: &Config, context: u32, room: Room, block_bytes: u64) -> R
             Err(ConfigError(format!("--max-seq-len: {wanted} is more than the model's context of {context}")))
         }
         (MaxSeqLen::Auto, KvCacheKind::Paged) => {
-            let blocks = config.kv_memory_bytes.map_or_else(|| room.blocks(block_bytes), |b| b / block_bytes);
-            let tokens = blocks.max(1).saturating_mul(config.block_size.into());
-            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(context);
+            let tokens = |blocks: u64| {
+                let tokens = blocks.max(1).saturating_mul(config.block_size.into());
+                u32::try_from(tokens).unwrap_or(u32::MAX).min(context)
+            };
+            let held = |longest| tokens(room.blocks(longest, block_bytes));
             Ok(match (room, config.kv_memory_bytes) {
+                (_, Some(bytes)) => tokens(bytes / block_bytes),
                 // A pool in the machine's memory holds a usual sequence in any case.
-                (Room::Machine(_), None) => tokens.max(context.min(DEFAULT_MAX_SEQ_LEN)),
-                _ => tokens,
+                (Room::Machine(_), None) => held(0).max(context.min(DEFAULT_MAX_SEQ_LEN)),
+                (Room::Device(_), None) => longest(tokens(0), context, |tokens| held(tokens) >= tokens),
             })
         }
         (MaxSeqLen::Auto, KvCacheKind::Contiguous) => Err(ConfigError(
@@ -100,8 +103,22 @@ fn max_seq_len(config: &Config, context: u32, room: Room, block_bytes: u64) -> R
     }
 }
 
+/// The largest number from `least` to `most` that fits, if larger ones don't fit where smaller ones don't; `least` if none
+/// does.
+fn longest(least: u32, most: u32, fits: impl Fn(u32) -> bool) -> u32 {
+    let (mut least, mut most) = (least, most);
+    while least < most {
+        let middle = least + (most - least).div_ceil(2);
+        match fits(middle) {
+            true => least = middle,
+            false => most = middle - 1,
+        }
+    }
+    least
+}
+
 /// Computes the sizes for `model` within `room`.
-pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, ConfigError> {
+pub fn size(config: &Config, model: &Shapes, room: Room<'_>) -> Result<Sizing, ConfigError> {
     let block_bytes = u64::from(config.block_size) * model.kv_bytes_per_token;
     let max_seq_len = max_seq_len(config, model.context_length, room, block_bytes)?;
     let sequence_blocks = u64::from(max_seq_len.div_ceil(config.block_size));
@@ -112,10 +129,10 @@ pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, Confi
         (KvCacheKind::Paged, Some(bytes)) => bytes / block_bytes,
         (KvCacheKind::Paged, None) => match room {
             // A pool beyond full-length sequences for the whole batch would only hold cached prefixes.
-            Room::Machine(_) => batch_blocks.min(room.blocks(block_bytes)).max(sequence_blocks),
+            Room::Machine(_) => batch_blocks.min(room.blocks(max_seq_len, block_bytes)).max(sequence_blocks),
             Room::Device(_) => {
                 let cached = if config.prefix_caching { MOST_CACHED_BLOCKS } else { 0 };
-                room.blocks(block_bytes).min(batch_blocks.max(cached))
+                room.blocks(max_seq_len, block_bytes).min(batch_blocks.max(cached))
             }
         },
     };
@@ -123,10 +140,13 @@ pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, Confi
         let needed = sequence_blocks * block_bytes;
         return Err(ConfigError(match (config.kv_memory_bytes, room) {
             (None, Room::Device(left)) => format!(
-                "--gpu-memory-utilization {}: it leaves {left} bytes for the KV pool, beside the weights, working memory \
-                 and what other processes hold, but one sequence of {max_seq_len} tokens needs {needed}; give a larger \
-                 share, end other processes on the GPU, or take a smaller model or --max-seq-len",
-                config.gpu_memory_utilization
+                "--gpu-memory-utilization {}: it leaves {} bytes for the KV pool, beside the weights, working memory and \
+                 what other processes hold, but one sequence of {max_seq_len} tokens needs {needed}; give a larger share, \
+                 end other processes on the GPU, or take a smaller model{}",
+                config.gpu_memory_utilization,
+                left(max_seq_len),
+                // The automatic one is the smallest already.
+                if config.max_seq_len == MaxSeqLen::Auto { "" } else { " or --max-seq-len" }
             ),
             (_, Room::Machine(_) | Room::Device(_)) => format!(
                 "--kv-memory: {blocks} blocks of {block_bytes} bytes can't hold one sequence of {max_seq_len} tokens; \
@@ -195,21 +215,21 @@ mod tests {
             let Sizing { max_seq_len, total_blocks, .. } = size(config, model, room).unwrap();
             (max_seq_len, total_blocks)
         };
-        assert_eq!(sizes(&Config::default(), &long, Room::Device(1 << 30)).0, 4_096);
+        assert_eq!(sizes(&Config::default(), &long, Room::Device(&|_| 1 << 30)).0, 4_096);
         for (room, expected) in [
-            (Room::Device(1 << 30), (131_072, 65_536)),
-            (Room::Device(100 << 20), (102_400, 6_400)),
+            (Room::Device(&|_| 1 << 30), (131_072, 65_536)),
+            (Room::Device(&|_| 100 << 20), (102_400, 6_400)),
             (Room::Machine(100 << 20), (51_200, 3_200)),
             // As without the flag.
             (Room::Machine(0), (4_096, 256)),
         ] {
-            assert_eq!(sizes(&auto, &long, room), expected, "{room:?}");
+            assert_eq!(sizes(&auto, &long, room), expected);
         }
-        assert_eq!(sizes(&auto, &MODEL, Room::Device(1 << 30)).0, 2_048, "the model's context");
+        assert_eq!(sizes(&auto, &MODEL, Room::Device(&|_| 1 << 30)).0, 2_048, "the model's context");
         let given = Config { kv_memory_bytes: Some(20 << 20), ..auto.clone() };
-        assert_eq!(sizes(&given, &long, Room::Device(1 << 30)), (20_480, 1_280));
-        let none = size(&auto, &long, Room::Device(0)).unwrap_err().to_string();
-        assert!(none.contains("one sequence of 16 tokens"), "{none}");
+        assert_eq!(sizes(&given, &long, Room::Device(&|_| 1 << 30)), (20_480, 1_280));
+        let none = size(&auto, &long, Room::Device(&|_| 0)).unwrap_err().to_string();
+        assert!(none.contains("one sequence of 16 tokens") && !none.contains("--max-seq-len"), "{none}");
         let rows = Config { kv_cache: KvCacheKind::Contiguous, ..auto };
         assert!(
             size(&rows, &long, Room::Machine(1 << 30)).unwrap_err().to_string().contains("give a number")
@@ -217,9 +237,43 @@ mod tests {
     }
 
     #[test]
+    fn automatic_length_reserves_the_working_memory_of_that_length_alone() {
+        let auto = Config { max_seq_len: MaxSeqLen::Auto, ..Config::default() };
+        let long = Shapes { context_length: 131_072, ..MODEL };
+        // A token of a sequence's length takes 1 KiB of the pool, and as much working memory beside what any takes.
+        let memory =
+            |bytes: u64| move |longest: u32| bytes.saturating_sub((u64::from(longest) + 1_024) << 10);
+        for (bytes, expected) in [
+            // With the whole context's working memory nothing would be left.
+            (101 << 20, (51_200, 3_200)),
+            (3 << 20, (1_024, 64)),
+            // The pool that the whole context leaves holds less than this.
+            (201 << 20, (102_400, 6_400)),
+            (257 << 20, (131_072, 8_192)),
+            (300 << 20, (131_072, 10_944)),
+        ] {
+            let left = memory(bytes);
+            let sizing = size(&auto, &long, Room::Device(&left)).unwrap();
+            assert_eq!((sizing.max_seq_len, sizing.total_blocks), expected, "{bytes} bytes");
+            let pool_bytes = u64::from(sizing.total_blocks) * sizing.block_bytes;
+            assert!(pool_bytes <= left(sizing.max_seq_len), "{bytes} bytes hold the working memory, too");
+        }
+        let none = size(&auto, &long, Room::Device(&memory((1 << 20) + 20_000))).unwrap_err().to_string();
+        assert!(
+            none.contains("it leaves 3616 bytes") && none.contains("one sequence of 16 tokens"),
+            "{none}"
+        );
+        // A number is kept, with its own working memory.
+        let given = Config { max_seq_len: MaxSeqLen::Tokens(60_000), ..Config::default() };
+        let said = size(&given, &long, Room::Device(&memory(101 << 20))).unwrap_err().to_string();
+        assert!(said.contains("of 60000 tokens") && said.ends_with(" or --max-seq-len"), "{said}");
+    }
+
+    #[test]
     fn pool_of_a_device_takes_the_rest_of_its_memory_up_to_a_bound() {
         let config = Config::default();
-        let blocks = |config: &Config, left| size(config, &MODEL, Room::Device(left)).unwrap().total_blocks;
+        let blocks =
+            |config: &Config, left| size(config, &MODEL, Room::Device(&|_| left)).unwrap().total_blocks;
         assert_eq!(blocks(&config, 1 << 30), (1 << 30) / (16 * 1_024));
         assert_eq!(blocks(&config, 1 << 40), 1 << 19, "tables for cached prefixes cost host memory");
         let alone = Config { max_batch_size: 1, prefix_caching: false, ..Config::default() };
@@ -228,13 +282,13 @@ mod tests {
             128,
             "a baseline leaves the rest to the server it is compared with"
         );
-        assert!(size(&config, &MODEL, Room::Device(16 * 1_024)).is_err());
+        assert!(size(&config, &MODEL, Room::Device(&|_| 16 * 1_024)).is_err());
     }
 
     /// Of a pool that is what the weights and others left, the flag of its size is no remedy.
     #[test]
     fn pool_that_is_too_small_names_the_flag_that_decides_its_size() {
-        let said = |config: &Config| size(config, &MODEL, Room::Device(4_096)).unwrap_err().to_string();
+        let said = |config: &Config| size(config, &MODEL, Room::Device(&|_| 4_096)).unwrap_err().to_string();
         let automatic = said(&Config { gpu_memory_utilization: 0.5, ..Config::default() });
         for part in ["--gpu-memory-utilization 0.5: ", "leaves 4096 bytes", "weights", "other processes"] {
             assert!(automatic.contains(part), "`{part}` isn't in: {automatic}");

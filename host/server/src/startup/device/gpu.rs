@@ -92,18 +92,21 @@ impl Placed {
         &self.name
     }
 
-    /// Memory that `--gpu-memory-utilization` leaves for the pool after weights and working memory.
+    /// Memory that `--gpu-memory-utilization` leaves for the pool after weights and working memory, by the maximum length
+    /// of a sequence.
     ///
     /// # Errors
     /// If the device fails.
-    pub fn pool_bytes(&self, config: &Config, max_seq_len: u32, entries: u32) -> Result<u64, ModelError> {
+    pub fn pool_bytes(&self, config: &Config, entries: u32) -> Result<impl Fn(u32) -> u64, ModelError> {
         let memory = self
             .model
             .device()
             .memory()
             .map_err(|error| ModelError::new(ModelErrorKind::Device, error.message))?;
-        let working = self.model.working_bytes(&options(config, 1, max_seq_len, entries));
-        Ok(pool_bytes(memory, config.gpu_memory_utilization, working))
+        Ok(move |max_seq_len| {
+            let working = self.model.working_bytes(&options(config, 1, max_seq_len, entries));
+            pool_bytes(memory, config.gpu_memory_utilization, working)
+        })
     }
 
     /// The executor that computes batches.

@@ -35,8 +35,8 @@ impl Placed {
         match *self {}
     }
 
-    /// Memory left for the pool.
-    pub fn pool_bytes(&self, _: &Config, _: u32, _: u32) -> Result<u64, ModelError> {
+    /// Memory left for the pool, by the maximum length of a sequence.
+    pub fn pool_bytes(&self, _: &Config, _: u32) -> Result<fn(u32) -> u64, ModelError> {
         match *self {}
     }
 
