@@ -28,6 +28,9 @@ svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft)
 .key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin-right: .4rem; vertical-align: -1px; }
 ";
 
+/// Tenants that are listed for each report.
+const TENANTS: usize = 64;
+
 /// One report's results for a workload.
 struct Part<'a> {
     colour: usize,
@@ -114,6 +117,9 @@ fn section(page: &mut String, description: &str, parts: &[Part<'_>]) {
             let _ = write!(page, "<p>{key}TTFT of hits: {hits}; of misses: {misses}</p>");
         }
     }
+    for part in parts {
+        tenants(page, part);
+    }
     page.push_str("<div class=\"charts\">");
     let share = |values: &dyn Fn(&Sample) -> Vec<f64>| -> Vec<Series> {
         parts.iter().map(|part| line(part, distribution(part, values))).collect()
@@ -176,6 +182,28 @@ fn table(page: &mut String, parts: &[Part<'_>]) {
          the other without a server. `overhead`: what serving adds to their mean latency, if requests run one at a \
          time.</p>",
     );
+}
+
+/// Tabulates the times to the first token by tenant, if there are several.
+fn tenants(page: &mut String, part: &Part<'_>) {
+    let all = part.report.ttft_by_tenant();
+    if all.is_empty() {
+        return;
+    }
+    let _ = write!(
+        page,
+        "<div class=\"wide\"><table><tr><th>{}TTFT by tenant, {}<th>requests<th>p50<th>p95<th>p99</tr>",
+        key(part.colour),
+        escape(part.subject)
+    );
+    for (tenant, times) in all.iter().take(TENANTS) {
+        let (count, percentiles) = (times.count, percentiles(times));
+        let _ = write!(page, "<tr><td>{}<td>{count}{percentiles}</tr>", escape(tenant));
+    }
+    page.push_str("</table></div>");
+    if all.len() > TENANTS {
+        let _ = write!(page, "<p>{} more tenants are in the JSON report.</p>", all.len() - TENANTS);
+    }
 }
 
 fn middle(summary: &Summary) -> String {
@@ -388,6 +416,23 @@ mod tests {
         let page = html(&[report, swept("uncounted", &[2.0])]);
         let said = "TTFT of hits: p50 2.00, p95 3.00 (2 requests); of misses: p50 8.00, p95 9.00 (2";
         assert_eq!((page.matches(said).count(), page.matches("TTFT of hits").count()), (1, 1), "{page}");
+    }
+
+    #[test]
+    fn tenants_have_a_row_each_up_to_a_bound() {
+        let mut report = swept("traced", &[2.0]);
+        let sample = |tenant: String, ttft_ms| Sample { tenant, ttft_ms, ..Sample::default() };
+        let named = |number: usize, ttft_ms| sample(format!("tenant-{number}"), ttft_ms);
+        report.workloads[0].samples = vec![named(11, 8.0), named(2, 1.5), named(11, 9.0), named(2, 1.5)];
+        let mut crowd = swept("crowd", &[2.0]);
+        crowd.workloads[0].samples = (0..70).map(|number| named(number, 1.0)).collect();
+        let page = html(&[report, swept("one tenant", &[2.0]), crowd]);
+        let rows = "<th>requests<th>p50<th>p95<th>p99</tr><tr><td>tenant-2<td>2<td>1.50<td>1.50<td>1.50</tr>\
+                    <tr><td>tenant-11<td>2<td>8.00<td>9.00<td>9.00</tr></table>";
+        assert!(page.contains(&format!("TTFT by tenant, traced{rows}")), "{page}");
+        assert_eq!(page.matches("TTFT by tenant").count(), 2, "{page}");
+        assert_eq!(page.matches("<tr><td>tenant-").count(), 2 + 64, "{page}");
+        assert!(page.contains("<p>6 more tenants are in the JSON report.</p>"), "{page}");
     }
 
     #[test]
