@@ -61,6 +61,10 @@ fn trace_is_replayed_against_a_host_that_knows_its_tenants() {
     assert!(tenants[0] == tenants[2] && tenants[0] != tenants[1], "{tenants:?}");
     assert!(rows("sent_ms")[2].as_f64().unwrap() >= 100.0, "0.4 s after the first, four times as fast");
 
+    let looped = ["bench", "serve", "--trace", "day.csv", "--closed-loop"];
+    let output = home.command("", &looped).output().expect("sh starts");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(complaint(&output).contains("--closed-loop: only a recording"), "{}", complaint(&output));
     for (file, text, said) in [
         ("none.csv", head, "the trace has no requests to replay"),
         ("bad.csv", &[head, "0,ChatGPT,x,5,45,API log"].join("\n"), "line 2, column 11"),

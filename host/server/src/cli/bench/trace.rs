@@ -47,11 +47,9 @@ impl TraceArgs {
     /// Reads the trace, if there is one.
     pub fn read(&self, vocab_size: u32, seed: u64) -> Result<Option<Traced>, Failure> {
         let Some(path) = &self.trace else { return Ok(None) };
-        let file = TraceFile::find(path)?.closed_loop(self.closed_loop);
-        if self.closed_loop && file.head().is_none() {
-            let why = "--closed-loop: only a recording of a host tells which request followed which";
-            return Err(Failure::Usage(why.to_owned()));
-        }
+        let file = TraceFile::find(path)?;
+        TraceFile::check_closed_loop(self.closed_loop, [&file])?;
+        let file = file.closed_loop(self.closed_loop);
         let wrong = |error: String| Failure::Failed(format!("{}: {error}", path.display()));
         let reader = file.read().map_err(wrong)?;
         let first = usize::try_from(self.first.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);

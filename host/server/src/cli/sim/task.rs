@@ -43,10 +43,7 @@ impl Common {
     pub fn open(&self, paths: &[PathBuf]) -> Result<Vec<TraceFile>, Failure> {
         let traces: Vec<TraceFile> =
             paths.iter().map(|path| TraceFile::find(path)).collect::<Result<_, _>>()?;
-        if self.closed_loop && traces.iter().all(|trace| trace.head().is_none()) {
-            let why = "--closed-loop: only a recording of a host tells which request followed which; give one to --trace";
-            return Err(Failure::Usage(why.to_owned()));
-        }
+        TraceFile::check_closed_loop(self.closed_loop, &traces)?;
         if self.max_tokens.is_some() && traces.iter().all(|trace| trace.head().is_some()) {
             let why =
                 "--max-tokens: only public traces lack it, not workloads and recordings; give one to --trace";

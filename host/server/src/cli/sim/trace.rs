@@ -47,6 +47,18 @@ impl TraceFile {
         Ok(Self { path: path.to_owned(), kind, closed_loop: false, cut: Arc::default() })
     }
 
+    /// Refuses `--closed-loop` unless one of the traces is a recording.
+    pub fn check_closed_loop<'a>(
+        closed_loop: bool,
+        traces: impl IntoIterator<Item = &'a Self>,
+    ) -> Result<(), Failure> {
+        if closed_loop && traces.into_iter().all(|trace| trace.head().is_none()) {
+            let why = "--closed-loop: only a recording of a host tells which request followed which; give one to --trace";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        Ok(())
+    }
+
     /// With `closed_loop`, a request that was sent right after another one finished waits for that one in the replay:
     /// see `RecordedRequests::new`.
     pub fn closed_loop(self, closed_loop: bool) -> Self {
