@@ -6,7 +6,6 @@ use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
 use infer_api::completions::{CompletionRequest, StreamOptions};
-use infer_api::models::ModelList;
 use infer_api::sse::Events;
 use infer_api::usage::Usage;
 use serde::{Deserialize, Serialize};
@@ -21,6 +20,9 @@ const SILENCE: Duration = Duration::from_secs(300);
 
 /// Longest wait for the end of the body after the stream's last event.
 const LAST_BYTES: Duration = Duration::from_millis(500);
+
+/// What helps where the list of models doesn't.
+const NAME_IT: &str = "name the model with --served-model";
 
 /// Stream format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -165,28 +167,41 @@ impl Client {
         &self.model
     }
 
+    /// The most tokens, prompt and output together, of a request to this model; `None` if the server doesn't say.
+    pub async fn longest(&self) -> Option<u32> {
+        let models = self.models().await.ok()?;
+        let cards = models["data"].as_array()?;
+        let own = cards.iter().find(|card| card["id"] == self.model.as_str())?;
+        own["max_model_len"].as_u64().and_then(|tokens| u32::try_from(tokens).ok())
+    }
+
     async fn first_model(&self) -> Result<String, String> {
+        let models = self.models().await?;
+        // Other servers' model cards lack some of our fields, but all have an id.
+        let first = models["data"][0]["id"].as_str().map(str::to_owned);
+        first.ok_or_else(|| format!("{} lists no model; {NAME_IT}", self.models_url()))
+    }
+
+    fn models_url(&self) -> String {
         let base = self.url.trim_end_matches("/completions").trim_end_matches("/chat");
-        let url = format!("{base}/models");
-        let advice = "name the model with --served-model";
-        let wrong = |error: &dyn std::fmt::Display| format!("{url}: {error}; {advice}");
+        format!("{base}/models")
+    }
+
+    /// The server's list of models.
+    async fn models(&self) -> Result<Value, String> {
+        let url = self.models_url();
+        let wrong = |error: &dyn std::fmt::Display| format!("{url}: {error}; {NAME_IT}");
         let request = self.request("GET", &url, None).body(Full::default()).map_err(|e| wrong(&e))?;
         let reply = self.web.send(request).await.map_err(|e| format!("{url}: {e}"))?;
         if !reply.status().is_success() {
             let advice = match reply.status().as_u16() {
                 401 | 403 => "give a key of that host with --api-key",
-                _ => advice,
+                _ => NAME_IT,
             };
             return Err(format!("{url}: status {}; {advice}", reply.status()));
         }
         let text = reply.text().await.map_err(|e| wrong(&e))?;
-        let value: Value = serde_json::from_str(&text).map_err(|e| wrong(&e))?;
-        let first = match serde_json::from_value::<ModelList>(value.clone()) {
-            Ok(list) => list.data.first().map(|card| card.id.clone()),
-            // Other servers' model cards lack some of our fields, but all have an id.
-            Err(_) => value["data"][0]["id"].as_str().map(str::to_owned),
-        };
-        first.ok_or_else(|| format!("{url} lists no model; {advice}"))
+        serde_json::from_str(&text).map_err(|e| wrong(&e))
     }
 
     /// Sends the history and reads the response's stream to its end. An error is one line without control characters,

@@ -111,6 +111,7 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
     }
     for recording in &plan.recordings {
         let progress = Progress::new(&recording.about());
+        warn_of_long_requests(recording, client.longest().await);
         let key = recording.keys.values().next().map(String::as_str);
         let wrong = |error| BenchError::Target(format!("{}: {error}", client.url()));
         warm_up(&client, &recording.warm_up(), key).await.map_err(wrong)?;
@@ -132,6 +133,19 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
         machine,
         workloads,
     })
+}
+
+/// Says how many requests of a trace the server will refuse for their lengths, if it tells its limit.
+fn warn_of_long_requests(recording: &Recording, limit: Option<u32>) {
+    let Some(limit) = limit else { return };
+    let (beyond, all) = (recording.beyond(limit), recording.requests.len());
+    if beyond > 0 {
+        eprintln!(
+            "{}: {beyond} of {all} requests have more tokens, prompt and output together, than the {limit} that the server takes \
+             (--max-seq-len); it refuses them, and the report counts them as failed",
+            recording.name
+        );
+    }
 }
 
 async fn warm_up(client: &Client, job: &Job, api_key: Option<&str>) -> Result<(), String> {

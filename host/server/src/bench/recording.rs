@@ -68,6 +68,13 @@ impl Recording {
         Job { prompt: (0..32).map(|at| at % self.vocab_size).collect(), max_tokens }
     }
 
+    /// How many requests need more tokens, prompt and output together, than a server takes.
+    #[must_use]
+    pub fn beyond(&self, limit: u32) -> usize {
+        let tokens = |request: &Recorded| u64::from(request.prompt_tokens) + u64::from(request.output_tokens);
+        self.requests.iter().filter(|request| tokens(request) > limit.into()).count()
+    }
+
     /// Whether prompts contain outputs of earlier requests.
     #[must_use]
     pub fn has_turns(&self) -> bool {

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::admin::token::TokenFile;
-use crate::app::{App, Doors};
+use crate::app::{App, Doors, Served};
 use crate::config::{Config, ConfigError};
 use crate::engine::{Clock, EngineHandle, EngineStopped, EngineThread};
 use crate::kv_events::{Endpoints, Publisher};
@@ -130,6 +130,11 @@ impl RunningServer {
     /// The engine, for tests that hold its steps or read its report.
     pub fn engine(&self) -> &EngineHandle {
         &self.engine.handle
+    }
+
+    /// The loaded model and its settings, once they are there.
+    pub(crate) fn served(&self) -> Option<&Served> {
+        self.app.served().ok()
     }
 
     /// URL of the data plane, `http://HOST:PORT` or `https://HOST:PORT`.

@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::process::{Home, complaint};
+use crate::sim::recording;
 
 #[test]
 fn file_for_a_report_is_tried_before_anything_is_measured() {
@@ -45,7 +46,8 @@ fn trace_is_replayed_against_a_host_that_knows_its_tenants() {
         ["bench", "serve", "--trace", "day.csv", "--first", "3", "--speed", "4", "--kv-memory", "32MiB"];
     let json = ["--scheduler", "fair", "--format", "json"];
     let output = home.command("", &[&replay[..], &json].concat()).output().expect("sh starts");
-    assert!(output.status.success(), "{}", complaint(&output));
+    let said = complaint(&output);
+    assert!(output.status.success() && !said.contains("have more tokens"), "{said}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let settings = json!({
         "first": "3", "kv-memory": "32MiB", "scheduler": "fair", "speed": "4", "trace": "day.csv",
@@ -61,6 +63,13 @@ fn trace_is_replayed_against_a_host_that_knows_its_tenants() {
     assert!(tenants[0] == tenants[2] && tenants[0] != tenants[1], "{tenants:?}");
     assert!(rows("sent_ms")[2].as_f64().unwrap() >= 100.0, "0.4 s after the first, four times as fast");
 
+    let mut short = replay.to_vec();
+    short.extend(["--max-seq-len", "40"]);
+    let output = home.command("", &short).output().expect("sh starts");
+    let (code, said) = (output.status.code(), complaint(&output));
+    assert_eq!(code, Some(1), "{said}");
+    let warned = "day: 1 of 3 requests have more tokens, prompt and output together, than the 40 that the server takes";
+    assert!(said.contains(warned) && said.contains("1 requests failed"), "{said}");
     let looped = ["bench", "serve", "--trace", "day.csv", "--closed-loop"];
     let output = home.command("", &looped).output().expect("sh starts");
     assert_eq!(output.status.code(), Some(2));
@@ -72,6 +81,25 @@ fn trace_is_replayed_against_a_host_that_knows_its_tenants() {
         fs::write(home.path(file), text).unwrap();
         let output = home.command("", &["bench", "serve", "--trace", file]).output().expect("sh starts");
         assert!(!output.status.success() && complaint(&output).contains(said), "{}", complaint(&output));
+    }
+}
+
+#[test]
+fn replay_names_what_the_recorded_host_had_otherwise() {
+    let home = Home::new();
+    let trace = recording(&home.path(""), "hour", 819, 2);
+    let host =
+        ["--kv-memory", "32MiB", "--max-seq-len", "1024", "--max-batch-size", "4", "--block-size", "16"];
+    let output = home.command("", &[&["bench", "serve", "--trace", &trace][..], &host].concat()).output();
+    let output = output.expect("sh starts");
+    let said = complaint(&output);
+    assert!(output.status.success(), "{said}");
+    let named =
+        said.lines().find_map(|line| line.strip_prefix("hour: the recorded host had other settings, "));
+    let named = named.unwrap_or_else(|| panic!("{said}"));
+    assert!(named.contains("max-batch-size 8, here 4"), "{named}");
+    for same in ["model ", "device ", "block-size ", "max-seq-len "] {
+        assert!(!named.contains(same), "{same}: {named}");
     }
 }
 

@@ -224,6 +224,9 @@ async fn measure(
         Some(server) => report::live_policies(server).await?,
         None => BTreeMap::new(),
     };
+    if let (Some(traced), Some(server)) = (&traced, &own) {
+        traced.warn_of_differences(server, &policies);
+    }
     let plan = Plan {
         target: Target {
             url,

@@ -1,17 +1,19 @@
-//! `infer bench serve --trace`: a trace file as a load, and keys for its tenants.
+//! `infer bench serve --trace`: a trace file as a load, keys for its tenants, and what is otherwise than it was recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use infer_api::trace::Tenant;
+use infer_api::trace::{Head, Settings, Tenant};
 use infer_sim::trace::Recorded;
+use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use super::Failure;
-use crate::bench::{Recording, tenant_name};
+use crate::bench::{Recording, SlotPolicy, tenant_name};
 use crate::cli::sim::TraceFile;
+use crate::serve::RunningServer;
 use crate::tenants::{KeyDigest, fresh};
 
 /// Arguments about a trace.
@@ -39,8 +41,8 @@ pub struct TraceArgs {
 /// A trace to replay, and who its tenants are.
 pub struct Traced {
     pub recording: Recording,
-    /// Tenants that had other than the default terms when it was recorded.
-    terms: Vec<Tenant>,
+    /// The host that was recorded; `None` for a public format.
+    head: Option<Head>,
 }
 
 impl TraceArgs {
@@ -58,10 +60,10 @@ impl TraceArgs {
         if requests.is_empty() {
             return Err(wrong("the trace has no requests to replay".to_owned()));
         }
-        let terms = file.head().map(|head| head.tenants.clone()).unwrap_or_default();
+        let head = file.head().cloned();
         let (name, keys) = (file.name(), BTreeMap::new());
         let recording = Recording { name, requests, speed: self.speed, vocab_size, seed, keys };
-        Ok(Some(Traced { recording, terms }))
+        Ok(Some(Traced { recording, head }))
     }
 }
 
@@ -90,23 +92,76 @@ impl Traced {
     /// Gives each tenant a key of its own, unless there is one tenant, without terms of its own.
     pub fn make_keys(&mut self) -> Result<Access, Failure> {
         let tenants = self.tenants();
-        if tenants.len() == 1 && self.terms.is_empty() {
+        if tenants.len() == 1 && self.terms().is_empty() {
             return Ok(Access::default());
         }
         let mut file = NamedTempFile::new().map_err(Failure::failed)?;
         for tenant in tenants {
             let key = fresh().map_err(Failure::failed)?;
             let text = format!("[tenants.{}]\nkeys = [\"{}\"]\n", tenant_name(tenant), KeyDigest::of(&key));
-            let terms = self.terms.iter().find(|terms| terms.tenant == tenant).map(table).unwrap_or_default();
+            let terms =
+                self.terms().iter().find(|terms| terms.tenant == tenant).map(table).unwrap_or_default();
             file.write_all((text + &terms).as_bytes()).map_err(Failure::failed)?;
             self.recording.keys.insert(tenant, key);
         }
         Ok(Access { api_key: self.recording.keys.values().next().cloned(), tenants: Some(file) })
     }
 
+    /// Tenants that had other than the default terms when it was recorded.
+    fn terms(&self) -> &[Tenant] {
+        self.head.as_ref().map_or(&[], |head| &head.tenants)
+    }
+
+    /// Says on stderr what the server of the replay does otherwise than the recorded one. Of a remote one nothing is known.
+    pub fn warn_of_differences(&self, server: &RunningServer, policies: &BTreeMap<String, SlotPolicy>) {
+        let Some(served) = server.served() else { return };
+        let (model, device, settings) = (&served.model_names[0], &served.device, served.settings);
+        let differences = self.differences(&Here { model, device, settings, policies });
+        if !differences.is_empty() {
+            eprintln!(
+                "{}: the recorded host had other settings, many of which flags set: {}",
+                self.recording.name,
+                differences.join("; ")
+            );
+        }
+    }
+
+    /// What is otherwise on the host of a replay than on the one that was recorded, each with the recorded value first.
+    fn differences(&self, here: &Here<'_>) -> Vec<String> {
+        let Some(head) = &self.head else { return Vec::new() };
+        let mut pairs = vec![
+            ("model".to_owned(), head.model.clone(), here.model.to_owned()),
+            ("device".to_owned(), head.device.clone(), here.device.to_owned()),
+        ];
+        let (then, now) = (fields(&head.engine), fields(&here.settings));
+        pairs.extend(then.into_iter().zip(now).map(|((name, then), (_, now))| (name, then, now)));
+        for policy in &head.policies {
+            let names: Vec<&str> = policy.members.iter().map(|member| member.name.as_str()).collect();
+            let now = here.policies.get(&policy.kind).map(|live| live.name.clone()).unwrap_or_default();
+            pairs.push((policy.kind.clone(), names.join("+"), now));
+        }
+        pairs.retain(|(_, then, now)| then != now);
+        pairs.into_iter().map(|(name, then, now)| format!("{name} {then}, here {now}")).collect()
+    }
+
     fn tenants(&self) -> BTreeSet<u32> {
         self.recording.requests.iter().map(|request| request.tenant).collect()
     }
+}
+
+/// The host of a replay.
+struct Here<'a> {
+    model: &'a str,
+    device: &'a str,
+    settings: Settings,
+    /// By slot.
+    policies: &'a BTreeMap<String, SlotPolicy>,
+}
+
+/// The settings by the names of their flags, where they have any.
+fn fields(settings: &Settings) -> Vec<(String, String)> {
+    let Ok(Value::Object(fields)) = serde_json::to_value(settings) else { return Vec::new() };
+    fields.into_iter().map(|(name, value)| (name.replace('_', "-"), value.to_string())).collect()
 }
 
 /// A tenant's terms as lines of a tenants file.
@@ -127,13 +182,17 @@ fn factor(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    use infer_api::trace::{Member, Policy};
+    use infer_core::policy::PolicyInfo;
+
     use super::*;
     use crate::tenants;
 
     fn traced(of: &[u32], terms: Vec<Tenant>) -> Traced {
         let requests = of.iter().map(|&tenant| Recorded { tenant, ..Recorded::default() }).collect();
         let (name, keys) = (String::new(), BTreeMap::new());
-        Traced { recording: Recording { name, requests, speed: 1.0, vocab_size: 9, seed: 0, keys }, terms }
+        let head = Some(Head { tenants: terms, ..Head::default() });
+        Traced { recording: Recording { name, requests, speed: 1.0, vocab_size: 9, seed: 0, keys }, head }
     }
 
     #[test]
@@ -152,6 +211,43 @@ mod tests {
         let mut one = traced(&[7, 7], Vec::new());
         assert!(matches!(one.make_keys(), Ok(Access { api_key: None, tenants: None })));
         assert!(one.recording.keys.is_empty());
+    }
+
+    #[test]
+    fn what_is_otherwise_than_recorded_is_named() {
+        let settings = Settings { max_batch_size: 8, max_seq_len: 512, ..Settings::default() };
+        let member = |name: &str| Member { name: name.to_owned(), ..Member::default() };
+        let policy = |kind: &str, names: &[&str]| Policy {
+            kind: kind.to_owned(),
+            members: names.iter().map(|name| member(name)).collect(),
+        };
+        let head = Head {
+            model: "demo".to_owned(),
+            device: "cpu".to_owned(),
+            engine: settings,
+            policies: vec![policy("scheduler", &["fair"]), policy("admission", &["slo", "memory-aware"])],
+            ..Head::default()
+        };
+        let traced = Traced { head: Some(head), ..traced(&[0], Vec::new()) };
+        let live = |scheduler: &str| {
+            let slots = [("scheduler", scheduler), ("admission", "slo+memory-aware")];
+            let slot =
+                |name: &str| SlotPolicy::from(&PolicyInfo { name: name.to_owned(), ..PolicyInfo::default() });
+            BTreeMap::from(slots.map(|(kind, name)| (kind.to_owned(), slot(name))))
+        };
+        let same = Here { model: "demo", device: "cpu", settings, policies: &live("fair") };
+        assert_eq!(traced.differences(&same), [""; 0]);
+        let settings = Settings { max_batch_size: 32, plan_ahead: true, ..settings };
+        let other = Here { model: "demo", device: "a GPU", settings, policies: &live("srpt") };
+        let mut found = traced.differences(&other);
+        found.sort_unstable();
+        let expected = [
+            "device cpu, here a GPU",
+            "max-batch-size 8, here 32",
+            "plan-ahead false, here true",
+            "scheduler fair, here srpt",
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 /// Writes a recording of a host with so many blocks and requests. Returns its path.
-fn recording(dir: &Path, name: &str, total_blocks: u32, requests: u64) -> String {
+pub fn recording(dir: &Path, name: &str, total_blocks: u32, requests: u64) -> String {
     recording_with(dir, name, total_blocks, requests, Vec::new())
 }
 
