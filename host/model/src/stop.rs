@@ -8,7 +8,8 @@
 pub struct StopStrings {
     automata: Vec<Automaton>,
     held: String,
-    stopped: bool,
+    /// Which of them ended the stream.
+    found: Option<usize>,
 }
 
 /// Result of a piece of text.
@@ -25,25 +26,30 @@ impl StopStrings {
     #[must_use]
     pub fn new(strings: Vec<String>) -> Self {
         let automata = strings.into_iter().filter(|string| !string.is_empty()).map(Automaton::new);
-        Self { automata: automata.collect(), held: String::new(), stopped: false }
+        Self { automata: automata.collect(), held: String::new(), found: None }
     }
 
     /// Processes the next piece of text. After a stop it returns no more text.
     pub fn push(&mut self, text: &str) -> StopStep {
-        if self.stopped {
+        if self.found.is_some() {
             return StopStep { text: String::new(), stopped: true };
         }
         let seen = self.held.len();
         self.held.push_str(text);
         for (index, byte) in text.bytes().enumerate() {
-            let complete = self.automata.iter_mut().filter_map(|automaton| automaton.step(byte));
-            if let Some(longest) = complete.max() {
-                self.stopped = true;
+            let step = |(at, automaton): (usize, &mut Automaton)| Some((automaton.step(byte)?, at));
+            if let Some((longest, at)) = self.automata.iter_mut().enumerate().filter_map(step).max() {
+                self.found = Some(at);
                 self.held.truncate(seen + index + 1 - longest);
                 return StopStep { text: std::mem::take(&mut self.held), stopped: true };
             }
         }
         StopStep { text: self.release(), stopped: false }
+    }
+
+    /// The stop string that ended the stream.
+    pub fn found(&self) -> Option<&str> {
+        std::str::from_utf8(&self.automata[self.found?].string).ok()
     }
 
     /// Processes a piece of text in which the stream can't stop: a stop string that ends in it doesn't count, one that only

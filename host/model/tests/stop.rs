@@ -52,6 +52,25 @@ fn stop_strings_end_a_stream() {
 }
 
 #[test]
+fn string_that_ended_a_stream_is_known() {
+    for (strings, text, found) in [
+        (&["abc", "b"][..], "abc", Some("b")),
+        (&["bc", "abc"], "xabc", Some("abc")),
+        (&["", "né"], "one", None),
+        (&["", "né"], "né", Some("né")),
+    ] {
+        let mut stops = StopStrings::new(strings.iter().map(|&string| string.to_owned()).collect());
+        stops.push(text);
+        assert_eq!(stops.found(), found, "{strings:?} {text}");
+        // What follows a stop changes nothing.
+        if found.is_some() {
+            stops.push("xabc né");
+            assert_eq!(stops.found(), found, "{strings:?} {text}");
+        }
+    }
+}
+
+#[test]
 fn only_what_may_become_a_stop_string_is_held_back() {
     let mut stops = StopStrings::new(vec!["STOP".to_owned()]);
     assert_eq!(stops.push("go ST").text, "go ");

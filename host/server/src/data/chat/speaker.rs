@@ -236,6 +236,7 @@ mod tests {
                 error: None,
                 refused: false,
                 rest: String::new(),
+                stop_string: None,
             };
             assert_eq!(speaker.reason(&outcome).as_deref(), Some(expected), "{text}");
         }

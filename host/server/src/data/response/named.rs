@@ -127,6 +127,7 @@ mod tests {
                     error: None,
                     refused: false,
                     rest: (*rest).to_owned(),
+                    stop_string: None,
                 };
                 frames.end(choice, &outcome);
             }

@@ -23,6 +23,8 @@ pub struct Outcome {
     pub refused: bool,
     /// Text that was held back and is sent with the end.
     pub rest: String,
+    /// The stop string that ended the output.
+    pub stop_string: Option<String>,
 }
 
 /// What an outcome is computed from, besides the engine's last event.
@@ -100,6 +102,7 @@ impl Outcome {
             error,
             refused: matches!(end, Some(End::Refused(_))),
             rest: String::new(),
+            stop_string: None,
         }
     }
 

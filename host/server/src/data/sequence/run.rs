@@ -192,6 +192,7 @@ impl Run {
         {
             outcome.error = Some(ApiError::internal("structured_output_failed", why).for_good());
         }
+        outcome.stop_string = self.text.stop_string().map(str::to_owned);
         // A refused sequence never ran, so it has no times.
         if !outcome.refused {
             self.app.recorder.ended(&outcome, self.app.config.block_size);

@@ -88,6 +88,11 @@ impl Text {
         if self.tokens > self.min_tokens { stops.push(&text) } else { stops.pass(&text) }
     }
 
+    /// The stop string that ended the text.
+    pub fn stop_string(&self) -> Option<&str> {
+        self.stops.as_ref()?.found()
+    }
+
     /// Number of tokens so far.
     pub fn tokens(&self) -> u32 {
         self.tokens
