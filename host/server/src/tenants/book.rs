@@ -18,6 +18,8 @@ const MAX_NAMES: usize = 4_096;
 /// Tenants with metrics of their own; the rest are summed up as `other`.
 const MAX_LABELS: usize = 128;
 const OTHER: &str = "other";
+/// Anthropic's header of the key.
+const PLAIN_KEY: &str = "x-api-key";
 
 /// One tenant.
 #[derive(Debug)]
@@ -118,30 +120,37 @@ impl Tenants {
         self.now().tenants.iter().map(|tenant| (tenant.id, tenant.terms)).collect()
     }
 
-    /// Finds the tenant by `Authorization: Bearer`. Always compares all keys, so the time taken reveals
-    /// nothing.
+    /// Finds the tenant by `Authorization: Bearer`, or by `x-api-key`, as Anthropic's clients send it. Always compares
+    /// all keys, so the time taken reveals nothing.
     pub fn authenticate(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, ApiError> {
         let book = self.now();
         if let Some(anonymous) = &book.anonymous {
             return Ok(Arc::clone(anonymous));
         }
-        let Some(given) = headers.get(AUTHORIZATION) else {
-            let message = "missing API key; send `Authorization: Bearer KEY`";
+        let (authorization, plain) = (headers.get(AUTHORIZATION), headers.get(PLAIN_KEY));
+        if authorization.or(plain).is_none() {
+            let message = "missing API key; send `Authorization: Bearer KEY` or `x-api-key: KEY`";
             return Err(ApiError::new(StatusCode::UNAUTHORIZED, "missing_api_key", message));
-        };
-        let bearer = given.to_str().ok().and_then(|v| {
+        }
+        let bearer = authorization.and_then(|given| given.to_str().ok()).and_then(|v| {
             let (scheme, key) = v.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
         });
-        let digest = KeyDigest::of(bearer.unwrap_or(""));
-        let mut found = None;
-        for (key, tenant) in &book.keys {
-            if key.matches(&digest) {
-                found = Some(tenant);
+        let plain = plain.and_then(|given| given.to_str().ok()).map(str::trim);
+        let find = |given: &str| {
+            let digest = KeyDigest::of(given);
+            let mut found = None;
+            for (key, tenant) in &book.keys {
+                if key.matches(&digest) {
+                    found = Some(tenant);
+                }
             }
-        }
-        found.cloned().ok_or_else(|| {
-            let message = "unknown API key; send a key of this host as `Authorization: Bearer KEY`";
+            found
+        };
+        // Clients that send both may have the key of another service in one of them.
+        bearer.and_then(find).or_else(|| plain.and_then(find)).cloned().ok_or_else(|| {
+            let message =
+                "unknown API key; send a key of this host as `Authorization: Bearer KEY` or `x-api-key: KEY`";
             ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
         })
     }
@@ -274,6 +283,22 @@ mod tests {
         assert_eq!(closed.authenticate(&HeaderMap::new()).unwrap_err().reason(), "missing_api_key");
         for odd in ["Bearer", "Bearer ", "Basic x", "Bearer \u{e9}"] {
             assert_eq!(closed.authenticate(&bearer(odd)).unwrap_err().status(), 401, "{odd}");
+        }
+        for (authorization, plain, expected) in [
+            (None, "a", Ok("a")),
+            (None, " a ", Ok("a")),
+            (None, "", Err("invalid_api_key")),
+            (None, "Bearer a", Err("invalid_api_key")),
+            (Some("Bearer b"), "a", Ok("a")),
+            (Some("Bearer a"), "b", Ok("a")),
+            (Some("Bearer b"), "c", Err("invalid_api_key")),
+            (Some("a"), "\u{e9}", Err("invalid_api_key")),
+        ] {
+            let mut headers = authorization.map(bearer).unwrap_or_default();
+            headers.insert(PLAIN_KEY, plain.parse().unwrap());
+            let found = closed.authenticate(&headers);
+            let found = found.as_ref().map(|tenant| tenant.name.as_str()).map_err(ApiError::reason);
+            assert_eq!(found, expected, "{authorization:?}, {plain}");
         }
     }
 
