@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod chat;
 pub mod completions;
+pub mod messages;
 pub mod models;
 #[cfg(feature = "schema")]
 mod schema;

@@ -126,3 +126,20 @@ pub(crate) fn tokens_or_echo(schema: &mut Schema) {
     let echo = json!({"required": ["echo"], "properties": {"echo": {"const": true}}});
     schema.insert("anyOf".to_owned(), json!([{"properties": {"max_tokens": {"minimum": 1}}}, echo]));
 }
+
+/// Schema of Anthropic's text, or list of blocks. Which blocks may be where is up to the server.
+pub(crate) fn text_or_blocks(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "anyOf": [
+            {"type": "string"},
+            {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["type"],
+                    "properties": {"type": {"type": "string"}, "text": {"type": "string"}}
+                }
+            }
+        ]
+    })
+}

@@ -26,7 +26,9 @@ use serde_json::json;
 
 use crate::bench::{Dialect, read};
 use crate::config::{Config, Settings};
-use crate::data::{Compiler, Expected, Part, Prelude, Speaker, Speech, check_chat, check_completion};
+use crate::data::{
+    Compiler, Expected, Part, Prelude, Speaker, Speech, check_chat, check_completion, check_messages,
+};
 use crate::trace::{Question, RecordedLines, RecordedRequests};
 
 /// Size of the demo model's vocabulary.
@@ -36,9 +38,10 @@ const DEMO_VOCAB: u32 = 1_792;
 pub type Edge = fn(&[u8]);
 
 /// All edges, by the names of their corpora.
-pub const ALL: [(&str, Edge); 16] = [
+pub const ALL: [(&str, Edge); 17] = [
     ("request", request),
     ("chat", chat),
+    ("messages", messages),
     ("grammar", grammar),
     ("calls", calls),
     ("events", events),
@@ -63,6 +66,11 @@ pub fn request(bytes: &[u8]) {
 /// The body of a chat, up to the prompt's text.
 pub fn chat(bytes: &[u8]) {
     let _ = check_chat(bytes, &["demo".to_owned()], template_with_tools());
+}
+
+/// The body of messages in Anthropic's form, or of a count of their tokens, up to the prompt's text.
+pub fn messages(bytes: &[u8]) {
+    let _ = check_messages(bytes, &["demo".to_owned()], template_with_tools());
 }
 
 /// A body's schema, grammar or regular expression: compiles it and generates an output within it.

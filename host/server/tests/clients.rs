@@ -111,6 +111,11 @@ async fn openai_python() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn anthropic_python() {
+    python_client("anthropic-python", "anthropic").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn langchain() {
     python_client("langchain", "langchain_openai").await;
 }

@@ -5,8 +5,14 @@ use std::process::Command;
 
 use crate::cargo::{cargo, run, target_dir};
 
-const PYTHON: &[&str] =
-    &["openai>=2,<3", "langchain-openai>=1,<2", "litellm>=1.80,<2", "mcp", "schemathesis>=4,<5"];
+const PYTHON: &[&str] = &[
+    "anthropic>=2,<3",
+    "openai>=2,<3",
+    "langchain-openai>=1,<2",
+    "litellm>=1.80,<2",
+    "mcp",
+    "schemathesis>=4,<5",
+];
 const NODE: &[&str] =
     &["openai@7", "openai4@npm:openai@4.104.0", "ai@7", "@ai-sdk/openai-compatible@3", "zod@4"];
 

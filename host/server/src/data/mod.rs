@@ -1,8 +1,9 @@
 //! The data plane: the API that clients of the model use.
 //!
 //! `request` reads and checks bodies, `sequence` runs them on the engine, `response` writes what comes back.
-//! `completions` and `chat` combine the three; `structured` constrains outputs.
+//! `completions` and `chat` combine the three, `anthropic` is another form of chats, and `structured` constrains outputs.
 
+mod anthropic;
 mod chat;
 mod completions;
 mod models;
@@ -18,6 +19,7 @@ pub use route::route;
 pub use sequence::outcome::Outcome;
 pub use structured::{Compiler, Prelude, Shape};
 
+pub(crate) use anthropic::check as check_messages;
 pub(crate) use chat::{Expected, Part, Speaker, Speech, check as check_chat};
 pub(crate) use completions::check as check_completion;
 pub(crate) use sequence::job::beyond_context;

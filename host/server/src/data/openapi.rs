@@ -7,18 +7,20 @@ use hyper::StatusCode;
 use infer_api::admin::ErrorBody;
 use infer_api::chat::{ChatChunkChoice, ChatCompletion, ChatFields};
 use infer_api::completions::{Completion, CompletionRequest, DoneEvent, ErrorEvent, PromptEvent, TokenEvent};
+use infer_api::messages::{MessagesError, MessagesEvent, MessagesFields, MessagesReply, TokenCount};
 use infer_api::models::{ModelCard, ModelList};
 use infer_api::tokenize::{DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest};
 use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
+use super::anthropic;
 use super::chat::request::UNSUPPORTED;
 use super::request::fields::FOREIGN_LIMIT;
 use super::request::router_fields;
 use super::route::{Endpoint, ROUTES, Route};
 use crate::app::App;
-use crate::http::{Answer, json as answer_json};
+use crate::http::{Answer, ErrorForm, json as answer_json};
 
 /// Fields of completions that chats lack.
 const COMPLETION_ONLY: &[&str] =
@@ -28,6 +30,8 @@ const COMPLETION_ONLY: &[&str] =
 const NAMING: &[(&str, bool)] = &[
     ("CompletionRequest", true),
     ("ChatRequest", true),
+    ("MessagesRequest", true),
+    ("CountTokensRequest", true),
     ("TokenizeRequest", false),
     ("DetokenizeRequest", false),
 ];
@@ -61,6 +65,10 @@ pub fn document() -> Value {
     let chat = chat_request(&schemas);
     schemas.insert("ChatRequest".to_owned(), chat);
     schemas.remove("ChatFields");
+    let messages = messages_request(&schemas);
+    schemas.insert("CountTokensRequest".to_owned(), count_request(&messages));
+    schemas.insert("MessagesRequest".to_owned(), messages);
+    schemas.remove("MessagesFields");
     for (schema, foreign) in foreign() {
         let fields = schemas[schema]["properties"].as_object_mut().expect("it has fields");
         for (name, schema) in foreign {
@@ -77,7 +85,10 @@ pub fn document() -> Value {
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"}
+            }
         }
     })
 }
@@ -95,6 +106,33 @@ fn chat_request(schemas: &Map<String, Value>) -> Value {
     chat["additionalProperties"] = json!(false);
     chat["description"] = json!("Body of `POST /v1/chat/completions`.");
     chat
+}
+
+/// The fields of messages in Anthropic's form, and those that they share with completions.
+fn messages_request(schemas: &Map<String, Value>) -> Value {
+    let mut request = schemas["MessagesFields"].clone();
+    let shared = &schemas["CompletionRequest"]["properties"];
+    let fields = request["properties"].as_object_mut().expect("it has fields");
+    for name in anthropic::known_fields() {
+        fields.entry(name).or_insert_with(|| shared[name].clone());
+    }
+    fields.extend(anthropic::unused_schemas().map(|(name, schema)| (name.to_owned(), schema)));
+    fields["stream"]["description"] = json!("Stream the response as server-sent events. Default: false.");
+    request["required"].as_array_mut().expect("messages are required").push(json!("model"));
+    request["additionalProperties"] = json!(false);
+    request["description"] = json!("Body of `POST /v1/messages`.");
+    request
+}
+
+/// The fields that make the prompt, in which a reply may be the last message.
+fn count_request(messages: &Value) -> Value {
+    let mut request = messages.clone();
+    let fields = request["properties"].as_object_mut().expect("it has fields");
+    fields.retain(|name, _| anthropic::COUNT_FIELDS.contains(&name.as_str()) || anthropic::both_ignore(name));
+    fields["messages"]["description"] = json!("The conversation so far.");
+    request["required"] = json!(["messages", "model"]);
+    request["description"] = json!("Body of `POST /v1/messages/count_tokens`.");
+    request
 }
 
 /// The fields that requests may have beside the documented ones, which other clients send.
@@ -146,6 +184,16 @@ fn described(endpoint: Endpoint, of: &mut SchemaGenerator) -> Described {
             let request = json!({"$ref": "#/components/schemas/ChatRequest"});
             posted("Complete a conversation", request, schema::<ChatCompletion>(of))
         }
+        Endpoint::Messages => {
+            schema::<MessagesFields>(of);
+            schema::<MessagesEvent>(of);
+            let request = json!({"$ref": "#/components/schemas/MessagesRequest"});
+            posted("Complete a conversation in Anthropic's form", request, schema::<MessagesReply>(of))
+        }
+        Endpoint::CountTokens => {
+            let request = json!({"$ref": "#/components/schemas/CountTokensRequest"});
+            posted("Count the tokens of a conversation", request, schema::<TokenCount>(of))
+        }
         Endpoint::Models => got("List the served model", schema::<ModelList>(of)),
         Endpoint::Model => got("Get the served model by its name", schema::<ModelCard>(of)),
         Endpoint::Tokenize => {
@@ -176,7 +224,10 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         content["text/event-stream"] = json!({});
     }
     let mut responses = json!({"200": {"description": "OK", "content": content}});
-    let error = schema::<ErrorBody>(generator);
+    let error = match route.endpoint.error_form() {
+        ErrorForm::OpenAi => schema::<ErrorBody>(generator),
+        ErrorForm::Anthropic => schema::<MessagesError>(generator),
+    };
     for (status, why) in errors(route) {
         responses[status] = json!({"description": why, "content": {"application/json": {"schema": error}}});
     }
@@ -187,7 +238,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     }
     if !route.open {
         // The empty requirement: a host without configured keys needs none.
-        operation["security"] = json!([{"key": []}, {}]);
+        operation["security"] = json!([{"key": []}, {"x-api-key": []}, {}]);
     }
     if route.endpoint == Endpoint::Model {
         operation["parameters"] =
@@ -198,7 +249,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
 
 /// Whether the endpoint generates text, and streams it on request.
 fn generates(endpoint: Endpoint) -> bool {
-    matches!(endpoint, Endpoint::Completions | Endpoint::Chat)
+    matches!(endpoint, Endpoint::Completions | Endpoint::Chat | Endpoint::Messages)
 }
 
 /// Errors of a path: status and description.
@@ -237,7 +288,7 @@ fn errors(route: &Route) -> Vec<(&'static str, &'static str)> {
 mod tests {
     use super::*;
     use crate::data::chat::request;
-    use crate::data::{completions, models};
+    use crate::data::{anthropic, completions, models};
 
     fn fields_of(document: &Value, schema: &str) -> Vec<String> {
         let properties = document["components"]["schemas"][schema]["properties"].as_object();
@@ -252,6 +303,8 @@ mod tests {
         let read = [
             ("CompletionRequest", completions::known_fields()),
             ("ChatRequest", request::known_fields()),
+            ("MessagesRequest", anthropic::known_fields()),
+            ("CountTokensRequest", anthropic::COUNT_FIELDS.to_vec()),
             ("TokenizeRequest", models::TOKENIZE_FIELDS.to_vec()),
             ("DetokenizeRequest", models::DETOKENIZE_FIELDS.to_vec()),
         ];
@@ -259,6 +312,12 @@ mod tests {
             let foreign =
                 foreign().into_iter().filter(|(of, _)| *of == schema).flat_map(|(_, fields)| fields);
             names.extend(foreign.map(|(name, _)| name));
+            let ignored = anthropic::unused_schemas().map(|(name, _)| name);
+            match schema {
+                "MessagesRequest" => names.extend(ignored),
+                "CountTokensRequest" => names.extend(ignored.filter(|name| anthropic::both_ignore(name))),
+                _ => {}
+            }
             names.sort_unstable();
             names.dedup();
             assert_eq!(fields_of(&document, schema), names, "{schema}");
@@ -272,6 +331,13 @@ mod tests {
         for (schema, required) in [
             ("CompletionRequest", &["model", "prompt"][..]),
             ("ChatRequest", &["messages", "model"]),
+            ("MessagesRequest", &["max_tokens", "messages", "model"]),
+            ("CountTokensRequest", &["messages", "model"]),
+            ("Turn", &["content", "role"]),
+            ("OfferedTool", &["input_schema", "name"]),
+            ("ToolChoice", &["type"]),
+            ("Thinking", &["type"]),
+            ("OutputConfig", &[]),
             ("Message", &["role"]),
             ("Tool", &["function", "type"]),
             ("Function", &["name"]),

@@ -9,11 +9,12 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
 use super::sequence::job::Asked;
-use super::{chat, completions, models, openapi};
+use super::{anthropic, chat, completions, models, openapi};
 use crate::app::{App, Health};
 use crate::config::{Config, MetricsPlane};
 use crate::http::{
-    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ReadBody, RequestId, discard, json, read_body,
+    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ErrorForm, ReadBody, RequestId, discard, json,
+    read_body,
 };
 use crate::metrics;
 use crate::tenants::Tenant;
@@ -36,6 +37,8 @@ pub struct Route {
 pub enum Endpoint {
     Completions,
     Chat,
+    Messages,
+    CountTokens,
     Models,
     Model,
     Tokenize,
@@ -47,10 +50,22 @@ pub enum Endpoint {
     OpenApi,
 }
 
+impl Endpoint {
+    /// The form of its errors.
+    pub fn error_form(self) -> ErrorForm {
+        match self {
+            Self::Messages | Self::CountTokens => ErrorForm::Anthropic,
+            _ => ErrorForm::OpenAi,
+        }
+    }
+}
+
 /// All paths of the data plane.
 pub const ROUTES: &[Route] = &[
     Route::post("/v1/completions", Endpoint::Completions),
     Route::post("/v1/chat/completions", Endpoint::Chat),
+    Route::post("/v1/messages", Endpoint::Messages),
+    Route::post("/v1/messages/count_tokens", Endpoint::CountTokens),
     Route::get("/v1/models", Endpoint::Models),
     Route::get("/v1/models/{model}", Endpoint::Model),
     Route::post("/tokenize", Endpoint::Tokenize),
@@ -124,6 +139,7 @@ pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) 
     let request_id = RequestId::of(&head.headers);
     let path = head.uri.path();
     let found = Route::of(path);
+    let form = found.map_or(ErrorForm::OpenAi, |(route, _)| route.endpoint.error_form());
     let (tenant, outcome) = match enter(&app, found, &head) {
         Ok(Entry::Preflight(answer)) => (None, Ok(answer)),
         Ok(Entry::Request(found, tenant)) => {
@@ -145,12 +161,15 @@ pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) 
             error = error.message(),
             "request rejected"
         );
-        error.into_answer()
+        error.into_answer_of(form, &request_id)
     });
     discard(body, &mut answer);
     // The table's paths, not the client's: labels of metrics must stay few.
     app.recorder.answered(found.map_or("other", |(route, _)| route.path), answer.status().as_u16());
     answer.headers_mut().insert("x-request-id", request_id.header());
+    if form == ErrorForm::Anthropic {
+        answer.headers_mut().insert("request-id", request_id.header());
+    }
     if app.is_draining() {
         // Clients and proxies that keep connections then open the next one to another host.
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -222,12 +241,13 @@ fn advice(path: &str) -> &'static str {
     match all[..] {
         ["metrics"] => "this host has it on the admin plane (--metrics)",
         ["admin", ..] => "the admin plane has a port of its own (--admin)",
-        ["chat", "completions"] | ["completions"] | ["models", ..] => {
+        ["chat", "completions"] | ["completions"] | ["models" | "messages", ..] => {
             "the path begins with /v1: add it to the client's base URL"
         }
         ["v1", "v1", ..] => "the path begins with one /v1: remove it from the client's base URL",
         _ => match all.iter().copied().find(|segment| !["v1", "v2"].contains(segment)) {
-            Some("responses" | "messages") => "use /v1/chat/completions",
+            Some("responses") => "use /v1/chat/completions",
+            Some("messages") => "use /v1/messages",
             Some(task) if OTHER_TASKS.contains(&task) => "this host only generates text",
             _ => "/openapi.json lists the paths",
         },
@@ -266,6 +286,11 @@ async fn dispatch(
             asked().refuse_if_draining()?;
             chat::chat(asked(), read(app, head, body).await?).await
         }
+        Endpoint::Messages => {
+            asked().refuse_if_draining()?;
+            anthropic::create(asked(), read(app, head, body).await?).await
+        }
+        Endpoint::CountTokens => anthropic::count(app, read(app, head, body).await?).await,
         Endpoint::Models => models::list(app),
         Endpoint::Model => models::one(app, parameter),
         Endpoint::Tokenize => models::tokenize(app, read(app, head, body).await?).await,
@@ -348,6 +373,8 @@ mod tests {
             ("/v1/completions/", Some(("/v1/completions", ""))),
             ("//v1///chat//completions//", Some(("/v1/chat/completions", ""))),
             ("/v1//models/", Some(("/v1/models", ""))),
+            ("/v1/messages/", Some(("/v1/messages", ""))),
+            ("/v1//messages/count_tokens", Some(("/v1/messages/count_tokens", ""))),
             ("/health/", Some(("/health", ""))),
             ("//health//ready", Some(("/health/ready", ""))),
             ("/v1/models/demo", Some(("/v1/models/{model}", "demo"))),
@@ -390,9 +417,10 @@ mod tests {
             ("/v1/v1/chat/completions", "remove it from the client's base URL"),
             ("/v1/responses", "use /v1/chat/completions"),
             ("/v1//responses/resp_1", "use /v1/chat/completions"),
-            ("/v1/messages", "use /v1/chat/completions"),
-            ("/v1/messages/count_tokens", "use /v1/chat/completions"),
-            ("/messages", "use /v1/chat/completions"),
+            ("/v1/messages/batches", "use /v1/messages"),
+            ("/messages", "add it to the client's base URL"),
+            ("/messages/count_tokens", "add it to the client's base URL"),
+            ("/v1/v1/messages", "remove it from the client's base URL"),
             ("/v1/embeddings", "only generates text"),
             ("/v2/rerank", "only generates text"),
             ("/score", "only generates text"),

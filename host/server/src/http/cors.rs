@@ -23,7 +23,7 @@ use hyper::{HeaderMap, Method, Response, StatusCode};
 use super::{Answer, ApiError, full};
 
 /// Headers that pages may read, besides those that they always may.
-const EXPOSED: &str = "x-request-id, retry-after, retry-after-ms, x-should-retry";
+const EXPOSED: &str = "x-request-id, request-id, retry-after, retry-after-ms, x-should-retry";
 /// Seconds for which a browser may reuse the response to a preflight.
 const MAX_AGE_S: &str = "600";
 

@@ -1,13 +1,24 @@
-//! Error responses, all of one shape: `{"error": {"message", "type", "param", "code"}}`.
+//! Error responses, all of one shape: `{"error": {"message", "type", "param", "code"}}`. Only the endpoints of
+//! Anthropic's API have their own, with the same statuses.
 
 use hyper::StatusCode;
 use hyper::header::{ALLOW, CONNECTION, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use infer_api::admin::{ErrorBody, ErrorInfo};
+use infer_api::messages::{MessagesError, MessagesErrorInfo};
 use infer_core::Refusal;
 use infer_core::request::RefusalReason;
 
-use super::{Answer, json};
+use super::{Answer, RequestId, json};
 use crate::engine::SubmitError;
+
+/// Whose clients a path is for, which expect errors of their form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorForm {
+    /// OpenAI's, and everybody else.
+    OpenAi,
+    /// Anthropic's.
+    Anthropic,
+}
 
 /// An error response before it is sent.
 #[derive(Clone, Debug)]
@@ -167,6 +178,28 @@ impl ApiError {
         }
     }
 
+    /// Anthropic's form of the error, whose types tell a body that is too large, and what the key may not do.
+    pub fn anthropic(&self, request_id: Option<&RequestId>) -> MessagesError {
+        let kind = match self.status.as_u16() {
+            403 => "permission_error",
+            408 => "timeout_error",
+            413 => "request_too_large",
+            500 => "api_error",
+            _ => self.kind(),
+        };
+        let message = match self.code {
+            // Anthropic's words, by which its agents tell that they must shorten a conversation.
+            "context_length_exceeded" | "too_long" => format!("prompt is too long: {}", self.message),
+            _ => self.message.clone(),
+        };
+        let (param, code) = (self.param.clone(), self.code.to_owned());
+        MessagesError {
+            kind: "error".to_owned(),
+            error: MessagesErrorInfo { kind: kind.to_owned(), message, param, code },
+            request_id: request_id.map(|id| id.as_str().to_owned()),
+        }
+    }
+
     /// The HTTP status.
     pub fn status(&self) -> StatusCode {
         self.status
@@ -189,7 +222,22 @@ impl ApiError {
 
     /// The whole response.
     pub fn into_answer(self) -> Answer {
-        let mut answer = json(self.status, &self.info());
+        let answer = json(self.status, &self.info());
+        self.with_headers(answer)
+    }
+
+    /// The whole response in the form that a path's clients expect.
+    pub fn into_answer_of(self, form: ErrorForm, request_id: &RequestId) -> Answer {
+        match form {
+            ErrorForm::OpenAi => self.into_answer(),
+            ErrorForm::Anthropic => {
+                let answer = json(self.status, &self.anthropic(Some(request_id)));
+                self.with_headers(answer)
+            }
+        }
+    }
+
+    fn with_headers(self, mut answer: Answer) -> Answer {
         let headers = answer.headers_mut();
         if self.retry_after_ms > 0 {
             headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after_ms.div_ceil(1_000)));

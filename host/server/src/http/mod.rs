@@ -23,7 +23,7 @@ use serde::Serialize;
 
 pub use body::{BodyLimits, BodyRoom, ReadBody, Room, discard, read_body};
 pub use cors::AllowedOrigins;
-pub use error::ApiError;
+pub use error::{ApiError, ErrorForm};
 pub use guard::Patience;
 pub use listener::{Listener, ListenerOptions};
 pub use places::{Connections, Crowded, WAITING_ROOM};

@@ -108,6 +108,82 @@ async def openai_async(openai):
             pass
 
 
+def anthropic_python():
+    import anthropic
+    from pydantic import BaseModel, Field
+
+    client = anthropic.Anthropic(base_url=BASE_URL, api_key=KEY, max_retries=0)
+    common = {"model": MODEL, "messages": MESSAGES, "max_tokens": 24}
+    greedy = {"temperature": 0}
+    whole = client.messages.create(**common, system="Be brief.", extra_body=greedy, metadata={"user_id": "me"},
+                                   service_tier="auto", cache_control={"type": "ephemeral"})
+    check(whole.type == "message" and whole.id.startswith("msg_") and whole.content[0].text, whole)
+    check(whole.stop_reason in ("end_turn", "max_tokens") and whole.usage.output_tokens > 0, whole)
+    check(whole._request_id == whole.id.removeprefix("msg_"), whole._request_id)
+    with client.messages.stream(**common, system="Be brief.", extra_body=greedy) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    check(text == final.content[0].text == whole.content[0].text, text)
+    total = [m.usage.input_tokens + m.usage.cache_read_input_tokens for m in (whole, final)]
+    counted = client.messages.count_tokens(model=MODEL, messages=MESSAGES, system="Be brief.")
+    check(total == [counted.input_tokens] * 2, (total, counted))
+    word = text.split()[1]
+    stopped = client.messages.create(**common, system="Be brief.", extra_body=greedy, stop_sequences=[word])
+    check((stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", word), stopped)
+
+    endless = {**common, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
+    events = client.messages.create(stream=True, **endless)
+    check(next(iter(events)).type == "message_start", "the first event")
+    events.close()
+
+    tool = {"name": "lookup", "description": "Looks up.", "input_schema": SCHEMA}
+    forced = {"tools": [tool], "tool_choice": {"type": "tool", "name": "lookup"}, "max_tokens": 200}
+    called = client.messages.create(**{**common, **forced})
+    with client.messages.stream(**{**common, **forced}) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_message()
+    check(kinds[0] == "message_start" and "input_json" in kinds and kinds[-1] == "message_stop", kinds)
+    for message in (called, final):
+        check(message.stop_reason == "tool_use", message)
+        check_call(message.content[0].name, json.dumps(message.content[0].input))
+    result = {"type": "tool_result", "tool_use_id": called.content[0].id, "content": "9"}
+    turns = [*MESSAGES, called.to_param(), {"role": "user", "content": [result]}]
+    client.messages.create(model=MODEL, messages=turns, tools=[tool], max_tokens=8)
+
+    class Answer(BaseModel, extra="forbid"):
+        answer: int = Field(ge=0, le=9)
+
+    parsed = client.messages.parse(**{**common, "max_tokens": 100}, output_format=Answer)
+    check(parsed.parsed_output is not None, parsed)
+
+    for fields, kind in [
+        ({"messages": []}, anthropic.BadRequestError),
+        ({"model": "other"}, anthropic.UnprocessableEntityError),
+        ({"extra_body": {"temprature": 1}}, anthropic.UnprocessableEntityError),
+        ({"messages": [{"role": "user", "content": QUESTION * 2000}]}, anthropic.UnprocessableEntityError),
+    ]:
+        try:
+            client.messages.create(**{**common, **fields})
+            raise AssertionError(f"{fields} was taken")
+        except kind as error:
+            check(error.type == "invalid_request_error" and error.request_id, error)
+            check(error.body["error"]["param"] and error.api_message, error)
+    asyncio.run(anthropic_async(anthropic, common))
+
+
+async def anthropic_async(anthropic, common):
+    async with anthropic.AsyncAnthropic(base_url=BASE_URL, auth_token=KEY) as client:
+        one = client.messages.create(**common)
+        endless = {**common, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
+        endless = asyncio.create_task(client.messages.create(**endless))
+        check((await one).content, "a message")
+        endless.cancel()
+        try:
+            await endless
+        except asyncio.CancelledError:
+            pass
+
+
 def langchain():
     from langchain_openai import ChatOpenAI, OpenAI
     from pydantic import BaseModel, Field
@@ -172,5 +248,7 @@ def litellm():
         check("max_tokens" in str(error), error)
 
 
-{"openai-python": openai_python, "langchain": langchain, "litellm": litellm}[sys.argv[1]]()
+CLIENTS = {"openai-python": openai_python, "anthropic-python": anthropic_python, "langchain": langchain,
+           "litellm": litellm}
+CLIENTS[sys.argv[1]]()
 print("ok")

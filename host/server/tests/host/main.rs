@@ -18,6 +18,7 @@ mod engine_thread;
 mod foreign;
 mod hub;
 mod kv_events;
+mod messages;
 mod openai;
 mod operation;
 mod policies;

@@ -17,6 +17,7 @@ pub use pending::{GivenTemplate, PendingTemplate};
 pub use prompt::{ChatPrompt, Rendered, render};
 pub use reasoning::Expected;
 pub use speaker::{Speaker, Speech};
+pub use tools::Offer;
 
 use std::sync::Arc;
 
@@ -66,15 +67,31 @@ pub struct Begun {
     pub prompt_tokens: u32,
 }
 
+/// A request, and how long its replies may be.
+pub struct Bounded {
+    /// The request. Its own limit doesn't count.
+    pub parsed: Parsed,
+    /// The limit.
+    pub longest: Longest,
+}
+
+impl From<Parsed> for Bounded {
+    fn from(parsed: Parsed) -> Self {
+        let longest = parsed.max_tokens.map_or(Longest::Room(u32::MAX), Longest::Asked);
+        Self { parsed, longest }
+    }
+}
+
 /// Renders a conversation and starts its replies. `room` is what the request's body occupies until then.
 pub async fn begin(
     asked: Asked<'_>,
     template: &ChatTemplate,
-    parsed: Parsed,
+    request: impl Into<Bounded>,
     room: Room,
 ) -> Result<Begun, ApiError> {
     let served = asked.app.served()?;
-    let Parsed { prompt, offer, max_tokens, logprobs, separate_reasoning, mut common } = parsed;
+    let Bounded { parsed, longest } = request.into();
+    let Parsed { prompt, offer, max_tokens: _, logprobs, separate_reasoning, mut common } = parsed;
     common.check_options(common.stream.unwrap_or(false))?;
     let special = calls::TAGS.into_iter().all(|tag| served.tokenizer.is_special(tag));
     let shape = offer.shape(template.tools(), special, common.shape.take())?;
@@ -100,7 +117,7 @@ pub async fn begin(
         prompts: vec![tokens.into()],
         goes_on: false,
         tags: replies.speech.tags(),
-        longest: max_tokens.map_or(Longest::Room(u32::MAX), Longest::Asked),
+        longest,
         logprobs,
         prompt_logprobs: None,
         shape,

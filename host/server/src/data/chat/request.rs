@@ -79,25 +79,38 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
     let offer = Offer::take(&mut fields)?;
     let mut variables: Map<String, Value> = object(&mut fields, "chat_template_kwargs")?.unwrap_or_default();
     hints(&mut fields, &mut variables)?;
-    if offer.is_shown() {
-        check_template(template.tools())?;
-        variables.insert("tools".to_owned(), Value::Array(offer.tools.clone()));
-    }
+    show(&offer, template.tools(), &mut variables)?;
     let add_generation_prompt = boolean(&mut fields, "add_generation_prompt")?.unwrap_or(true);
     let separate_reasoning = boolean(&mut fields, "separate_reasoning")?.unwrap_or(true);
     let model = check_model(&mut fields, models);
     let common = Common::take(&mut fields)?;
-    if offer.is_forced() && common.ignore_eos {
-        return Err(ApiError::invalid(
-            "ignore_eos",
-            "a forced call needs the model's end token, so it can't be ignored",
-        ));
-    }
+    check_end(&offer, &common)?;
     without_effect(&mut fields)?;
     refuse_rest(&fields, &[&known_fields(), UNSUPPORTED].concat())?;
     model?;
     let prompt = ChatPrompt { messages, add_generation_prompt, variables };
     Ok(Parsed { prompt, offer, max_tokens, logprobs, separate_reasoning, common })
+}
+
+/// Gives a template the functions that the prompt mentions, if any.
+///
+/// # Errors
+/// The template has no tools, or this host can't read the calls.
+pub fn show(offer: &Offer, tools: Tools, variables: &mut Map<String, Value>) -> Result<(), ApiError> {
+    if offer.is_shown() {
+        check_template(tools)?;
+        variables.insert("tools".to_owned(), Value::Array(offer.tools.clone()));
+    }
+    Ok(())
+}
+
+/// Refuses a forced call that may not end.
+pub fn check_end(offer: &Offer, common: &Common) -> Result<(), ApiError> {
+    if offer.is_forced() && common.ignore_eos {
+        let message = "a forced call needs the model's end token, so it can't be ignored";
+        return Err(ApiError::invalid("ignore_eos", message));
+    }
+    Ok(())
 }
 
 fn check_template(tools: Tools) -> Result<(), ApiError> {

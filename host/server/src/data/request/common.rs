@@ -123,7 +123,7 @@ impl Common {
             seed: seed(fields)?,
             min_tokens: integer(fields, "min_tokens", 0, u32::MAX)?.unwrap_or(0),
             ignore_eos: boolean(fields, "ignore_eos")?.unwrap_or(false),
-            stop: stop(fields)?,
+            stop: stops(fields, "stop")?,
             stop_token_ids: stop_token_ids(fields)?,
             stream: boolean(fields, "stream")?,
             stream_options: stream_options(fields)?,
@@ -274,10 +274,10 @@ fn stream_options(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError
     Ok(Some(options))
 }
 
-fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    const NAME: &str = "stop";
-    let wrong = || ApiError::wrong_type(NAME, "text or a list of texts");
-    let stops = match fields.take(NAME) {
+/// Takes stop strings out of a body.
+pub fn stops(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
+    let wrong = || ApiError::wrong_type(name, "text or a list of texts");
+    let stops = match fields.take(name) {
         None => return Ok(Vec::new()),
         Some(Value::String(text)) => vec![text],
         Some(Value::Array(list)) => list
@@ -287,13 +287,13 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         Some(_) => return Err(wrong()),
     };
     if stops.len() > MAX_STOPS {
-        return Err(ApiError::invalid(NAME, format!("at most {MAX_STOPS} strings, got {}", stops.len())));
+        return Err(ApiError::invalid(name, format!("at most {MAX_STOPS} strings, got {}", stops.len())));
     }
     if stops.iter().any(String::is_empty) {
-        return Err(ApiError::invalid(NAME, "must not be an empty string"));
+        return Err(ApiError::invalid(name, "must not be an empty string"));
     }
     if stops.iter().any(|text| text.len() > MAX_STOP_BYTES) {
-        return Err(ApiError::invalid(NAME, format!("a stop string is longer than {MAX_STOP_BYTES} bytes")));
+        return Err(ApiError::invalid(name, format!("a stop string is longer than {MAX_STOP_BYTES} bytes")));
     }
     Ok(stops)
 }

@@ -82,6 +82,11 @@ impl Shape {
         structured_outputs(object)
     }
 
+    /// JSON of a schema, all of which has to be enforced.
+    pub fn json(field: &'static str, schema: Value) -> Result<Self, ApiError> {
+        Ok(Self::new(field, checked_schema(field, schema, true, "; leave it out")?))
+    }
+
     /// Calls of functions whose schemas are the first lines of a grammar made here, in this order.
     pub fn calls(field: &'static str, grammar: String, functions: Vec<String>) -> Self {
         Self::new(field, Kind::Calls { grammar, functions })

@@ -1,0 +1,77 @@
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: conversations in Anthropic's form, for its SDKs and the agents
+//! made with them. A request becomes a chat's, whose replies `chat` generates; only fields and events differ.
+//!
+//! Deliberately absent: tools that a server runs, blocks other than text, batches, and continuing the assistant's last
+//! message (prefill): templates end it, and there is no way to tell one not to.
+
+mod blocks;
+mod conversation;
+mod request;
+mod sink;
+mod tools;
+mod unused;
+
+pub use request::{COUNT_FIELDS, known_fields};
+pub use unused::{both_ignore, schemas as unused_schemas};
+
+use hyper::StatusCode;
+use infer_api::messages::TokenCount;
+use infer_chat::ChatTemplate;
+
+use self::request::Request;
+use self::sink::{About, MessageBody, MessageFrames};
+use super::chat::{self, Begun, Bounded};
+use super::response::{collect, stream_answer};
+use super::sequence::job::{Asked, Longest};
+use crate::app::App;
+use crate::http::{Answer, ApiError, ReadBody, json};
+use crate::texts::Purpose;
+
+/// Generates a message.
+pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> {
+    let app = asked.app;
+    let served = app.served()?;
+    let template = served.chat_template().await?;
+    let Request { parsed, max_tokens, shows_thinking } =
+        request::parse(&body, &served.model_names, &template)?;
+    let streams = parsed.common.stream.unwrap_or(false);
+    // Agents ask for more than small contexts have. Anthropic's newer models then use what there is.
+    let longest = if max_tokens == 0 { Longest::Asked(0) } else { Longest::Room(max_tokens) };
+    let bounded = Bounded { parsed, longest };
+    let Begun { group, replies, prompt_tokens } =
+        chat::begin(asked, &template, bounded, body.into_room()).await?;
+    let about = About {
+        id: format!("msg_{}", asked.request_id.as_str()),
+        model: served.model_names[0].clone(),
+        prompt_tokens,
+        max_tokens,
+        shows_thinking,
+        speech: replies.speech,
+    };
+    if streams {
+        return Ok(stream_answer(app, group, Box::new(MessageFrames::new(about))));
+    }
+    let mut body = MessageBody::new(about);
+    let totals = collect(app, group, &mut body).await?;
+    Ok(json(StatusCode::OK, &body.reply(&totals)))
+}
+
+/// Counts the tokens of a conversation as a prompt.
+pub async fn count(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
+    let served = app.served()?;
+    let template = served.chat_template().await?;
+    let prompt = request::parse_count(&body, &served.model_names, &template)?;
+    let rendered = chat::render(served, prompt, Purpose::Count, body.into_room()).await?;
+    Ok(json(StatusCode::OK, &TokenCount { input_tokens: rendered.tokens.len() as u32 }))
+}
+
+/// Parses and checks a body as far as that needs no model. Returns the prompt's text.
+pub fn check(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<String, ApiError> {
+    let prompt = match request::parse(body, models, template) {
+        Ok(request) => request.parsed.prompt,
+        Err(_) => request::parse_count(body, models, template)?,
+    };
+    template
+        .render_with(&prompt.messages, prompt.add_generation_prompt, &prompt.variables)
+        .map_err(|error| ApiError::invalid("messages", error.message))
+}
