@@ -9,6 +9,7 @@ pub mod chat;
 pub mod completions;
 pub mod messages;
 pub mod models;
+pub mod responses;
 #[cfg(feature = "schema")]
 mod schema;
 pub mod sse;

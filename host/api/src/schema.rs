@@ -82,6 +82,129 @@ pub(crate) fn tool_choice(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Schema of a response's `input`.
+pub(crate) fn response_input(_: &mut SchemaGenerator) -> Schema {
+    let part = json!({
+        "type": "object",
+        "required": ["type"],
+        "properties": {
+            "type": {"enum": ["input_text", "output_text", "text", "refusal"]},
+            "text": {"type": "string"},
+            "refusal": {"type": "string"}
+        }
+    });
+    let content = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}]});
+    let item = |kind: &str, required: &[&str], properties: serde_json::Value| {
+        let mut properties = properties;
+        properties["type"] = json!({"const": kind});
+        json!({"type": "object", "required": required, "properties": properties})
+    };
+    let text = json!({"type": "string"});
+    let role = json!({"enum": ["system", "developer", "user", "assistant"]});
+    json_schema!({
+        "anyOf": [
+            {"type": "string"},
+            {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 4096,
+                "items": {"anyOf": [
+                    item("message", &["role", "content"], json!({"role": role, "content": content})),
+                    item(
+                        "function_call",
+                        &["type", "call_id", "name", "arguments"],
+                        json!({"call_id": text, "name": text, "arguments": text})
+                    ),
+                    item(
+                        "function_call_output",
+                        &["type", "call_id", "output"],
+                        json!({"call_id": text, "output": content})
+                    ),
+                    item("reasoning", &["type"], json!({"content": {"type": ["array", "null"]}}))
+                ]}
+            }
+        ]
+    })
+}
+
+/// Schema of a response's `include`.
+pub(crate) fn response_include(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": ["array", "null"],
+        "items": {"enum": [
+            "message.output_text.logprobs",
+            "reasoning.encrypted_content",
+            "message.input_image.image_url",
+            "file_search_call.results",
+            "web_search_call.results",
+            "web_search_call.action.sources",
+            "code_interpreter_call.outputs",
+            "computer_call_output.output.image_url"
+        ]}
+    })
+}
+
+/// Schema of a response's `tools`.
+pub(crate) fn response_tools(generator: &mut SchemaGenerator) -> Schema {
+    let function = generator.subschema_for::<crate::responses::FunctionTool>();
+    json_schema!({
+        "type": ["array", "null"],
+        "maxItems": 128,
+        "items": {"anyOf": [
+            function,
+            {
+                "type": "object",
+                "required": ["type", "name", "tools"],
+                "properties": {
+                    "type": {"const": "namespace"},
+                    "name": {"type": "string"},
+                    "description": {"type": ["string", "null"]},
+                    "tools": {"type": "array", "items": function}
+                }
+            }
+        ]}
+    })
+}
+
+/// Schema of a response's `tool_choice`.
+pub(crate) fn response_tool_choice(_: &mut SchemaGenerator) -> Schema {
+    let named = json!({
+        "type": "object",
+        "required": ["type", "name"],
+        "properties": {"type": {"const": "function"}, "name": {"type": "string"}}
+    });
+    json_schema!({
+        "oneOf": [
+            {"enum": ["none", "auto", "required", null]},
+            named,
+            {
+                "type": "object",
+                "required": ["type", "mode", "tools"],
+                "properties": {
+                    "type": {"const": "allowed_tools"},
+                    "mode": {"enum": ["auto", "required"]},
+                    "tools": {"type": "array", "minItems": 1, "items": named}
+                }
+            }
+        ]
+    })
+}
+
+/// Schema of `format` in a response's `text`.
+pub(crate) fn text_format(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": ["object", "null"],
+        "required": ["type"],
+        "properties": {
+            "type": {"enum": ["text", "json_object", "json_schema"]},
+            "name": {"type": "string"},
+            "description": {"type": ["string", "null"]},
+            "schema": {"type": "object", "description": "JSON Schema that the text must match."},
+            "strict": {"type": ["boolean", "null"]}
+        }
+    })
+}
+
 /// Schema of a message's `content`.
 pub(crate) fn content(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -28,6 +28,7 @@ use crate::bench::{Dialect, read};
 use crate::config::{Config, Settings};
 use crate::data::{
     Compiler, Expected, Part, Prelude, Speaker, Speech, check_chat, check_completion, check_messages,
+    check_response,
 };
 use crate::trace::{Question, RecordedLines, RecordedRequests};
 
@@ -63,9 +64,11 @@ pub fn request(bytes: &[u8]) {
     let _ = check_completion(bytes, &["demo".to_owned()]);
 }
 
-/// The body of a chat, up to the prompt's text.
+/// The body of a chat in either form, up to the prompt's text.
 pub fn chat(bytes: &[u8]) {
-    let _ = check_chat(bytes, &["demo".to_owned()], template_with_tools());
+    let models = ["demo".to_owned()];
+    let _ = check_chat(bytes, &models, template_with_tools());
+    let _ = check_response(bytes, &models, template_with_tools());
 }
 
 /// The body of messages in Anthropic's form, or of a count of their tokens, up to the prompt's text.

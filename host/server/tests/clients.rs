@@ -116,6 +116,11 @@ async fn anthropic_python() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn openai_agents() {
+    python_client("openai-agents", "agents").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn langchain() {
     python_client("langchain", "langchain_openai").await;
 }

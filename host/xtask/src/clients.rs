@@ -8,6 +8,7 @@ use crate::cargo::{cargo, run, target_dir};
 const PYTHON: &[&str] = &[
     "anthropic>=2,<3",
     "openai>=2,<3",
+    "openai-agents>=0.20,<0.21",
     "langchain-openai>=1,<2",
     "litellm>=1.80,<2",
     "mcp",

@@ -1,7 +1,8 @@
 //! The data plane: the API that clients of the model use.
 //!
 //! `request` reads and checks bodies, `sequence` runs them on the engine, `response` writes what comes back.
-//! `completions` and `chat` combine the three, `anthropic` is another form of chats, and `structured` constrains outputs.
+//! `completions` and `chat` combine the three, `anthropic` and `responses_api` are other forms of chats, and `structured`
+//! constrains outputs.
 
 mod anthropic;
 mod chat;
@@ -10,6 +11,7 @@ mod models;
 mod openapi;
 mod request;
 mod response;
+mod responses_api;
 mod route;
 mod sequence;
 mod structured;
@@ -22,6 +24,7 @@ pub use structured::{Compiler, Prelude, Shape};
 pub(crate) use anthropic::check as check_messages;
 pub(crate) use chat::{Expected, Part, Speaker, Speech, check as check_chat};
 pub(crate) use completions::check as check_completion;
+pub(crate) use responses_api::check as check_response;
 pub(crate) use sequence::job::beyond_context;
 
 // Shorter paths for `structured`.

@@ -9,6 +9,9 @@ use infer_api::chat::{ChatChunkChoice, ChatCompletion, ChatFields};
 use infer_api::completions::{Completion, CompletionRequest, DoneEvent, ErrorEvent, PromptEvent, TokenEvent};
 use infer_api::messages::{MessagesError, MessagesEvent, MessagesFields, MessagesReply, TokenCount};
 use infer_api::models::{ModelCard, ModelList};
+use infer_api::responses::{
+    DeltaEvent, DoneTextEvent, FailureEvent, ItemEvent, PartEvent, Response, ResponseEvent, ResponsesFields,
+};
 use infer_api::tokenize::{DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest};
 use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
@@ -18,6 +21,7 @@ use super::anthropic;
 use super::chat::request::UNSUPPORTED;
 use super::request::fields::FOREIGN_LIMIT;
 use super::request::router_fields;
+use super::responses_api::request as responses;
 use super::route::{Endpoint, ROUTES, Route};
 use crate::app::App;
 use crate::http::{Answer, ErrorForm, json as answer_json};
@@ -26,12 +30,16 @@ use crate::http::{Answer, ErrorForm, json as answer_json};
 const COMPLETION_ONLY: &[&str] =
     &["prompt", "max_tokens", "echo", "add_special_tokens", "suffix", "best_of", "logprobs"];
 
+/// Fields that responses lack as well, besides those that chats lack.
+const NOT_OF_RESPONSES: &[&str] = &["n", "response_format"];
+
 /// Schemas of bodies with a `model` field, and whether it is required.
 const NAMING: &[(&str, bool)] = &[
     ("CompletionRequest", true),
     ("ChatRequest", true),
     ("MessagesRequest", true),
     ("CountTokensRequest", true),
+    ("ResponsesRequest", true),
     ("TokenizeRequest", false),
     ("DetokenizeRequest", false),
 ];
@@ -62,9 +70,14 @@ pub fn document() -> Value {
         paths.insert(route.path.to_owned(), json!({route.method.to_lowercase(): operation}));
     }
     let mut schemas: Map<String, Value> = generator.take_definitions(true).into_iter().collect();
-    let chat = chat_request(&schemas);
-    schemas.insert("ChatRequest".to_owned(), chat);
-    schemas.remove("ChatFields");
+    for (own, name, path, without) in [
+        ("ChatFields", "ChatRequest", "/v1/chat/completions", &[][..]),
+        ("ResponsesFields", "ResponsesRequest", "/v1/responses", NOT_OF_RESPONSES),
+    ] {
+        let request = request_like_a_chat(&schemas, own, path, without);
+        schemas.insert(name.to_owned(), request);
+        schemas.remove(own);
+    }
     let messages = messages_request(&schemas);
     schemas.insert("CountTokensRequest".to_owned(), count_request(&messages));
     schemas.insert("MessagesRequest".to_owned(), messages);
@@ -93,19 +106,20 @@ pub fn document() -> Value {
     })
 }
 
-/// The fields that only chats have, and those that they share with completions.
-fn chat_request(schemas: &Map<String, Value>) -> Value {
-    let mut chat = schemas["ChatFields"].clone();
+/// A chat's own fields, or those of another form of chats, and those that it shares with completions.
+fn request_like_a_chat(schemas: &Map<String, Value>, own: &str, path: &str, without: &[&str]) -> Value {
+    let mut request = schemas[own].clone();
     let shared = schemas["CompletionRequest"]["properties"].as_object().expect("it has fields");
-    let fields = chat["properties"].as_object_mut().expect("it has fields");
-    for (name, schema) in shared.iter().filter(|(name, _)| !COMPLETION_ONLY.contains(&name.as_str())) {
+    let fields = request["properties"].as_object_mut().expect("it has fields");
+    let absent = |name: &str| COMPLETION_ONLY.contains(&name) || without.contains(&name);
+    for (name, schema) in shared.iter().filter(|(name, _)| !absent(name)) {
         fields.entry(name.clone()).or_insert_with(|| schema.clone());
     }
     fields["stream"]["description"] = json!("Stream the response as server-sent events. Default: false.");
-    chat["required"].as_array_mut().expect("messages are required").push(json!("model"));
-    chat["additionalProperties"] = json!(false);
-    chat["description"] = json!("Body of `POST /v1/chat/completions`.");
-    chat
+    request["required"].as_array_mut().expect("the conversation is required").push(json!("model"));
+    request["additionalProperties"] = json!(false);
+    request["description"] = json!(format!("Body of `POST {path}`."));
+    request
 }
 
 /// The fields of messages in Anthropic's form, and those that they share with completions.
@@ -136,7 +150,7 @@ fn count_request(messages: &Value) -> Value {
 }
 
 /// The fields that requests may have beside the documented ones, which other clients send.
-fn foreign() -> [(&'static str, Vec<(&'static str, Value)>); 2] {
+fn foreign() -> [(&'static str, Vec<(&'static str, Value)>); 3] {
     let limit = json!({
         "type": ["integer", "null"],
         "minimum": 1,
@@ -144,10 +158,12 @@ fn foreign() -> [(&'static str, Vec<(&'static str, Value)>); 2] {
     });
     let limit = [(FOREIGN_LIMIT, limit)];
     let never = UNSUPPORTED.iter().map(|&name| (name, json!({"type": "null"})));
+    let stored = responses::UNSUPPORTED.iter().map(|&(name, _)| (name, json!({"type": "null"})));
     let shared = || router_fields::schemas().chain(limit.clone());
     [
         ("CompletionRequest", shared().collect()),
         ("ChatRequest", shared().chain(router_fields::schemas_of_chats()).chain(never).collect()),
+        ("ResponsesRequest", router_fields::schemas().chain(stored).collect()),
     ]
 }
 
@@ -193,6 +209,17 @@ fn described(endpoint: Endpoint, of: &mut SchemaGenerator) -> Described {
         Endpoint::CountTokens => {
             let request = json!({"$ref": "#/components/schemas/CountTokensRequest"});
             posted("Count the tokens of a conversation", request, schema::<TokenCount>(of))
+        }
+        Endpoint::Responses => {
+            schema::<ResponsesFields>(of);
+            schema::<ResponseEvent<'_>>(of);
+            schema::<ItemEvent<'_>>(of);
+            schema::<PartEvent<'_>>(of);
+            schema::<DeltaEvent<'_>>(of);
+            schema::<DoneTextEvent<'_>>(of);
+            schema::<FailureEvent<'_>>(of);
+            let request = json!({"$ref": "#/components/schemas/ResponsesRequest"});
+            posted("Respond to a conversation", request, schema::<Response>(of))
         }
         Endpoint::Models => got("List the served model", schema::<ModelList>(of)),
         Endpoint::Model => got("Get the served model by its name", schema::<ModelCard>(of)),
@@ -249,7 +276,8 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
 
 /// Whether the endpoint generates text, and streams it on request.
 fn generates(endpoint: Endpoint) -> bool {
-    matches!(endpoint, Endpoint::Completions | Endpoint::Chat | Endpoint::Messages)
+    use Endpoint::{Chat, Completions, Messages, Responses};
+    matches!(endpoint, Completions | Chat | Messages | Responses)
 }
 
 /// Errors of a path: status and description.
@@ -305,6 +333,7 @@ mod tests {
             ("ChatRequest", request::known_fields()),
             ("MessagesRequest", anthropic::known_fields()),
             ("CountTokensRequest", anthropic::COUNT_FIELDS.to_vec()),
+            ("ResponsesRequest", responses::known_fields()),
             ("TokenizeRequest", models::TOKENIZE_FIELDS.to_vec()),
             ("DetokenizeRequest", models::DETOKENIZE_FIELDS.to_vec()),
         ];
@@ -338,6 +367,10 @@ mod tests {
             ("ToolChoice", &["type"]),
             ("Thinking", &["type"]),
             ("OutputConfig", &[]),
+            ("ResponsesRequest", &["input", "model"]),
+            ("FunctionTool", &["name", "type"]),
+            ("TextConfig", &[]),
+            ("ReasoningConfig", &[]),
             ("Message", &["role"]),
             ("Tool", &["function", "type"]),
             ("Function", &["name"]),

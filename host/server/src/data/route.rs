@@ -9,7 +9,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
 use super::sequence::job::Asked;
-use super::{anthropic, chat, completions, models, openapi};
+use super::{anthropic, chat, completions, models, openapi, responses_api};
 use crate::app::{App, Health};
 use crate::config::{Config, MetricsPlane};
 use crate::http::{
@@ -39,6 +39,7 @@ pub enum Endpoint {
     Chat,
     Messages,
     CountTokens,
+    Responses,
     Models,
     Model,
     Tokenize,
@@ -66,6 +67,7 @@ pub const ROUTES: &[Route] = &[
     Route::post("/v1/chat/completions", Endpoint::Chat),
     Route::post("/v1/messages", Endpoint::Messages),
     Route::post("/v1/messages/count_tokens", Endpoint::CountTokens),
+    Route::post("/v1/responses", Endpoint::Responses),
     Route::get("/v1/models", Endpoint::Models),
     Route::get("/v1/models/{model}", Endpoint::Model),
     Route::post("/tokenize", Endpoint::Tokenize),
@@ -241,12 +243,15 @@ fn advice(path: &str) -> &'static str {
     match all[..] {
         ["metrics"] => "this host has it on the admin plane (--metrics)",
         ["admin", ..] => "the admin plane has a port of its own (--admin)",
-        ["chat", "completions"] | ["completions"] | ["models" | "messages", ..] => {
+        ["chat", "completions"] | ["completions" | "responses"] | ["models" | "messages", ..] => {
             "the path begins with /v1: add it to the client's base URL"
         }
         ["v1", "v1", ..] => "the path begins with one /v1: remove it from the client's base URL",
         _ => match all.iter().copied().find(|segment| !["v1", "v2"].contains(segment)) {
-            Some("responses") => "use /v1/chat/completions",
+            Some("responses") => {
+                "this host stores no responses; send the whole conversation to /v1/responses"
+            }
+            Some("conversations") => "this host stores no conversations; send the whole one to /v1/responses",
             Some("messages") => "use /v1/messages",
             Some(task) if OTHER_TASKS.contains(&task) => "this host only generates text",
             _ => "/openapi.json lists the paths",
@@ -291,6 +296,10 @@ async fn dispatch(
             anthropic::create(asked(), read(app, head, body).await?).await
         }
         Endpoint::CountTokens => anthropic::count(app, read(app, head, body).await?).await,
+        Endpoint::Responses => {
+            asked().refuse_if_draining()?;
+            responses_api::respond(asked(), read(app, head, body).await?).await
+        }
         Endpoint::Models => models::list(app),
         Endpoint::Model => models::one(app, parameter),
         Endpoint::Tokenize => models::tokenize(app, read(app, head, body).await?).await,
@@ -372,6 +381,8 @@ mod tests {
             ("/v1/completions", Some(("/v1/completions", ""))),
             ("/v1/completions/", Some(("/v1/completions", ""))),
             ("//v1///chat//completions//", Some(("/v1/chat/completions", ""))),
+            ("/v1/responses", Some(("/v1/responses", ""))),
+            ("/v1/responses/resp_1", None),
             ("/v1//models/", Some(("/v1/models", ""))),
             ("/v1/messages/", Some(("/v1/messages", ""))),
             ("/v1//messages/count_tokens", Some(("/v1/messages/count_tokens", ""))),
@@ -415,12 +426,15 @@ mod tests {
             ("/models", "add it to the client's base URL"),
             ("/models/demo", "add it to the client's base URL"),
             ("/v1/v1/chat/completions", "remove it from the client's base URL"),
-            ("/v1/responses", "use /v1/chat/completions"),
-            ("/v1//responses/resp_1", "use /v1/chat/completions"),
             ("/v1/messages/batches", "use /v1/messages"),
             ("/messages", "add it to the client's base URL"),
             ("/messages/count_tokens", "add it to the client's base URL"),
             ("/v1/v1/messages", "remove it from the client's base URL"),
+            ("/responses", "add it to the client's base URL"),
+            ("/v1//responses/resp_1", "stores no responses"),
+            ("/v1/responses/resp_1/cancel", "stores no responses"),
+            ("/v1/responses/compact", "stores no responses"),
+            ("/v1/conversations/conv_1/items", "stores no conversations"),
             ("/v1/embeddings", "only generates text"),
             ("/v2/rerank", "only generates text"),
             ("/score", "only generates text"),

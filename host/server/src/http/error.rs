@@ -131,6 +131,18 @@ impl ApiError {
         self
     }
 
+    /// Names a field as another dialect does, if the error is about it or mentions its value.
+    pub fn renamed(mut self, from: &str, to: &str) -> Self {
+        if self.param.as_deref() == Some(from) {
+            self.param = Some(to.to_owned());
+            if let Some(rest) = self.message.strip_prefix(from).filter(|rest| !rest.starts_with('_')) {
+                self.message = format!("{to}{rest}");
+            }
+        }
+        self.message = self.message.replace(&format!(" {from} = "), &format!(" {to} = "));
+        self
+    }
+
     /// Replaces the code.
     pub fn code(mut self, code: &'static str) -> Self {
         self.code = code;
@@ -278,5 +290,30 @@ impl From<SubmitError> for ApiError {
 impl From<crate::engine::EngineStopped> for ApiError {
     fn from(stopped: crate::engine::EngineStopped) -> Self {
         Self::unavailable("engine_stopped", stopped.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_of_another_dialect_is_renamed_where_the_error_is_about_it() {
+        let renamed = |error: ApiError| {
+            let error = error.renamed("max_tokens", "max_output_tokens");
+            (error.param.unwrap_or_default(), error.message)
+        };
+        for (error, param, message) in [
+            (ApiError::invalid("max_tokens", "too many"), "max_output_tokens", "max_output_tokens: too many"),
+            (
+                ApiError::invalid("min_tokens", "more than max_tokens = 3"),
+                "min_tokens",
+                "min_tokens: more than max_output_tokens = 3",
+            ),
+            (ApiError::invalid("input", "max_tokens: no"), "input", "input: max_tokens: no"),
+            (ApiError::internal("memory", "no memory"), "", "no memory"),
+        ] {
+            assert_eq!(renamed(error), (param.to_owned(), message.to_owned()));
+        }
     }
 }

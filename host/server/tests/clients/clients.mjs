@@ -76,6 +76,35 @@ async function openai(name) {
   const format = { type: "json_schema", json_schema: { name: "answer", schema: parameters, strict: true } };
   const structured = await client.chat.completions.create({ ...chat, response_format: format });
   inRange(JSON.parse(structured.choices[0].message.content).answer);
+  await responses(client, said);
+}
+
+async function responses(client, said) {
+  const asked = { model: MODEL, input: question, temperature: 0, max_output_tokens: 24 };
+  const whole = await client.responses.create(asked);
+  assert.equal(whole.output_text, said);
+  let text = "";
+  let number = 0;
+  for await (const event of await client.responses.create({ ...asked, stream: true })) {
+    assert.equal(event.sequence_number, number++);
+    if (event.type === "response.output_text.delta") text += event.delta;
+    if (event.type === `response.${whole.status}`) assert.deepEqual(event.response.usage.output_tokens, whole.usage.output_tokens);
+  }
+  assert.equal(text, said);
+  const tool = { type: "function", name: "lookup", description: "Looks up.", parameters, strict: true };
+  const calling = { model: MODEL, input: question, tools: [tool], tool_choice: { type: "function", name: "lookup" } };
+  const stream = client.responses.stream(calling);
+  const final = await stream.finalResponse();
+  const call = final.output[0];
+  assert.equal(call.name, "lookup");
+  inRange(JSON.parse(call.arguments).answer);
+  const output = { type: "function_call_output", call_id: call.call_id, output: "9" };
+  const items = [{ role: "user", content: question }, ...final.output, output];
+  await client.responses.create({ model: MODEL, input: items, tools: [tool], max_output_tokens: 8 });
+  const format = { type: "json_schema", name: "answer", schema: parameters, strict: true };
+  const parsed = await client.responses.parse({ model: MODEL, input: question, text: { format } });
+  inRange(JSON.parse(parsed.output_text).answer);
+  await assert.rejects(client.responses.retrieve("resp_1"), (error) => error.status === 404);
 }
 
 async function aiSdk() {

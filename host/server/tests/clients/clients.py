@@ -93,7 +93,49 @@ def openai_python():
 
     parsed = client.chat.completions.parse(model=MODEL, messages=MESSAGES, response_format=Answer)
     check(0 <= parsed.choices[0].message.parsed.answer <= 9, parsed)
+    openai_responses(openai, client, Answer, chat.choices[0].message.content)
     asyncio.run(openai_async(openai))
+
+
+def openai_responses(openai, client, Answer, said):
+    asked = {"model": MODEL, "input": QUESTION, "temperature": 0, "max_output_tokens": 24}
+    whole = client.responses.create(**asked, store=False, metadata={"run": "1"}, reasoning={"effort": "low"},
+                                    include=["message.output_text.logprobs"], top_logprobs=2)
+    check(whole.output_text == said, whole)
+    check(type(whole).model_validate(whole.to_dict()).status in ("completed", "incomplete"), whole)
+    check(whole.output[0].content[0].logprobs[0].top_logprobs[1].token, whole)
+    events = list(client.responses.create(**asked, stream=True))
+    for number, event in enumerate(events):
+        # Strictly, which the client itself is not.
+        check(type(event).model_validate(event.to_dict()).sequence_number == number, event)
+    check("".join(e.delta for e in events if e.type == "response.output_text.delta") == said, events)
+    last = events[-1]
+    check(last.type == f"response.{whole.status}" and last.response.output_text == said, last)
+    check(last.response.usage.output_tokens == whole.usage.output_tokens, last)
+
+    stream = client.responses.create(**{**asked, "max_output_tokens": 1500}, stream=True, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    stream.close()
+    for fields in [{"previous_response_id": "resp_1"}, {"tools": [{"type": "web_search"}]}, {"max_output_tokens": 10**6}]:
+        try:
+            client.responses.create(**{**asked, **fields})
+            raise AssertionError(f"{fields} was taken")
+        except openai.UnprocessableEntityError as error:
+            check(error.body["param"] == next(iter(fields)), error)
+
+    tool = {"type": "function", "name": "lookup", "description": "Looks up.", "parameters": SCHEMA, "strict": True}
+    calling = {"model": MODEL, "tools": [tool], "tool_choice": {"type": "function", "name": "lookup"}}
+    called = client.responses.create(input=QUESTION, **calling)
+    check_call(called.output[0].name, called.output[0].arguments)
+    with client.responses.stream(input=QUESTION, **calling) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        call = stream.get_final_response().output[0]
+    check_call(call.name, "".join(pieces))
+    items = [{"role": "user", "content": QUESTION}, call.to_dict(),
+             {"type": "function_call_output", "call_id": call.call_id, "output": "9"}]
+    client.responses.create(model=MODEL, input=items, tools=[tool], max_output_tokens=8)
+    parsed = client.responses.parse(model=MODEL, input=QUESTION, text_format=Answer)
+    check(0 <= parsed.output_parsed.answer <= 9, parsed)
 
 
 async def openai_async(openai):
@@ -182,6 +224,46 @@ async def anthropic_async(anthropic, common):
             await endless
         except asyncio.CancelledError:
             pass
+def openai_agents():
+    os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
+    from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool
+    from openai import AsyncOpenAI
+    from pydantic import BaseModel, Field
+
+    class Answer(BaseModel, extra="forbid"):
+        answer: int = Field(ge=0, le=9)
+
+    looked_up = []
+
+    @function_tool
+    def lookup(answer: int) -> str:
+        """Looks up."""
+        looked_up.append(answer)
+        return "A prefix cache keeps blocks."
+
+    async def run():
+        model = OpenAIResponsesModel(MODEL, AsyncOpenAI(base_url=f"{BASE_URL}/v1", api_key=KEY, max_retries=0))
+        # Room for an end: an agent takes a reply that is cut off for a failure.
+        settings = ModelSettings(temperature=0, max_tokens=400, extra_body={"stop": ["."]})
+        plain = Agent(name="plain", instructions="Be brief.", model=model, model_settings=settings)
+        whole = await Runner.run(plain, QUESTION)
+        check(whole.final_output, whole)
+        streamed = Runner.run_streamed(plain, QUESTION)
+        events = [event.data async for event in streamed.stream_events() if event.type == "raw_response_event"]
+        check("".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.final_output, events)
+        check(streamed.final_output == whole.final_output, streamed.final_output)
+        # A second turn, with what the first one returned.
+        more = await Runner.run(plain, [*whole.to_input_list(), {"role": "user", "content": "And a block table?"}])
+        check(more.final_output is not None, more)
+        typed = Agent(name="typed", model=model, output_type=Answer)
+        check(0 <= (await Runner.run(typed, QUESTION)).final_output.answer <= 9, "structured")
+        # The first turn is forced to call; the second one, with the tool's output, is free.
+        forced = ModelSettings(temperature=0, max_tokens=400, tool_choice="lookup", extra_body={"stop": ["."]})
+        caller = Agent(name="caller", model=model, model_settings=forced, tools=[lookup])
+        await Runner.run(caller, QUESTION)
+        check(len(looked_up) == 1, looked_up)
+
+    asyncio.run(run())
 
 
 def langchain():
@@ -248,7 +330,7 @@ def litellm():
         check("max_tokens" in str(error), error)
 
 
-CLIENTS = {"openai-python": openai_python, "anthropic-python": anthropic_python, "langchain": langchain,
-           "litellm": litellm}
+CLIENTS = {"openai-python": openai_python, "openai-agents": openai_agents, "anthropic-python": anthropic_python,
+           "langchain": langchain, "litellm": litellm}
 CLIENTS[sys.argv[1]]()
 print("ok")

@@ -23,6 +23,7 @@ mod openai;
 mod operation;
 mod policies;
 mod reasoning;
+mod responses;
 mod structured;
 mod telemetry;
 mod tenants;

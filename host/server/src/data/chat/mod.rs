@@ -16,16 +16,15 @@ pub use calls::Part;
 pub use pending::{GivenTemplate, PendingTemplate};
 pub use prompt::{ChatPrompt, Rendered, render};
 pub use reasoning::Expected;
-pub use speaker::{Speaker, Speech};
+pub use sink::{Replies, random_id};
+pub use speaker::{Speaker, Speech, is_object};
 pub use tools::Offer;
-
-use std::sync::Arc;
 
 use hyper::StatusCode;
 use infer_chat::ChatTemplate;
 
 use self::request::Parsed;
-use self::sink::{ChatBody, ChatFrames, Replies};
+use self::sink::{ChatBody, ChatFrames};
 use super::structured::{Prelude, Shape};
 use crate::data::response::frames::Head;
 use crate::data::response::{collect, stream_answer};

@@ -68,7 +68,11 @@ pub struct Parsed {
 
 /// Parses and checks a body.
 pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<Parsed, ApiError> {
-    let mut fields = fields::read(body)?;
+    take(fields::read(body)?, models, template)
+}
+
+/// Checks a body's fields, or those that a request in another form amounts to.
+pub fn take(mut fields: Fields, models: &[String], template: &ChatTemplate) -> Result<Parsed, ApiError> {
     if fields.prompt.is_some() {
         let error = ApiError::invalid("prompt", "unknown field; chats use `messages`");
         return Err(error.code("unknown_field"));

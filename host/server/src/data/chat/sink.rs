@@ -46,15 +46,15 @@ impl Replies {
     }
 }
 
-/// A random id for a call, which its `tool` message refers to.
-fn call_id() -> String {
+/// A random id, such as that of a call, which its `tool` message refers to.
+pub fn random_id(kind: &str) -> String {
     let random = || getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
-    format!("call_{:016x}{:08x}", random(), random() >> 32)
+    format!("{kind}_{:016x}{:08x}", random(), random() >> 32)
 }
 
 fn begin_call(index: Option<u32>, name: String) -> ToolCall {
     let function = CalledFunction { name: Some(name), arguments: String::new() };
-    ToolCall { index, id: Some(call_id()), kind: Some("function".to_owned()), function }
+    ToolCall { index, id: Some(random_id("call")), kind: Some("function".to_owned()), function }
 }
 
 /// Collects choices for a response of one body.

@@ -159,7 +159,7 @@ impl Speaker {
 }
 
 /// Whether a text is a JSON object, which may be deeper or hold larger numbers than this host could.
-fn is_object(text: &str) -> bool {
+pub fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 

@@ -156,6 +156,10 @@ struct Streamed {
 impl Streamed {
     /// Waits for the next chunk. Returns it with whether more follow.
     async fn next(&mut self) -> (Bytes, bool) {
+        if !self.frames.buffer().is_empty() {
+            // What a stream begins with, which waits for no token.
+            return (self.written(), true);
+        }
         // Measured from the last chunk: many tokens may pass without completing any text.
         let quiet = within(self.app.config.bounds.keep_alive);
         loop {

@@ -1,0 +1,55 @@
+//! `POST /v1/responses`: OpenAI's other form of a chat, without what it stores.
+//!
+//! A request is turned into the chat that it amounts to (`request`, `input`, `tools`), which generates as any other;
+//! only what comes back is written in this form (`reply`). Deliberately absent: stored responses and conversations,
+//! tools that a server runs, and prompts from elsewhere.
+
+mod events;
+mod input;
+mod reply;
+pub mod request;
+mod tools;
+
+use hyper::StatusCode;
+use infer_chat::ChatTemplate;
+use infer_model::Tokenizer;
+
+use self::reply::Reply;
+use self::request::{Request, named};
+use super::chat::{Begun, begin};
+use crate::data::response::{collect, stream_answer};
+use crate::data::sequence::job::Asked;
+use crate::http::{Answer, ApiError, ReadBody, json_bytes};
+
+/// Handles a request.
+pub async fn respond(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> {
+    let app = asked.app;
+    let served = app.served()?;
+    let template = served.chat_template().await.map_err(named)?;
+    let Request { chat, mut response, spaces } = request::parse(&body, &served.model_names, &template)?;
+    let streams = chat.common.stream.unwrap_or(false);
+    let sampling = chat.common.sampling.params(&served.sampling);
+    response.id = format!("resp_{}", asked.request_id.as_str());
+    response.created_at = app.clock.unix_s();
+    response.model.clone_from(&served.model_names[0]);
+    (response.temperature, response.top_p) = (sampling.temperature, sampling.top_p);
+    let begun = begin(asked, &template, chat, body.into_room()).await.map_err(named)?;
+    let Begun { group, replies, .. } = begun;
+    let mut reply = Reply::new(response, spaces, &replies, app.clock);
+    if streams {
+        return Ok(stream_answer(app, group, Box::new(reply.streamed())));
+    }
+    let totals = collect(app, group, &mut reply).await?;
+    let spelled = reply.spelled_bytes();
+    let write = move |tokenizer: &Tokenizer| reply.written(&totals, tokenizer);
+    let written = served.with_tokenizer(spelled, write).await?;
+    Ok(json_bytes(StatusCode::OK, written))
+}
+
+/// Parses and checks a body as far as that needs no host, and renders its conversation.
+pub fn check(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<String, ApiError> {
+    let Request { chat, .. } = request::parse(body, models, template)?;
+    let prompt = chat.prompt;
+    let text = template.render_with(&prompt.messages, prompt.add_generation_prompt, &prompt.variables);
+    text.map_err(|error| ApiError::invalid("input", error.message))
+}
