@@ -186,12 +186,38 @@ pub fn name_tags(folder: &Path, tags: [&str; 2], special: bool) {
     std::fs::write(path, tokenizer.to_string()).unwrap();
 }
 
-/// The demo model with a chat template that supports tools in the given style.
-pub fn model_with_tools(style: &str) -> tempfile::TempDir {
+/// A copy of the demo model.
+fn model_copy() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in infer_demo::FILES {
         std::fs::write(folder.path().join(name), bytes).unwrap();
     }
+    folder
+}
+
+/// A host of the demo model with this chat template; two of its tokens are the tags of reasoning.
+pub async fn reasoning_host(template: &str, special: bool) -> (Host, tempfile::TempDir) {
+    let folder = model_copy();
+    name_tags(folder.path(), ["<think>", "</think>"], special);
+    let path = folder.path().join("own.jinja");
+    std::fs::write(&path, template).unwrap();
+    let model = folder.path().to_str().unwrap().to_owned();
+    let served_model_names = vec!["demo".to_owned()];
+    let host = Host::start(Config { model, served_model_names, chat_template: Some(path), ..config() }).await;
+    (host, folder)
+}
+
+/// A host of the demo model with this chat template.
+pub async fn host_with_template(template: &str) -> (Host, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.jinja");
+    std::fs::write(&path, template).unwrap();
+    (Host::start(Config { chat_template: Some(path), ..config() }).await, folder)
+}
+
+/// The demo model with a chat template that supports tools in the given style.
+pub fn model_with_tools(style: &str) -> tempfile::TempDir {
+    let folder = model_copy();
     let end =
         if style == "hermes" { "<tool_call></tool_call>" } else { "Environment: ipython \"parameters\"" };
     let template = format!(

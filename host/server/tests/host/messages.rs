@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{Host, config, events, first_chunk, model_with_tools, name_tags};
+use crate::common::{
+    Host, config, events, first_chunk, host_with_template, model_with_tools, reasoning_host,
+};
 use infer_core::SequenceId;
 use infer_server::config::{Bounds, Config, MaxSeqLen};
 use infer_server::tenants::{KeyDigest, fresh};
@@ -223,26 +225,13 @@ async fn output_has_the_form_that_the_request_describes() {
     host.server.shutdown().await;
 }
 
-/// A copy of the demo model with a template that shows whether it is to think, and what it thought before.
-async fn thinking_host() -> (Host, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, bytes) in infer_demo::FILES {
-        std::fs::write(folder.path().join(name), bytes).unwrap();
-    }
-    name_tags(folder.path(), ["<think>", "</think>"], true);
-    let template = "{# <think></think> #}{{ bos_token }}{{ 'on on on' if enable_thinking else 'off' }}\
-        {% for m in messages %}{{ m.reasoning_content }}{{ m.content }}<|end|>{% endfor %}<|assistant|>";
-    let path = folder.path().join("own.jinja");
-    std::fs::write(&path, template).unwrap();
-    let model = folder.path().to_str().unwrap().to_owned();
-    let served_model_names = vec!["demo".to_owned()];
-    let host = Host::start(Config { model, served_model_names, chat_template: Some(path), ..config() }).await;
-    (host, folder)
-}
+/// A template that shows whether the model is to think, and what it thought before.
+const THINKING: &str = "{# <think></think> #}{{ bos_token }}{{ 'on on on' if enable_thinking else 'off' }}\
+    {% for m in messages %}{{ m.reasoning_content }}{{ m.content }}<|end|>{% endfor %}<|assistant|>";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thinking_is_a_block_of_its_own_and_may_be_sent_back() {
-    let (host, _folder) = thinking_host().await;
+    let (host, _folder) = reasoning_host(THINKING, true).await;
     // The opening tag is the likeliest token, and the closing one after it has been written.
     let forced = |extra: Value| {
         let mut fields = json!({"max_tokens": 60, "logit_bias": {"2": 100, "3": 80}, "repetition_penalty": 2, "structured_outputs": {"choice": ["Two."]}});
@@ -257,13 +246,21 @@ async fn thinking_is_a_block_of_its_own_and_may_be_sent_back() {
     assert!(whole["usage"]["output_tokens_details"]["thinking_tokens"].as_u64().unwrap() > 0, "{whole}");
     host.server.shutdown().await;
 
+    // The tags as ordinary tokens, and a text that is known.
+    let template = "{# </think> #}{{ bos_token }}<|user|>{{ messages[-1].content }}<|end|><|assistant|>";
+    let (host, _folder) = host_with_template(template).await;
+    let output = "<think>\nOne\nand one.\n</think>\n\nTwo.";
+    let forced = json!({"structured_outputs": {"choice": [output]}, "max_tokens": 60});
+    for message in [message(&host, forced.clone()).await, streamed(&host, forced).await] {
+        let thinking = json!({"type": "thinking", "thinking": "One\nand one.", "signature": ""});
+        assert_eq!(message["content"], json!([thinking, {"type": "text", "text": "Two."}]));
+    }
+    host.server.shutdown().await;
+
     // Its reply begins inside the reasoning.
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("own.jinja");
     let template =
         "{{ bos_token }}<|user|>{{ messages[-1].content }}<|end|><|assistant|><think>\n{# </think> #}";
-    std::fs::write(&path, template).unwrap();
-    let host = Host::start(Config { chat_template: Some(path), ..config() }).await;
+    let (host, _folder) = host_with_template(template).await;
     let endless = json!({"ignore_eos": true, "max_tokens": 9});
     let whole = message(&host, endless.clone()).await;
     let block = &whole["content"][0];
@@ -281,7 +278,7 @@ async fn thinking_is_a_block_of_its_own_and_may_be_sent_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn template_is_told_whether_to_think_and_what_was_thought() {
-    let (host, _folder) = thinking_host().await;
+    let (host, _folder) = reasoning_host(THINKING, true).await;
     let counted = async |extra: Value| {
         let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());

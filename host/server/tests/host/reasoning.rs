@@ -1,26 +1,10 @@
 //! Chats with a model that reasons before it replies.
 
-use crate::common::{Host, TAGS, config, events, name_tags};
-use infer_server::config::Config;
+use crate::common::{Host, TAGS, config, events, host_with_template, reasoning_host};
 use serde_json::{Value, json};
 
 const ASKING: &str = "{# <think></think> #}{{ bos_token }}{{ messages[-1].content }}<|end|><|assistant|>";
 const OUTPUT: &str = "<think>\nOne\nand one.\n</think>\n\nTwo.";
-
-/// A copy of the demo model with this chat template. Two of its tokens become the tags of reasoning.
-async fn host(template: &str, special: bool) -> (Host, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, bytes) in infer_demo::FILES {
-        std::fs::write(folder.path().join(name), bytes).unwrap();
-    }
-    name_tags(folder.path(), ["<think>", "</think>"], special);
-    let path = folder.path().join("own.jinja");
-    std::fs::write(&path, template).unwrap();
-    let model = folder.path().to_str().unwrap().to_owned();
-    let served_model_names = vec!["demo".to_owned()];
-    let host = Host::start(Config { model, served_model_names, chat_template: Some(path), ..config() }).await;
-    (host, folder)
-}
 
 const OPEN: usize = TAGS[0];
 const CLOSE: usize = TAGS[1];
@@ -51,7 +35,7 @@ fn forced(extra: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reasoning_is_returned_beside_the_content() {
-    let (host, _folder) = host(ASKING, false).await;
+    let (host, _folder) = reasoning_host(ASKING, false).await;
     let (choice, details) = reply(&host, json!({})).await;
     assert_eq!(
         (&choice["message"]["reasoning_content"], &details),
@@ -61,10 +45,7 @@ async fn reasoning_is_returned_beside_the_content() {
 
     // The tags as ordinary tokens, which the form has to spell out.
     let template = "{# </think> #}{{ bos_token }}<|user|>{{ messages[-1].content }}<|end|><|assistant|>";
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("own.jinja");
-    std::fs::write(&path, template).unwrap();
-    let host = Host::start(Config { chat_template: Some(path), ..config() }).await;
+    let (host, _folder) = host_with_template(template).await;
     let (choice, details) = reply(&host, forced(json!({}))).await;
     assert_eq!(choice["message"]["reasoning_content"], "One\nand one.");
     assert_eq!(choice["message"]["content"], "Two.");
@@ -102,7 +83,7 @@ async fn reasoning_is_returned_beside_the_content() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reply_to_a_prompt_that_opens_the_reasoning_begins_inside() {
     for special in [false, true] {
-        let (host, _folder) = host(&format!("{ASKING}<think>\n{{# </think> #}}"), special).await;
+        let (host, _folder) = reasoning_host(&format!("{ASKING}<think>\n{{# </think> #}}"), special).await;
         let (choice, details) = reply(&host, json!({"ignore_eos": true, "max_tokens": 9})).await;
         assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(""), &json!("length")));
         assert!(!choice["message"]["reasoning_content"].as_str().unwrap().is_empty(), "{choice}");
@@ -125,7 +106,7 @@ async fn required_form_holds_after_the_reasoning() {
         let digits = json!({"regex": "[0-9]{4}"});
         let is_shaped = |text: &Value| text.as_str().unwrap().parse::<u16>().is_ok();
         // The closing tag is always the likeliest token.
-        let (opened, _folder) = host(&format!("{ASKING}<think>\n"), special).await;
+        let (opened, _folder) = reasoning_host(&format!("{ASKING}<think>\n"), special).await;
         let fields = json!({"structured_outputs": digits, "logit_bias": {CLOSE.to_string(): 100}});
         let (choice, details) = reply(&opened, fields.clone()).await;
         assert!(
@@ -146,7 +127,7 @@ async fn required_form_holds_after_the_reasoning() {
         opened.server.shutdown().await;
 
         // The opening tag is the likeliest token, and the closing one after it has been written.
-        let (asked, _folder) = host(ASKING, special).await;
+        let (asked, _folder) = reasoning_host(ASKING, special).await;
         let bias = json!({OPEN.to_string(): 100, CLOSE.to_string(): 80});
         let fields = json!({"structured_outputs": digits, "logit_bias": bias, "repetition_penalty": 2});
         let (choice, details) = reply(&asked, fields).await;

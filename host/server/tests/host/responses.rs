@@ -1,6 +1,6 @@
 //! OpenAI's Responses API: whole and streamed, with calls, reasoning and required forms, and what it refuses.
 
-use crate::common::{self, Host, TAGS, config, model_with_tools, name_tags, parse_events};
+use crate::common::{self, Host, TAGS, config, model_with_tools, parse_events};
 use infer_server::config::Config;
 use serde_json::{Value, json};
 
@@ -306,16 +306,7 @@ async fn text_and_calls_come_in_the_order_of_the_output() {
 async fn reasoning_is_an_item_that_can_be_sent_back() {
     let template = "{# <think></think> #}{{ bos_token }}{% for m in messages %}<|assistant|>\
         {{ m.reasoning_content }}{{ m.content }}<|end|>{% endfor %}<|assistant|>";
-    let folder = tempfile::tempdir().unwrap();
-    for (name, bytes) in infer_demo::FILES {
-        std::fs::write(folder.path().join(name), bytes).unwrap();
-    }
-    name_tags(folder.path(), ["<think>", "</think>"], true);
-    let path = folder.path().join("own.jinja");
-    std::fs::write(&path, template).unwrap();
-    let model = folder.path().to_str().unwrap().to_owned();
-    let served_model_names = vec!["demo".to_owned()];
-    let host = Host::start(Config { model, served_model_names, chat_template: Some(path), ..config() }).await;
+    let (host, _folder) = common::reasoning_host(template, true).await;
     // Opening and closing tags are the likeliest tokens, each once; the form holds after them.
     let format = json!({"type": "json_schema", "name": "n", "schema": {"enum": [5]}});
     let bias = json!({TAGS[0].to_string(): 100, TAGS[1].to_string(): 1});

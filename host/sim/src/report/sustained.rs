@@ -1,5 +1,6 @@
 //! The loads that policies sustain as tables, CSV, JSON, or a page with charts: a group for each workload.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use ::csv::Writer;
@@ -43,8 +44,10 @@ fn heading(group: &[Found]) -> String {
 
 /// What a reader must know about the searches of a group: what limits each, and what went wrong.
 fn notes(group: &[Found]) -> Vec<String> {
-    let several = seeds(group).len() > 1;
-    let mut limits: Vec<(&str, Vec<String>)> = Vec::new();
+    let seeds = seeds(group).len();
+    let several = seeds > 1;
+    // Each limit's contenders, in their order, with the number of their searches that it ends.
+    let mut limits: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();
     let mut notes = Vec::new();
     for found in group {
         let cell = found.any();
@@ -52,10 +55,13 @@ fn notes(group: &[Found]) -> Vec<String> {
         let who = format!("{}{seed}", cell.contender);
         let limit = found.limit().unwrap_or("nothing");
         match (&found.sustained, &found.beyond) {
-            (Some(_), Some(_)) => match limits.iter_mut().find(|(known, _)| *known == limit) {
-                Some((_, all)) => all.push(who),
-                None => limits.push((limit, vec![who])),
-            },
+            (Some(_), Some(_)) => {
+                let limited = limits.entry(limit).or_default();
+                match limited.last_mut() {
+                    Some((last, searches)) if *last == cell.contender => *searches += 1,
+                    _ => limited.push((&cell.contender, 1)),
+                }
+            }
             (Some(_), None) => {
                 let requests = found.outcome().map_or(0, |outcome| outcome.requests);
                 notes.push(format!(
@@ -71,7 +77,13 @@ fn notes(group: &[Found]) -> Vec<String> {
         let runs = [&found.failed, &found.sustained, &found.beyond];
         notes.extend(runs.into_iter().flatten().find_map(|cell| note(cell, several)));
     }
-    let limited = limits.into_iter().map(|(limit, who)| format!("limited by {limit}: {}", who.join(", ")));
+    let limited = limits.into_iter().map(|(limit, contenders)| {
+        let who = contenders.into_iter().map(|(who, searches)| match searches == seeds {
+            true => who.to_owned(),
+            false => format!("{who} ({searches} of {seeds} seeds)"),
+        });
+        format!("limited by {limit}: {}", who.collect::<Vec<_>>().join(", "))
+    });
     limited.chain(notes).collect()
 }
 
@@ -206,7 +218,7 @@ mod tests {
         Found { sustained: low, beyond: high, failed: None, probes }
     }
 
-    /// Two contenders that are limited by the same, one that sustains nothing, and one that failed.
+    /// Two contenders that both sustain something, one that sustains nothing, and one that failed.
     fn all() -> Vec<Found> {
         let mut all = Vec::new();
         for (entrant, edge) in [1.0, 2.0].into_iter().enumerate() {
@@ -214,6 +226,9 @@ mod tests {
                 let (low, high) = (edge + more, edge + more + 0.01);
                 all.push(found(Some(run(entrant, seed, low, 95)), Some(run(entrant, seed, high, 80))));
             }
+        }
+        if let Some(Ok(outcome)) = all[3].beyond.as_mut().map(|cell| &mut cell.outcome) {
+            outcome.targets = Attainment { met: 80, slow: 20, ..Attainment::default() };
         }
         for seed in [3, 4] {
             let mut never = run(2, seed, 0.003, 7);
@@ -240,7 +255,7 @@ mod tests {
              which are those whose first token came within 2000 ms, then 50 ms per token\n",
             "\nmonday: 100 requests\n",
             "21.00 ±1.41*",
-            "  limited by TTFT: a (seed 3), a (seed 4), b (seed 3), b (seed 4)\n",
+            "  limited by ITL: b (1 of 2 seeds)\n  limited by TTFT: a, b (1 of 2 seeds)\n",
             "  c (seed 3) sustains no load, not even 0.0030; TTFT limits it\n",
             "  c, seed 4: policy faults: 2, the first after 3.5 s by scheduler `moody` (trap);",
             "  d, seed 3 failed: no such trace\n",
@@ -270,7 +285,7 @@ mod tests {
         assert_eq!(of("seed"), ["3", "4", "3", "4", "3", "4", "3", "4"]);
         let rates = ["10.000", "12.000", "20.000", "22.000", "", "", "", ""];
         assert_eq!(of("requests_per_second"), rates);
-        assert_eq!(of("limited_by"), ["TTFT", "TTFT", "TTFT", "TTFT", "TTFT", "TTFT", "", ""]);
+        assert_eq!(of("limited_by"), ["TTFT", "TTFT", "TTFT", "ITL", "TTFT", "TTFT", "", ""]);
         assert_eq!(of("beyond_load")[4..], ["0.0030", "0.0030", "", ""]);
         assert_eq!(of("error")[6..], ["no such trace", "no such trace"]);
         assert_eq!((&rows[0]["share"][..], &rows[0]["runs"][..]), ("0.95000", "2"));

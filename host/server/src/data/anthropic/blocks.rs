@@ -3,7 +3,7 @@
 use infer_api::messages::{Block, BlockDelta};
 use serde_json::Map;
 
-use crate::data::chat::Part;
+use crate::data::chat::{Part, random_id};
 
 /// What happens to the last block.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,7 @@ impl Blocks {
                 Part::Text(text) => self.text(&mut changes, text),
                 Part::Call { name } => {
                     self.blank.clear();
-                    let block = Block::ToolUse { id: fresh_id(), name, input: Map::new() };
+                    let block = Block::ToolUse { id: random_id("toolu"), name, input: Map::new() };
                     self.start(&mut changes, Kind::ToolUse, block);
                 }
                 Part::Arguments(partial_json) => {
@@ -104,12 +104,6 @@ impl Blocks {
     fn stop(&mut self, changes: &mut Vec<Change>) {
         changes.extend(self.open.take().map(|_| Change::Stop));
     }
-}
-
-/// A random id for the use of a tool, which its result refers to.
-fn fresh_id() -> String {
-    let random = || getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
-    format!("toolu_{:016x}{:08x}", random(), random() >> 32)
 }
 
 #[cfg(test)]

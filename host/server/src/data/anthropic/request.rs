@@ -26,26 +26,8 @@ const OF_PROMPT: &[&str] = &[
 ];
 /// Anthropic's further fields.
 const OF_MESSAGES: &[&str] = &["max_tokens", "stop_sequences"];
-/// Fields that chats read, too, in the same way.
-const SHARED: &[&str] = &["stream", "temperature", "top_p", "top_k", "metadata"];
-/// Those that Anthropic's API lacks.
-const EXTENSIONS: &[&str] = &[
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "seed",
-    "min_tokens",
-    "ignore_eos",
-    "stop_token_ids",
-    "structured_outputs",
-    "session_id",
-    "cache_salt",
-    "priority",
-    "ttft_deadline_ms",
-    "user",
-];
+/// Fields of all other requests that are missing here or read in another way.
+const NOT_SHARED: &[&str] = &["model", "n", "stop", "stream_options", "response_format"];
 
 /// Fields of `/v1/messages/count_tokens` besides those that both endpoints ignore.
 pub const COUNT_FIELDS: &[&str] = OF_PROMPT;
@@ -56,7 +38,12 @@ const EFFORTS: &[&str] = &["low", "medium", "high", "xhigh", "max"];
 
 /// All fields of `/v1/messages` but those without effect.
 pub fn known_fields() -> Vec<&'static str> {
-    [OF_PROMPT, OF_MESSAGES, SHARED, EXTENSIONS].concat()
+    OF_PROMPT.iter().chain(OF_MESSAGES).copied().chain(shared_fields()).collect()
+}
+
+/// Fields that are those of all other requests. Anthropic's API has some of them, too.
+fn shared_fields() -> impl Iterator<Item = &'static str> {
+    common::FIELDS.iter().copied().filter(|name| !NOT_SHARED.contains(name))
 }
 
 /// A request whose fields have been checked, but not yet against the model and the host.
@@ -157,10 +144,10 @@ fn prompt(fields: &mut Fields, template: &ChatTemplate) -> Result<Asked, ApiErro
     Ok(Asked { prompt, offer, shape, shows_thinking, ends_with_reply })
 }
 
-/// Takes the fields that chats share, under their own names.
+/// Takes the shared fields.
 fn shared(fields: &mut Fields) -> Result<Common, ApiError> {
     let mut chat = Fields::default();
-    for name in [SHARED, EXTENSIONS].concat() {
+    for name in shared_fields() {
         chat.rest.extend(fields.take(name).map(|value| (name.to_owned(), value)));
     }
     if let Some((_, Value::Object(metadata))) = chat.rest.iter_mut().find(|(name, _)| name == "metadata") {
@@ -228,11 +215,9 @@ fn word(
 ) -> Result<Option<String>, ApiError> {
     match object.remove(name) {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(word)) if known.contains(&word.as_str()) => Ok(Some(word)),
         Some(Value::String(word)) => {
-            let shown: String = word.chars().take(64).collect();
-            let message = format!("{name} `{shown}` is not supported; must be one of {}", known.join(", "));
-            Err(ApiError::invalid(field, message).code("not_supported"))
+            fields::check_word(field, &format!("{name} "), &word, known)?;
+            Ok(Some(word))
         }
         Some(_) => Err(ApiError::wrong_type(field, &format!("a word as `{name}`"))),
     }

@@ -8,7 +8,7 @@ use super::prompt::ChatPrompt;
 use super::tools::Offer;
 use crate::data::request::common::{self, Common, MAX_LOGPROBS};
 use crate::data::request::fields::{
-    self, boolean, check_model, integer, label, list, not_supported, object, refuse_rest, string,
+    self, boolean, check_model, check_word, integer, label, list, not_supported, object, refuse_rest, string,
 };
 use crate::data::request::json::Fields;
 use crate::data::request::router_fields;
@@ -176,10 +176,8 @@ fn without_effect(fields: &mut Fields) -> Result<(), ApiError> {
 /// Takes a field whose value is one of a few words.
 fn word(fields: &mut Fields, name: &str, known: &[&str]) -> Result<Option<String>, ApiError> {
     let word = string(fields, name)?;
-    if let Some(word) = word.as_deref().filter(|word| !known.contains(word)) {
-        let shown: String = word.chars().take(64).collect();
-        let message = format!("`{shown}` is not supported; must be one of {}", known.join(", "));
-        return Err(ApiError::invalid(name, message).code("not_supported"));
+    if let Some(word) = &word {
+        check_word(name, "", word, known)?;
     }
     Ok(word)
 }

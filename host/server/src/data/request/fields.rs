@@ -30,6 +30,16 @@ pub fn string(fields: &mut Fields, name: &str) -> Result<Option<String>, ApiErro
     }
 }
 
+/// Checks that a word in a field is a known one. `what` goes before it in the error.
+pub fn check_word(field: &str, what: &str, word: &str, known: &[&str]) -> Result<(), ApiError> {
+    if known.contains(&word) {
+        return Ok(());
+    }
+    let shown: String = word.chars().take(64).collect();
+    let message = format!("{what}`{shown}` is not supported; must be one of {}", known.join(", "));
+    Err(ApiError::invalid(field, message).code("not_supported"))
+}
+
 /// Takes a short string that logs and consoles show. An empty one counts as absent.
 pub fn label(fields: &mut Fields, name: &str) -> Result<Option<String>, ApiError> {
     let text = string(fields, name)?;
