@@ -17,14 +17,16 @@ pub fn check() -> Result<(), String> {
     for workspace in APART {
         run(cargo(&["fmt", "--check", "--manifest-path"]).arg(manifest(workspace)))?;
     }
-    lint(cargo(&["clippy", "--workspace", "--all-targets", "--all-features"]))?;
+    lint(&mut cargo(&["clippy", "--workspace", "--all-targets", "--all-features"]))?;
     // The feature sets that users build: other code is compiled if a feature is off.
-    lint(cargo(&["clippy", "--bin", "infer", "--bin", "infer-tui"]))?;
-    lint(cargo(&["clippy", "--package", "infer-server", "--bin", "infer", "--no-default-features"]))?;
-    lint(interleave(&["clippy", "--all-targets"])?)
+    let host = ["clippy", "--package", "infer-server", "--package", "infer-tui", "--lib", "--bins"];
+    let unify = ["--package", "infer-unify"];
+    lint(cargo(&host).args(unify))?;
+    lint(cargo(&host).args(unify).arg("--no-default-features"))?;
+    lint(&mut interleave(&["clippy", "--all-targets"])?)
 }
 
-fn lint(mut clippy: Command) -> Result<(), String> {
+fn lint(clippy: &mut Command) -> Result<(), String> {
     run(clippy.args(["--", "-D", "warnings"]))
 }
 
