@@ -44,6 +44,9 @@ pub struct ChatFields {
     /// End the prompt where the reply begins. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
+    /// End the prompt with the last message's text, which the model continues. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continue_final_message: Option<bool>,
     /// Additional variables for the chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,

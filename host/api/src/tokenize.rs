@@ -48,6 +48,9 @@ pub struct TokenizeRequest {
     /// End the conversation's prompt where the reply begins. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
+    /// End the conversation's prompt with the last message's text. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continue_final_message: Option<bool>,
     /// Additional variables for the chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, serde_json::Value>>,

@@ -6,6 +6,7 @@ use infer_api::tokenize::{DetokenizeAnswer, TokenizeAnswer};
 use infer_model::{SamplingDefaults, Tokenizer};
 use serde_json::Value;
 
+use super::chat::ending::Ending;
 use super::chat::{self, ChatPrompt, messages};
 use super::request::fields::{self, boolean, object, refuse_rest};
 use super::request::json::{Fields, PromptField};
@@ -78,6 +79,7 @@ pub const TOKENIZE_FIELDS: &[&str] = &[
     "tools",
     "add_special_tokens",
     "add_generation_prompt",
+    "continue_final_message",
     "chat_template_kwargs",
     "return_token_strs",
 ];
@@ -94,7 +96,7 @@ pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
     let strings = boolean(&mut fields, "return_token_strs")?.unwrap_or(false);
     let messages = fields::list(&mut fields, "messages", "messages")?;
     let tools = fields::list(&mut fields, "tools", "functions")?;
-    let add_generation_prompt = boolean(&mut fields, "add_generation_prompt")?.unwrap_or(true);
+    let ending = Ending::take(&mut fields)?;
     let mut variables = object(&mut fields, "chat_template_kwargs")?.unwrap_or_default();
     let prompt = fields.prompt.take().filter(|prompt| *prompt != PromptField::Null);
     refuse_rest(&fields, TOKENIZE_FIELDS)?;
@@ -109,7 +111,7 @@ pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
             let reads = served.chat_template().await?.reads();
             let messages = messages::normalize(Some(messages), reads)?;
             variables.extend(tools.map(|tools| ("tools".to_owned(), Value::Array(tools))));
-            let prompt = ChatPrompt { messages, add_generation_prompt, variables };
+            let prompt = ChatPrompt { messages, ending, variables };
             chat::render(served, prompt, Purpose::Count, room).await?.tokens
         }
         (Some(_), Some(_)) => {

@@ -11,6 +11,7 @@ mod bench;
 mod chat_template;
 mod checkpoints;
 mod console;
+mod continued;
 mod contract;
 mod cors;
 mod crowd;

@@ -1,8 +1,7 @@
 //! `POST /v1/messages` and `/v1/messages/count_tokens`: conversations in Anthropic's form, for its SDKs and the agents
 //! made with them. A request becomes a chat's, whose replies `chat` generates; only fields and events differ.
 //!
-//! Deliberately absent: tools that a server runs, blocks other than text, batches, and continuing the assistant's last
-//! message (prefill): templates end it, and there is no way to tell one not to.
+//! Deliberately absent: tools that a server runs, blocks other than text, and batches.
 
 mod blocks;
 mod conversation;
@@ -71,7 +70,5 @@ pub fn check(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
         Ok(request) => request.parsed.prompt,
         Err(_) => request::parse_count(body, models, template)?,
     };
-    template
-        .render_with(&prompt.messages, prompt.add_generation_prompt, &prompt.variables)
-        .map_err(|error| ApiError::invalid("messages", error.message))
+    Ok(prompt.render(template)?.text)
 }

@@ -4,6 +4,7 @@ use infer_chat::ChatTemplate;
 use serde_json::{Map, Value};
 
 use super::{conversation, tools, unused};
+use crate::data::chat::ending::Ending;
 use crate::data::chat::request::{Parsed, check_end, show};
 use crate::data::chat::{ChatPrompt, Offer, messages};
 use crate::data::fields::{self, check_model, integer, object, refuse_rest};
@@ -59,11 +60,11 @@ pub struct Request {
 /// Parses and checks a body of `/v1/messages`.
 pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<Request, ApiError> {
     let mut fields = read(body)?;
-    let Asked { prompt, offer, shape, shows_thinking, ends_with_reply } = prompt(&mut fields, template)?;
-    if ends_with_reply {
-        let message = "the last one is the assistant's, and this host doesn't continue replies (prefill): end with the \
-                       user's, and describe the form of the reply with `output_config` or `structured_outputs`";
-        return Err(ApiError::invalid("messages", message).code("not_supported"));
+    let Asked { prompt, offer, shape, shows_thinking } = prompt(&mut fields, template)?;
+    if shape.is_some() && prompt.ending == Ending::Within {
+        let message =
+            "a required form is that of a whole reply, but the last of the messages begins one (prefill)";
+        return Err(ApiError::invalid(CONFIG, message));
     }
     let Some(max_tokens) = integer(&mut fields, "max_tokens", 0, u32::MAX)? else {
         let message = "max_tokens: missing; give the most tokens to generate";
@@ -102,9 +103,7 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
 /// Parses and checks a body of `/v1/messages/count_tokens`.
 pub fn parse_count(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<ChatPrompt, ApiError> {
     let mut fields = read(body)?;
-    let Asked { mut prompt, ends_with_reply, .. } = prompt(&mut fields, template)?;
-    // A conversation so far, to which no reply is due.
-    prompt.add_generation_prompt = !ends_with_reply;
+    let Asked { prompt, .. } = prompt(&mut fields, template)?;
     let model = check_model(&mut fields, models);
     unused::take_of_both(&mut fields)?;
     let known: Vec<_> = COUNT_FIELDS.iter().copied().chain(unused::of_both()).collect();
@@ -129,7 +128,6 @@ struct Asked {
     /// The required form of the reply.
     shape: Option<Shape>,
     shows_thinking: bool,
-    ends_with_reply: bool,
 }
 
 fn prompt(fields: &mut Fields, template: &ChatTemplate) -> Result<Asked, ApiError> {
@@ -140,8 +138,9 @@ fn prompt(fields: &mut Fields, template: &ChatTemplate) -> Result<Asked, ApiErro
     let shows_thinking = thinking(fields, &mut variables)?;
     let shape = output(fields, &mut variables)?;
     show(&offer, template.tools(), &mut variables)?;
-    let prompt = ChatPrompt { messages, add_generation_prompt: true, variables };
-    Ok(Asked { prompt, offer, shape, shows_thinking, ends_with_reply })
+    let ending = if ends_with_reply { Ending::Within } else { Ending::Reply };
+    let prompt = ChatPrompt { messages, ending, variables };
+    Ok(Asked { prompt, offer, shape, shows_thinking })
 }
 
 /// Takes the shared fields.
@@ -287,7 +286,12 @@ mod tests {
             (json!({"betas": []}), 422, "the header `anthropic-beta`"),
             (json!({"n": 2}), 422, "unknown field `n`"),
             (json!({"container": "c"}), 422, "container: "),
-            (json!({"messages": [{"role": "assistant", "content": "{"}]}), 422, "messages: the last one is"),
+            (
+                json!({"messages": [{"role": "assistant", "content": "{"}],
+                    "output_config": {"format": {"type": "json_schema", "schema": {}}}}),
+                422,
+                "output_config: a required form",
+            ),
             (
                 json!({"ignore_eos": true, "output_config": {"format": {"type": "json_schema", "schema": {}}}}),
                 422,
@@ -394,10 +398,10 @@ mod tests {
             .unwrap_or_else(|error| panic!("{}", error.message()));
         assert_eq!(prompt.messages[0]["content"], "Be brief.");
         assert_eq!(prompt.variables["tools"][0]["function"]["name"], "a");
-        assert!(prompt.add_generation_prompt);
+        assert_eq!(prompt.ending, Ending::Reply);
         let reply = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
         let prompt = count(json!({"messages": reply})).unwrap_or_else(|error| panic!("{}", error.message()));
-        assert!(!prompt.add_generation_prompt);
+        assert_eq!(prompt.ending, Ending::Within);
         let error = count(json!({"max_tokens": 1})).unwrap_err();
         assert_eq!((error.status().as_u16(), error.reason()), (422, "unknown_field"));
     }

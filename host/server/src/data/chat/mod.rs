@@ -3,6 +3,7 @@
 
 mod call_json;
 mod calls;
+pub mod ending;
 pub mod messages;
 mod pending;
 mod prompt;
@@ -14,7 +15,7 @@ mod tools;
 
 pub use calls::Part;
 pub use pending::{GivenTemplate, PendingTemplate};
-pub use prompt::{ChatPrompt, Rendered, render};
+pub use prompt::{ChatPrompt, PromptText, Rendered, render};
 pub use reasoning::Expected;
 pub use sink::{Replies, random_id};
 pub use speaker::{Speaker, Speech, is_object};
@@ -23,6 +24,7 @@ pub use tools::Offer;
 use hyper::StatusCode;
 use infer_chat::ChatTemplate;
 
+use self::ending::Ending;
 use self::request::Parsed;
 use self::sink::{ChatBody, ChatFrames};
 use super::structured::{Prelude, Shape};
@@ -94,8 +96,11 @@ pub async fn begin(
     common.check_options(common.stream.unwrap_or(false))?;
     let special = calls::TAGS.into_iter().all(|tag| served.tokenizer.is_special(tag));
     let shape = offer.shape(template.tools(), special, common.shape.take())?;
+    let continues = prompt.ending == Ending::Within;
     let Rendered { tokens, opens_reasoning } = render(served, prompt, Purpose::Prompt, room).await?;
-    let (reasoning, prelude) = if separate_reasoning && template.reasons() {
+    // What is continued has its reasoning behind it, or is in the midst of it.
+    let may_reason = opens_reasoning || !continues;
+    let (reasoning, prelude) = if separate_reasoning && template.reasons() && may_reason {
         reasoning::expect(opens_reasoning, shape.is_some(), &served.tokenizer)
     } else {
         (Expected::Never, Prelude::None)
@@ -135,7 +140,6 @@ pub fn check(
     template: &ChatTemplate,
 ) -> Result<(String, Option<Shape>), ApiError> {
     let Parsed { prompt, offer, common, .. } = request::parse(body, models, template)?;
-    let text = template.render_with(&prompt.messages, prompt.add_generation_prompt, &prompt.variables);
-    let text = text.map_err(|error| ApiError::invalid("messages", error.message))?;
+    let PromptText { text, .. } = prompt.render(template)?;
     Ok((text, offer.shape(template.tools(), false, common.shape)?))
 }

@@ -1,8 +1,10 @@
 //! Renders messages to tokens. Templates are programs, so this runs off the threads that serve connections.
 
-use infer_model::{ModelError, ModelErrorKind};
+use infer_chat::ChatTemplate;
+use infer_model::ModelErrorKind;
 use serde_json::{Map, Value};
 
+use super::ending::{self, Ending};
 use super::reasoning;
 use crate::app::Served;
 use crate::http::{ApiError, Room};
@@ -13,10 +15,19 @@ use crate::texts::{FieldText, Purpose};
 pub struct ChatPrompt {
     /// Checked messages.
     pub messages: Value,
-    /// Whether the prompt ends where the reply begins.
-    pub add_generation_prompt: bool,
+    /// Where it ends.
+    pub ending: Ending,
     /// Other variables, including tools.
     pub variables: Map<String, Value>,
+}
+
+/// The text of a prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromptText {
+    /// The text, with its special tokens written out.
+    pub text: String,
+    /// Whether it ends within the model's reasoning.
+    pub opens_reasoning: bool,
 }
 
 /// A rendered conversation.
@@ -24,8 +35,32 @@ pub struct ChatPrompt {
 pub struct Rendered {
     /// The prompt.
     pub tokens: Vec<u32>,
-    /// Whether it ends with the tag that opens the model's reasoning.
+    /// Whether it ends within the model's reasoning.
     pub opens_reasoning: bool,
+}
+
+impl ChatPrompt {
+    /// Renders the conversation.
+    ///
+    /// # Errors
+    /// The template refuses it, or doesn't show the text that is to be continued.
+    pub fn render(mut self, template: &ChatTemplate) -> Result<PromptText, ApiError> {
+        let continued = match self.ending {
+            Ending::Within => Some(ending::mark(&mut self.messages)?),
+            Ending::Reply | Ending::Messages => None,
+        };
+        let text = template.render_with(&self.messages, self.ending == Ending::Reply, &self.variables);
+        let text = text.map_err(|error| match error.kind {
+            ModelErrorKind::Template => ApiError::invalid("messages", error.message).code("template_refused"),
+            _ => ApiError::invalid("messages", error),
+        })?;
+        Ok(match continued {
+            None => PromptText { opens_reasoning: reasoning::opens(&text), text },
+            Some(continued) => {
+                PromptText { opens_reasoning: continued.opens_reasoning, text: continued.cut(text)? }
+            }
+        })
+    }
 }
 
 /// Renders a conversation and tokenizes it. `room` is the share of its body in the memory budget.
@@ -36,16 +71,8 @@ pub async fn render(
     room: Room,
 ) -> Result<Rendered, ApiError> {
     let template = served.chat_template().await?;
-    let work = move || {
-        let ChatPrompt { messages, add_generation_prompt, variables } = prompt;
-        (template.render_with(&messages, add_generation_prompt, &variables), room)
-    };
-    let (text, room) = served.off_thread(work).await?;
-    let text = text.map_err(|error: ModelError| match error.kind {
-        ModelErrorKind::Template => ApiError::invalid("messages", error.message).code("template_refused"),
-        _ => ApiError::invalid("messages", error),
-    })?;
-    let opens_reasoning = reasoning::opens(&text);
+    let (text, room) = served.off_thread(move || (prompt.render(&template), room)).await?;
+    let PromptText { text, opens_reasoning } = text?;
     // The template has already written the special tokens.
     let text = FieldText { field: "messages", text, special: false, purpose };
     Ok(Rendered { tokens: served.encode(text, room).await?, opens_reasoning })

@@ -41,6 +41,11 @@ pub fn opens(prompt: &str) -> bool {
     prompt.trim_end().ends_with(OPEN)
 }
 
+/// Whether a message's text ends within reasoning.
+pub fn is_within(text: &str) -> bool {
+    text.rfind(OPEN).is_some_and(|open| text.rfind(CLOSE).is_none_or(|close| close < open))
+}
+
 /// New text of a choice.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Separated {

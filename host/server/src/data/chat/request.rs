@@ -3,6 +3,7 @@
 use infer_chat::{ChatTemplate, Tools};
 use serde_json::{Map, Value};
 
+use super::ending::Ending;
 use super::messages;
 use super::prompt::ChatPrompt;
 use super::tools::Offer;
@@ -25,6 +26,7 @@ const OWN_FIELDS: &[&str] = &[
     "tool_choice",
     "parallel_tool_calls",
     "add_generation_prompt",
+    "continue_final_message",
     "chat_template_kwargs",
     "reasoning_effort",
     "separate_reasoning",
@@ -84,7 +86,7 @@ pub fn take(mut fields: Fields, models: &[String], template: &ChatTemplate) -> R
     let mut variables: Map<String, Value> = object(&mut fields, "chat_template_kwargs")?.unwrap_or_default();
     hints(&mut fields, &mut variables)?;
     show(&offer, template.tools(), &mut variables)?;
-    let add_generation_prompt = boolean(&mut fields, "add_generation_prompt")?.unwrap_or(true);
+    let ending = Ending::take(&mut fields)?;
     let separate_reasoning = boolean(&mut fields, "separate_reasoning")?.unwrap_or(true);
     let model = check_model(&mut fields, models);
     let common = Common::take(&mut fields)?;
@@ -92,7 +94,7 @@ pub fn take(mut fields: Fields, models: &[String], template: &ChatTemplate) -> R
     without_effect(&mut fields)?;
     refuse_rest(&fields, &[&known_fields(), UNSUPPORTED].concat())?;
     model?;
-    let prompt = ChatPrompt { messages, add_generation_prompt, variables };
+    let prompt = ChatPrompt { messages, ending, variables };
     Ok(Parsed { prompt, offer, max_tokens, logprobs, separate_reasoning, common })
 }
 

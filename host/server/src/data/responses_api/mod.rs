@@ -49,7 +49,5 @@ pub async fn respond(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiErro
 /// Parses and checks a body as far as that needs no host, and renders its conversation.
 pub fn check(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<String, ApiError> {
     let Request { chat, .. } = request::parse(body, models, template)?;
-    let prompt = chat.prompt;
-    let text = template.render_with(&prompt.messages, prompt.add_generation_prompt, &prompt.variables);
-    text.map_err(|error| ApiError::invalid("input", error.message))
+    Ok(chat.prompt.render(template)?.text)
 }
