@@ -5,7 +5,7 @@ use infer_sim::{Search, report};
 
 use super::policies;
 use super::progress::Bar;
-use super::result::Format;
+use super::result::{Format, check};
 use super::task::{Common, Several};
 use super::traffic::Lengths;
 use super::{Failure, emit};
@@ -68,11 +68,5 @@ pub fn run(args: CapacityArgs) -> Result<(), Failure> {
         };
         emit(common.result.out.as_deref(), &text)?;
     }
-    match &failures[..] {
-        [] => Ok(()),
-        [first, ..] => {
-            let (failed, all) = (failures.len(), all.len());
-            Err(Failure::Failed(format!("{failed} of {all} searches failed, the first: {first}")))
-        }
-    }
+    check(&failures, all.len(), "searches")
 }

@@ -1,8 +1,11 @@
-//! `--format` and `--out`, which mean the same in every command of the simulator that has them all.
+//! What a command of the simulator ends with: `--format` and `--out`, which mean the same in every one that has them all,
+//! and the failure if some of its simulations failed.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+
+use super::Failure;
 
 /// What a result is written as, and where to.
 #[derive(Args)]
@@ -23,4 +26,16 @@ pub enum Format {
     Csv,
     /// A page that loads nothing from elsewhere
     Html,
+}
+
+/// Fails with the first of the failures among `all` simulations, which are named `what`.
+pub fn check(failures: &[String], all: usize, what: &str) -> Result<(), Failure> {
+    match failures {
+        [] => Ok(()),
+        [only] if all == 1 => Err(Failure::Failed(only.clone())),
+        [first, ..] => {
+            let failed = failures.len();
+            Err(Failure::Failed(format!("{failed} of {all} {what} failed, the first: {first}")))
+        }
+    }
 }

@@ -9,7 +9,7 @@ use infer_sim::{Cell, RequestOutcome, report};
 use super::policies::{self, Components, choice};
 use super::progress::Bar;
 use super::requests::RequestsFile;
-use super::result::Format;
+use super::result::{Format, check};
 use super::settings::repeated;
 use super::task::{Chosen, Common, Several, Task, list, workloads};
 use super::trace::TraceFile;
@@ -166,14 +166,7 @@ fn sweep(
         emit(common.result.out.as_deref(), &text)?;
     }
     written?;
-    match &failures[..] {
-        [] => Ok(()),
-        [only] if cells.len() == 1 => Err(Failure::Failed(only.clone())),
-        [first, ..] => {
-            let (failed, all) = (failures.len(), cells.len());
-            Err(Failure::Failed(format!("{failed} of {all} runs failed, the first: {first}")))
-        }
-    }
+    check(&failures, cells.len(), "runs")
 }
 
 /// Checks loads and rates.
