@@ -32,7 +32,7 @@ pub struct ChatFields {
     pub top_logprobs: Option<u32>,
     /// Functions that the model may call. The chat template must support tools.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
+    #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
     pub tools: Option<Vec<Tool>>,
     /// Whether the model may, must or must not call a function, or which one it must call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,7 +149,7 @@ pub struct Tool {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Function {
     /// Letters, digits, `_` and `-`.
-    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^[a-zA-Z0-9_-]{1,64}$")))]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^[a-zA-Z0-9_-]{1,128}$")))]
     pub name: String,
     /// Shown to the model.
     #[serde(skip_serializing_if = "Option::is_none")]

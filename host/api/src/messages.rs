@@ -14,7 +14,7 @@ use crate::usage::Timings;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MessagesFields {
-    /// The conversation so far. The last message must not be the assistant's: replies are not continued.
+    /// The conversation so far. A last message of the assistant's is continued.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 4096)))]
     pub messages: Vec<Turn>,
     /// Most tokens to generate. The context may have room for fewer. 0 only caches the prompt.
@@ -29,13 +29,13 @@ pub struct MessagesFields {
     pub stop_sequences: Option<Vec<String>>,
     /// Tools that the model may use. The chat template must support tools.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
+    #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
     pub tools: Option<Vec<OfferedTool>>,
     /// Whether the model may, must or must not use a tool, or which one it must use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
     /// Whether the model reasons before it replies. Passed to the chat template as the variable `enable_thinking`, which
-    /// it may ignore. Default: as the template does it.
+    /// it may ignore. Default: it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
     /// The form of the reply, and the effort.
@@ -75,7 +75,7 @@ pub struct OfferedTool {
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["custom", null])))]
     pub kind: Option<String>,
     /// Letters, digits, `_` and `-`.
-    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^[a-zA-Z0-9_-]{1,64}$")))]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^[a-zA-Z0-9_-]{1,128}$")))]
     pub name: String,
     /// Shown to the model.
     #[serde(skip_serializing_if = "Option::is_none")]

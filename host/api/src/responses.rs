@@ -105,7 +105,7 @@ pub struct FunctionTool {
     #[cfg_attr(feature = "schema", schemars(extend("const" = "function")))]
     pub kind: String,
     /// Letters, digits, `_` and `-`.
-    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^[a-zA-Z0-9_-]{1,64}$")))]
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = "^[a-zA-Z0-9_-]{1,128}$")))]
     pub name: String,
     /// Shown to the model.
     pub description: Option<String>,

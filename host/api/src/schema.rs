@@ -149,7 +149,7 @@ pub(crate) fn response_tools(generator: &mut SchemaGenerator) -> Schema {
     let function = generator.subschema_for::<crate::responses::FunctionTool>();
     json_schema!({
         "type": ["array", "null"],
-        "maxItems": 128,
+        "maxItems": 512,
         "items": {"anyOf": [
             function,
             {

@@ -116,7 +116,7 @@ pub fn calls(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let letters: Vec<char> = text.chars().collect();
     let shaped = text.len() % 2 == 1;
-    for reasoning in [Expected::Never, Expected::Tagged, Expected::Opened] {
+    for reasoning in [Expected::Never, Expected::Tagged, Expected::Opened, Expected::Within] {
         for style in [Tools::Hermes, Tools::Llama3] {
             let names = vec!["weather".to_owned(), "time".to_owned()];
             let speech = Speech { reasoning, shaped, style, names, parallel: true };

@@ -64,7 +64,15 @@ pub struct ReadBody {
 /// A body's share of the budget. Held as long as anything parsed from the body needs memory.
 #[derive(Debug)]
 pub struct Room {
-    _permit: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Room {
+    /// Divides off the share of `bytes`, which are needed longer than the rest.
+    pub fn part(&mut self, bytes: usize) -> Self {
+        let units = bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT);
+        Self { permit: self.permit.as_mut().and_then(|permit| permit.split(units.min(permit.num_permits()))) }
+    }
 }
 
 impl ReadBody {
@@ -122,7 +130,7 @@ pub async fn read_body(
                 let message = format!("the body did not arrive within {} s", limits.timeout.as_secs_f32());
                 return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message).close());
             }
-            Ok(None) => return Ok(ReadBody { bytes: read.into(), room: Room { _permit: room } }),
+            Ok(None) => return Ok(ReadBody { bytes: read.into(), room: Room { permit: room } }),
             Ok(Some(Err(error))) => {
                 return Err(ApiError::bad_request("body", format!("can't read the body: {error}")).close());
             }
@@ -184,5 +192,15 @@ mod tests {
         assert!(room.grow(&mut third, FREE_BYTES));
         drop(first);
         assert!(room.grow(&mut second, FREE_BYTES + (1 << 20)));
+
+        let mut whole = Room { permit: second };
+        let part = whole.part(FREE_BYTES + (300 << 10));
+        drop(whole);
+        let mut fourth = None;
+        assert!(!room.grow(&mut fourth, FREE_BYTES + (800 << 10)), "a part of it is still needed");
+        assert!(room.grow(&mut fourth, FREE_BYTES + (724 << 10)));
+        drop((part, fourth));
+        let mut small = Room { permit: None };
+        assert!(small.part(1 << 20).permit.is_none());
     }
 }

@@ -90,6 +90,13 @@ async fn reasoning_goes_on_only_where_the_text_is_within_it() {
         "{within}"
     );
     assert_eq!(within["usage"]["completion_tokens_details"]["reasoning_tokens"], 9);
+    // Nothing is dropped where the text goes on: not even a blank.
+    let raw = json!({"continue_final_message": true, "separate_reasoning": false, "ignore_eos": true, "max_tokens": 9});
+    let raw = posted(&host, CHAT, body("<think>\nLet me", raw)).await;
+    assert_eq!(
+        raw["choices"][0]["message"]["content"].as_str().unwrap().trim_end(),
+        message["reasoning_content"].as_str().unwrap()
+    );
     let behind = posted(&host, CHAT, body("<think>\nWell.\n</think>\n\nIt", fields)).await;
     let message = &behind["choices"][0]["message"];
     assert!(!message["content"].as_str().unwrap().is_empty(), "{behind}");

@@ -324,6 +324,13 @@ async fn reasoning_is_an_item_that_can_be_sent_back() {
     let events = streamed(&host, &shaped).await;
     assert_eq!(comparable(&played(&events)), comparable(&body));
 
+    // Log-probabilities are those of the text alone, and of all of it.
+    let mut told = shaped;
+    told["include"] = json!(["message.output_text.logprobs"]);
+    let body = whole(&host, told.clone()).await;
+    assert!(body["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 0, "{body}");
+    assert_logprobs_are_of_the_text(&host, &told).await;
+
     let thought = |text: &str| {
         let content = json!([{"type": "reasoning_text", "text": text}]);
         json!([{"role": "user", "content": "a"}, {"type": "reasoning", "id": "rs_1", "summary": [],
@@ -334,6 +341,35 @@ async fn reasoning_is_an_item_that_can_be_sent_back() {
         whole(&host, json!({"input": thought(&"What is a block? ".repeat(9)), "max_output_tokens": 1})).await;
     let tokens = |body: &Value| body["usage"]["input_tokens"].as_u64().unwrap();
     assert!(tokens(&long) > tokens(&short) + 9, "the template was given the reasoning");
+    host.server.shutdown().await;
+}
+
+/// The log-probabilities of a response's message, whole and streamed, are those of its text's tokens. Its text.
+async fn assert_logprobs_are_of_the_text(host: &Host, fields: &Value) -> String {
+    let spelled = |list: &Value| -> String {
+        list.as_array().unwrap().iter().map(|token| token["token"].as_str().unwrap()).collect()
+    };
+    let body = whole(host, fields.clone()).await;
+    let at = kinds(&body).iter().position(|kind| *kind == "message").unwrap_or_else(|| panic!("{body}"));
+    let content = &body["output"][at]["content"][0];
+    let text = content["text"].as_str().unwrap();
+    assert_eq!(spelled(&content["logprobs"]).trim(), text.trim(), "{body}");
+    let events = streamed(host, fields).await;
+    let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
+    assert_eq!(deltas.map(|event| spelled(&event["logprobs"])).collect::<String>().trim(), text.trim());
+    text.to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_probabilities_of_reasoning_are_not_told() {
+    // The tags as ordinary tokens, which the form has to spell out.
+    let template = "{# </think> #}{{ bos_token }}<|user|>{{ messages[-1].content }}<|end|><|assistant|>";
+    let (host, _folder) = common::host_with_template(template).await;
+    let output = "<think>\nOne\nand one.\n</think>\n\nTwo.";
+    let fields = json!({"structured_outputs": {"choice": [output]}, "max_output_tokens": 60,
+        "include": ["message.output_text.logprobs"]});
+    assert_eq!(kinds(&whole(&host, fields.clone()).await), ["reasoning", "message"]);
+    assert_eq!(assert_logprobs_are_of_the_text(&host, &fields).await, "Two.");
     host.server.shutdown().await;
 }
 

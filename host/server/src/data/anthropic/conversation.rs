@@ -101,7 +101,9 @@ impl Chat {
                 if !thought.is_empty() {
                     let turn = self.turn("assistant");
                     let before = turn.entry("reasoning_content").or_insert_with(|| Value::from(""));
-                    *before = Value::from(before.as_str().unwrap_or_default().to_owned() + &thought);
+                    if let Value::String(before) = before {
+                        before.push_str(&thought);
+                    }
                 }
             }
             // Only whoever wrote it can read it.
@@ -264,6 +266,8 @@ fn result_text(mut block: Map<String, Value>) -> Result<String, ApiError> {
     match kind_of(&block)?.as_str() {
         // The model was shown the tool that it found from the beginning.
         "tool_reference" => string(&mut block, "tool_name"),
+        // A tool's, not the user's: refused, it would end an agent's conversation, which sends it again each time.
+        kind @ ("image" | "document") => Ok(format!("[{kind} left out: this model reads text only]")),
         _ => text_of(block),
     }
 }
@@ -323,6 +327,7 @@ mod tests {
                     {"type": "tool_result", "tool_use_id": "1", "content": [text("rain"), text("cold")]},
                     {"type": "tool_result", "tool_use_id": "2", "content": "no JSON", "is_error": true},
                     {"type": "tool_result", "tool_use_id": "3", "is_error": true},
+                    {"type": "tool_result", "tool_use_id": "5", "content": [{"type": "image", "source": {}}]},
                     {"type": "tool_result", "tool_use_id": "4",
                      "content": [{"type": "tool_reference", "tool_name": "time"}]},
                     text("Go on.")]},
@@ -341,6 +346,7 @@ mod tests {
             {"role": "tool", "tool_call_id": "1", "content": [part("rain"), part("cold")], "name": "weather"},
             {"role": "tool", "tool_call_id": "2", "content": "Error: no JSON", "name": "weather"},
             {"role": "tool", "tool_call_id": "3", "content": "Error:"},
+            {"role": "tool", "tool_call_id": "5", "content": "[image left out: this model reads text only]"},
             {"role": "tool", "tool_call_id": "4", "content": "time"},
             {"role": "user", "content": [part("So?"), part("Go on.")]},
             {"role": "assistant", "content": ""},
@@ -420,9 +426,9 @@ mod tests {
             (said(json!([{"type": "tool_use", "id": "1", "name": "a", "input": {}}])), 422, "of this role"),
             (said(json!([{"type": "tool_result", "content": "x"}])), 400, "tool_use_id is missing"),
             (
-                said(json!([{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image"}]}])),
+                said(json!([{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "video"}]}])),
                 422,
-                "messages[0]: content[0]: content[0]: type: a block of type `image`",
+                "messages[0]: content[0]: content[0]: type: a block of type `video`",
             ),
             (
                 said(json!([{"type": "tool_result", "tool_use_id": "1", "is_error": 1}])),

@@ -161,7 +161,11 @@ fn shared(fields: &mut Fields) -> Result<Common, ApiError> {
 /// Sets the switch in the templates of models that either reason or don't. Returns whether the reply shows the reasoning.
 fn thinking(fields: &mut Fields, variables: &mut Map<String, Value>) -> Result<bool, ApiError> {
     const NAME: &str = "thinking";
-    let Some(mut thinking) = object(fields, NAME)? else { return Ok(true) };
+    let Some(mut thinking) = object(fields, NAME)? else {
+        // Who doesn't ask for it doesn't get it, and reads the first block as text.
+        variables.entry("enable_thinking").or_insert(Value::Bool(false));
+        return Ok(true);
+    };
     let reasons =
         match word(&mut thinking, NAME, "type", &["enabled", "adaptive", "between_tools", "disabled"])? {
             Some(kind) => kind != "disabled",
@@ -308,7 +312,12 @@ mod tests {
     fn thinking_and_effort_become_template_variables_that_kwargs_override() {
         let (template, models) = (template(), ["demo".to_owned()]);
         for (extra, variables, shown) in [
-            (json!({}), json!({}), true),
+            (json!({}), json!({"enable_thinking": false}), true),
+            (
+                json!({"chat_template_kwargs": {"enable_thinking": true}}),
+                json!({"enable_thinking": true}),
+                true,
+            ),
             (json!({"thinking": {"type": "disabled"}}), json!({"enable_thinking": false}), true),
             (
                 json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "max"}}),

@@ -83,6 +83,15 @@ impl Calls {
         parts
     }
 
+    /// Whether a call has begun and its closing tag, if it has one, has not been seen.
+    pub fn is_within(&self) -> bool {
+        match &self.state {
+            State::Text => false,
+            State::Call(call) => call.has_begun(),
+            State::Behind(_) => true,
+        }
+    }
+
     fn opening(&self) -> String {
         if self.style == Tools::Hermes { OPEN.to_owned() } else { String::new() }
     }

@@ -5,7 +5,8 @@
 
 use serde_json::{Value, json};
 
-use super::reasoning;
+use super::reasoning::{self, Expected};
+use super::sink::random_id;
 use crate::data::fields::boolean;
 use crate::data::json::Fields;
 use crate::http::ApiError;
@@ -46,7 +47,7 @@ pub struct Continued {
     /// What has been put behind its text.
     mark: String,
     /// Whether the text ends within the model's reasoning.
-    pub opens_reasoning: bool,
+    pub reasoning: Expected,
 }
 
 /// Marks the end of the last message's text.
@@ -54,10 +55,8 @@ pub struct Continued {
 /// # Errors
 /// It has calls, which come after its text.
 pub fn mark(messages: &mut Value) -> Result<Continued, ApiError> {
-    let known = messages.to_string();
-    // Letters and digits: no template trims or escapes them.
-    let mut marks = (0_u32..).map(|n| format!("textEndsHere{n}x"));
-    let mark = marks.find(|mark| !known.contains(mark)).expect("some number isn't in the messages");
+    // No template trims or escapes it, and no client can know it.
+    let mark = random_id("end");
     let last = messages.as_array_mut().and_then(|messages| messages.last_mut()).expect("checked messages");
     if !last["tool_calls"].is_null() {
         return Err(ApiError::invalid("messages", "the last one has calls, so its text can't be continued"));
@@ -73,9 +72,9 @@ pub fn mark(messages: &mut Value) -> Result<Continued, ApiError> {
         text => text,
     };
     let said = text.as_str().expect("checked messages have texts");
-    let opens_reasoning = reasoning::is_within(said);
+    let reasoning = reasoning::after_text(said);
     *text = Value::String(format!("{said}{mark}"));
-    Ok(Continued { mark, opens_reasoning })
+    Ok(Continued { mark, reasoning })
 }
 
 impl Continued {
@@ -101,12 +100,12 @@ mod tests {
     use super::super::ChatPrompt;
     use super::*;
 
-    fn rendered(template: &str, messages: Value) -> Result<(String, bool), ApiError> {
+    fn rendered(template: &str, messages: Value) -> Result<(String, Expected), ApiError> {
         let files = [("chat_template.jinja", template.as_bytes())];
         let sandbox = Sandbox::new(None).unwrap();
         let template = ChatTemplate::load(&sandbox, &Source::Embedded(&files)).unwrap().expect("a template");
         let prompt = ChatPrompt { messages, ending: Ending::Within, variables: Map::new() };
-        prompt.render(&template).map(|prompt| (prompt.text, prompt.opens_reasoning))
+        prompt.render(&template).map(|prompt| (prompt.text, prompt.reasoning))
     }
 
     const TURNS: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<end>{% endfor %}\
@@ -121,7 +120,7 @@ mod tests {
         for (template, messages, expected) in [
             (TURNS, asked(json!("It is ")), "<user>Hi<end><assistant>It is "),
             (TURNS, asked(json!("")), "<user>Hi<end><assistant>"),
-            (TURNS, asked(json!("textEndsHere0x Hi")), "<user>Hi<end><assistant>textEndsHere0x Hi"),
+            (TURNS, asked(json!("end_0")), "<user>Hi<end><assistant>end_0"),
             (TURNS, json!([{"role": "user", "content": "Once"}]), "<user>Once"),
             (
                 "{{ messages | tojson }}",
@@ -137,21 +136,22 @@ mod tests {
         ] {
             let found =
                 rendered(template, messages.clone()).unwrap_or_else(|error| panic!("{}", error.message()));
-            assert_eq!(found, (expected.to_owned(), false), "{messages}");
+            assert_eq!(found, (expected.to_owned(), Expected::Never), "{messages}");
         }
     }
 
     #[test]
     fn text_may_end_within_the_reasoning() {
-        for (text, within) in [
-            ("<think>", true),
-            ("<think>\nLet me", true),
-            ("<think>\nDone.\n</think>\n\nIt", false),
-            ("</think>", false),
-            ("It", false),
+        for (text, expected) in [
+            ("<think>", Expected::Opened),
+            ("<think>\n", Expected::Opened),
+            ("<think>\nLet me", Expected::Within),
+            ("<think>\nDone.\n</think>\n\nIt", Expected::Never),
+            ("</think>", Expected::Never),
+            ("It", Expected::Never),
         ] {
-            let (_, opens) = rendered(TURNS, json!([{"role": "assistant", "content": text}])).unwrap();
-            assert_eq!(opens, within, "{text}");
+            let (_, found) = rendered(TURNS, json!([{"role": "assistant", "content": text}])).unwrap();
+            assert_eq!(found, expected, "{text}");
         }
     }
 

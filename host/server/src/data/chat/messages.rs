@@ -54,7 +54,9 @@ fn normal(mut message: Map<String, Value>, reads: Reads) -> Result<Value, ApiErr
         Some(Value::Array(calls)) => calls,
         Some(_) => return Err(ApiError::bad_request("wrong_type", "tool_calls must be a list")),
     };
-    let content = content(message.remove("content"), reads.parts)?;
+    // Templates that read a user's parts may take only the first of other messages, as Gemma's does of instructions.
+    let as_parts = reads.parts && matches!(role.as_str(), "user" | "assistant");
+    let content = content(message.remove("content"), as_parts)?;
     if content.is_none() && calls.is_empty() && role != "assistant" {
         return Err(ApiError::bad_request("missing_field", "content is missing"));
     }
@@ -168,12 +170,16 @@ mod tests {
     fn parts_stay_parts_if_the_template_reads_them() {
         let parts =
             json!([{"type": "text", "text": "a", "cache_control": {}}, {"type": "refusal", "refusal": "b"}]);
-        let messages =
-            vec![json!({"role": "user", "content": parts}), json!({"role": "user", "content": "c"})];
+        let messages = vec![
+            json!({"role": "user", "content": parts}),
+            json!({"role": "user", "content": "c"}),
+            json!({"role": "system", "content": parts}),
+        ];
         let reads = Reads { parts: true, ..Reads::default() };
         let normal = json!([
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
             {"role": "user", "content": "c"},
+            {"role": "system", "content": "a\nb"},
         ]);
         assert_eq!(normalize(Some(messages), reads).unwrap(), normal);
     }

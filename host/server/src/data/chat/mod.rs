@@ -19,7 +19,7 @@ pub use prompt::{ChatPrompt, PromptText, Rendered, render};
 pub use reasoning::Expected;
 pub use sink::{Replies, random_id};
 pub use speaker::{Speaker, Speech, is_object};
-pub use tools::Offer;
+pub use tools::{MAX_TOOLS, Offer};
 
 use hyper::StatusCode;
 use infer_chat::ChatTemplate;
@@ -97,11 +97,9 @@ pub async fn begin(
     let special = calls::TAGS.into_iter().all(|tag| served.tokenizer.is_special(tag));
     let shape = offer.shape(template.tools(), special, common.shape.take())?;
     let continues = prompt.ending == Ending::Within;
-    let Rendered { tokens, opens_reasoning } = render(served, prompt, Purpose::Prompt, room).await?;
-    // What is continued has its reasoning behind it, or is in the midst of it.
-    let may_reason = opens_reasoning || !continues;
-    let (reasoning, prelude) = if separate_reasoning && template.reasons() && may_reason {
-        reasoning::expect(opens_reasoning, shape.is_some(), &served.tokenizer)
+    let Rendered { tokens, reasoning } = render(served, prompt, Purpose::Prompt, room).await?;
+    let (reasoning, prelude) = if separate_reasoning && template.reasons() {
+        reasoning::expect(reasoning, shape.is_some(), &served.tokenizer)
     } else {
         (Expected::Never, Prelude::None)
     };
@@ -119,7 +117,7 @@ pub async fn begin(
     let job = Job {
         source: "messages",
         prompts: vec![tokens.into()],
-        goes_on: false,
+        goes_on: continues,
         tags: replies.speech.tags(),
         longest,
         logprobs,

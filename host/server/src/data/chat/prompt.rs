@@ -5,7 +5,7 @@ use infer_model::ModelErrorKind;
 use serde_json::{Map, Value};
 
 use super::ending::{self, Ending};
-use super::reasoning;
+use super::reasoning::{self, Expected};
 use crate::app::Served;
 use crate::http::{ApiError, Room};
 use crate::texts::{FieldText, Purpose};
@@ -26,8 +26,8 @@ pub struct ChatPrompt {
 pub struct PromptText {
     /// The text, with its special tokens written out.
     pub text: String,
-    /// Whether it ends within the model's reasoning.
-    pub opens_reasoning: bool,
+    /// How a reply to it begins, if the model reasons.
+    pub reasoning: Expected,
 }
 
 /// A rendered conversation.
@@ -35,8 +35,8 @@ pub struct PromptText {
 pub struct Rendered {
     /// The prompt.
     pub tokens: Vec<u32>,
-    /// Whether it ends within the model's reasoning.
-    pub opens_reasoning: bool,
+    /// How a reply to it begins, if the model reasons.
+    pub reasoning: Expected,
 }
 
 impl ChatPrompt {
@@ -55,10 +55,8 @@ impl ChatPrompt {
             _ => ApiError::invalid("messages", error),
         })?;
         Ok(match continued {
-            None => PromptText { opens_reasoning: reasoning::opens(&text), text },
-            Some(continued) => {
-                PromptText { opens_reasoning: continued.opens_reasoning, text: continued.cut(text)? }
-            }
+            None => PromptText { reasoning: reasoning::after_prompt(&text), text },
+            Some(continued) => PromptText { reasoning: continued.reasoning, text: continued.cut(text)? },
         })
     }
 }
@@ -72,8 +70,8 @@ pub async fn render(
 ) -> Result<Rendered, ApiError> {
     let template = served.chat_template().await?;
     let (text, room) = served.off_thread(move || (prompt.render(&template), room)).await?;
-    let PromptText { text, opens_reasoning } = text?;
+    let PromptText { text, reasoning } = text?;
     // The template has already written the special tokens.
     let text = FieldText { field: "messages", text, special: false, purpose };
-    Ok(Rendered { tokens: served.encode(text, room).await?, opens_reasoning })
+    Ok(Rendered { tokens: served.encode(text, room).await?, reasoning })
 }

@@ -22,28 +22,39 @@ pub enum Expected {
     Tagged,
     /// The prompt ends with the opening tag.
     Opened,
+    /// The prompt ends with some of it.
+    Within,
 }
 
 /// How a choice begins, and what precedes its required form, if it has one. The form holds from the first token if
 /// the tags are not tokens of the model.
-pub fn expect(opened: bool, shaped: bool, tokenizer: &Tokenizer) -> (Expected, Prelude) {
-    match (opened, shaped, tokenizer.id(OPEN), tokenizer.id(CLOSE)) {
-        (true, true, _, Some(close)) => (Expected::Opened, Prelude::Opened { close }),
-        (true, true, _, None) => (Expected::Never, Prelude::None),
-        (true, false, _, _) => (Expected::Opened, Prelude::None),
-        (false, true, Some(open), Some(close)) => (Expected::Tagged, Prelude::Tagged { open, close }),
-        (false, _, _, _) => (Expected::Tagged, Prelude::None),
+pub fn expect(expected: Expected, shaped: bool, tokenizer: &Tokenizer) -> (Expected, Prelude) {
+    let none = (expected, Prelude::None);
+    if !shaped {
+        return none;
+    }
+    match (expected, tokenizer.id(OPEN), tokenizer.id(CLOSE)) {
+        (Expected::Opened | Expected::Within, _, Some(close)) => (expected, Prelude::Opened { close }),
+        (Expected::Opened | Expected::Within, _, None) => (Expected::Never, Prelude::None),
+        (Expected::Tagged, Some(open), Some(close)) => (expected, Prelude::Tagged { open, close }),
+        (Expected::Tagged | Expected::Never, _, _) => none,
     }
 }
 
-/// Whether a prompt ends with the opening tag.
-pub fn opens(prompt: &str) -> bool {
-    prompt.trim_end().ends_with(OPEN)
+/// How a reply to a prompt begins, if the model reasons.
+pub fn after_prompt(prompt: &str) -> Expected {
+    if prompt.trim_end().ends_with(OPEN) { Expected::Opened } else { Expected::Tagged }
 }
 
-/// Whether a message's text ends within reasoning.
-pub fn is_within(text: &str) -> bool {
-    text.rfind(OPEN).is_some_and(|open| text.rfind(CLOSE).is_none_or(|close| close < open))
+/// How what continues a text begins: its reasoning is behind it, or it ends within.
+pub fn after_text(text: &str) -> Expected {
+    let Some(open) = text.rfind(OPEN) else { return Expected::Never };
+    let inside = &text[open + OPEN.len()..];
+    match (inside.contains(CLOSE), inside.trim().is_empty()) {
+        (true, _) => Expected::Never,
+        (false, true) => Expected::Opened,
+        (false, false) => Expected::Within,
+    }
 }
 
 /// New text of a choice.
@@ -83,8 +94,14 @@ impl Reasoning {
             Expected::Never => State::Reply,
             Expected::Tagged => State::Beginning,
             Expected::Opened => State::Inside { blank: true },
+            Expected::Within => State::Inside { blank: false },
         };
         Self { state, shaped, held: String::new() }
+    }
+
+    /// Whether the reply has not begun, because the reasoning comes first.
+    pub fn precedes_reply(&self) -> bool {
+        matches!(self.state, State::Inside { .. } | State::Behind)
     }
 
     /// Whether the reasoning has begun and not ended.
@@ -191,6 +208,7 @@ mod tests {
         let cases = [
             (Expected::Tagged, both, "Two and two,\n\n is < 5 </thin k> é.", "Four.\n"),
             (Expected::Opened, &both["<think>".len()..], "Two and two,\n\n is < 5 </thin k> é.", "Four.\n"),
+            (Expected::Within, " and two.\n</think>\nFour.", " and two.", "Four."),
             (Expected::Never, both, "", both),
             (Expected::Tagged, " \n<think>a</think> b", "a", "b"),
             (Expected::Tagged, "<think>\n\n</think>\n\nb", "", "b"),
@@ -229,6 +247,7 @@ mod tests {
             reasoning.is_open()
         });
         assert_eq!(open, [false, true, true, false, false]);
-        assert!(opens("<|assistant|>\n<think>\n") && !opens("<think>\n\n</think>\n\n"));
+        assert_eq!(after_prompt("<|assistant|>\n<think>\n"), Expected::Opened);
+        assert_eq!(after_prompt("<think>\n\n</think>\n\n"), Expected::Tagged);
     }
 }

@@ -134,6 +134,11 @@ impl Speaker {
         allowed
     }
 
+    /// Whether the output is, as far as it is known, at what is no text of the reply: reasoning, calls, and their tags.
+    pub fn is_aside(&self) -> bool {
+        self.reasoning.precedes_reply() || self.calls.as_ref().is_some_and(Calls::is_within)
+    }
+
     /// Number of calls that have begun.
     pub fn begun(&self) -> u32 {
         self.begun

@@ -13,7 +13,10 @@ use crate::http::ApiError;
 const TOOLS: &str = "tools";
 const CHOICE: &str = "tool_choice";
 const OUTPUTS: &str = "structured_outputs";
-const MAX_TOOLS: usize = 128;
+/// Most functions of a request. Agents with several sets of tools have hundreds.
+pub const MAX_TOOLS: usize = 512;
+/// Longest name. OpenAI allows 64, Anthropic 128.
+const MAX_NAME: usize = 128;
 
 /// The functions of a request and how the model may use them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -206,10 +209,11 @@ fn check(tool: &Value) -> Result<(), ApiError> {
         return Err(wrong("a `name` in each function"));
     };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(plain) {
         let shown: String = name.chars().take(64).collect();
-        let message =
-            format!("`{shown}` is not a valid function name: use 1 to 64 letters, digits, `_` and `-`");
+        let message = format!(
+            "`{shown}` is not a valid function name: use 1 to {MAX_NAME} letters, digits, `_` and `-`"
+        );
         return Err(ApiError::invalid(TOOLS, message));
     }
     match function.get("parameters") {

@@ -85,8 +85,8 @@ impl Conversation {
             "function_call_output" => self.output(&mut item),
             "reasoning" => self.reasoning(&mut item),
             "item_reference" => {
-                let message =
-                    "an item_reference is not supported: nothing is stored here; send the item itself";
+                let message = "an item_reference is not supported: nothing is stored here; send the item itself (clients that \
+                     can, do with `store: false`)";
                 Err(ApiError::invalid("type", message).code("not_supported"))
             }
             other => {
@@ -177,8 +177,14 @@ impl Conversation {
         self.end_turn();
         match self.messages.as_mut_slice() {
             [first] if first["role"] == role => {
-                let both = format!("{}\n\n{}", joined(&first["content"]), joined(&content));
-                first["content"] = Value::from(both);
+                let before = &mut first["content"];
+                if !before.is_string() {
+                    *before = Value::from(joined(before));
+                }
+                if let Value::String(before) = before {
+                    before.push_str("\n\n");
+                    before.push_str(&joined(&content));
+                }
             }
             _ => self.say(role, content),
         }

@@ -33,9 +33,11 @@ pub async fn respond(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiErro
     response.created_at = app.clock.unix_s();
     response.model.clone_from(&served.model_names[0]);
     (response.temperature, response.top_p) = (sampling.temperature, sampling.top_p);
-    let begun = begin(asked, &template, chat, body.into_room()).await.map_err(named)?;
-    let Begun { group, replies, .. } = begun;
-    let mut reply = Reply::new(response, spaces, &replies, app.clock);
+    let mut room = body.into_room();
+    // What the response repeats of the request is needed until its end.
+    let repeated = room.part(serde_json::to_vec(&response).map_or(0, |json| json.len()));
+    let Begun { group, replies, .. } = begin(asked, &template, chat, room).await.map_err(named)?;
+    let mut reply = Reply::new(response, repeated, spaces, &replies, app.clock);
     if streams {
         return Ok(stream_answer(app, group, Box::new(reply.streamed())));
     }

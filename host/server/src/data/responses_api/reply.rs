@@ -20,7 +20,7 @@ use crate::data::sequence::group::Totals;
 use crate::data::sequence::outcome::Outcome;
 use crate::data::sequence::run::Piece;
 use crate::engine::Clock;
-use crate::http::ApiError;
+use crate::http::{ApiError, Room};
 
 const IN_PROGRESS: &str = "in_progress";
 const COMPLETED: &str = "completed";
@@ -32,6 +32,8 @@ type Told = (u32, Box<TokenLogprobs>);
 /// Gathers a response, and writes its events if it is streamed.
 pub struct Reply {
     response: Response,
+    /// The share in the memory budget of what it repeats of the request.
+    _room: Room,
     speaker: Speaker,
     /// The functions that are called by two names.
     spaces: Spaces,
@@ -56,9 +58,10 @@ enum Kind {
 
 impl Reply {
     /// A response whose output is still empty.
-    pub fn new(response: Response, spaces: Spaces, replies: &Replies, clock: Clock) -> Self {
+    pub fn new(response: Response, room: Room, spaces: Spaces, replies: &Replies, clock: Clock) -> Self {
         Self {
             response,
+            _room: room,
             speaker: Speaker::new(&replies.speech),
             spaces,
             clock,
@@ -266,8 +269,13 @@ impl Sink for Reply {
 
     fn token(&mut self, _choice: usize, piece: Piece) -> Go {
         self.pending.extend(piece.logprobs.map(|of| (piece.token, of)));
+        let aside = self.speaker.is_aside();
         let parts = self.speaker.token(piece.text);
+        let speaks = parts.iter().any(|part| matches!(part, Part::Text(_)));
         self.write(parts);
+        if self.speaker.is_aside() || aside && !speaks {
+            self.pending.clear();
+        }
         self.speaker.go()
     }
 

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use infer_api::responses::FunctionTool;
 use serde_json::{Map, Value, json};
 
+use crate::data::chat::MAX_TOOLS;
 use crate::data::request::fields::list;
 use crate::data::request::json::Fields;
 use crate::http::ApiError;
@@ -26,7 +27,9 @@ pub fn tools(fields: &mut Fields) -> Result<(Option<Value>, Spaces), ApiError> {
     let Some(tools) = list(fields, TOOLS, "functions")? else { return Ok((None, spaces)) };
     let mut all = Vec::new();
     for (at, tool) in tools.into_iter().enumerate() {
-        add(tool, &mut all, &mut spaces).map_err(|error| error.within(&format!("{TOOLS}[{at}]"), TOOLS))?;
+        add(tool, &mut all, &mut spaces)
+            .and_then(|()| check_number(&all))
+            .map_err(|error| error.within(&format!("{TOOLS}[{at}]"), TOOLS))?;
     }
     Ok((Some(all.into()), spaces))
 }
@@ -51,6 +54,14 @@ fn add(tool: Value, all: &mut Vec<Value>, spaces: &mut Spaces) -> Result<(), Api
             return Err(within(ApiError::invalid("name", message)));
         }
         all.push(tool);
+        check_number(all)?;
+    }
+    Ok(())
+}
+
+fn check_number(all: &[Value]) -> Result<(), ApiError> {
+    if all.len() > MAX_TOOLS {
+        return Err(ApiError::invalid(TOOLS, format!("at most {MAX_TOOLS}, with those of namespaces")));
     }
     Ok(())
 }
