@@ -220,7 +220,7 @@ pub(super) fn one_token<S: Simd, T: Element>(
         done += match left {
             1 => pass::<S, T, 1>(simd, context, q, target),
             2 => pass::<S, T, 2>(simd, context, q, target),
-            _ if S::SHARED_QUERIES < 3 => pass::<S, T, 2>(simd, context, q, target),
+            _ if const { S::SHARED_QUERIES < 3 } => pass::<S, T, 2>(simd, context, q, target),
             3 => pass::<S, T, 3>(simd, context, q, target),
             _ => pass::<S, T, 4>(simd, context, q, target),
         };

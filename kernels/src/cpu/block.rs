@@ -157,9 +157,9 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
             let mut row = from * group;
             while row < to * group {
                 row += match to * group - row {
-                    6.. if S::TILE_VECTORS == 4 => self.scores::<6, 4>(row),
-                    3.. if S::TILE_VECTORS == 4 => self.scores::<3, 4>(row),
-                    _ if S::TILE_VECTORS == 4 => self.scores::<1, 4>(row),
+                    6.. if const { S::TILE_VECTORS == 4 } => self.scores::<6, 4>(row),
+                    3.. if const { S::TILE_VECTORS == 4 } => self.scores::<3, 4>(row),
+                    _ if const { S::TILE_VECTORS == 4 } => self.scores::<1, 4>(row),
                     4.. => self.scores::<4, 1>(row),
                     _ => self.scores::<1, 1>(row),
                 };
@@ -176,7 +176,7 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
                 }
                 while row < end {
                     row += match end - row {
-                        6.. if S::TILE_VECTORS == 4 => self.accumulate::<6>(row, seen),
+                        6.. if const { S::TILE_VECTORS == 4 } => self.accumulate::<6>(row, seen),
                         3.. => self.accumulate::<3>(row, seen),
                         _ => self.accumulate::<1>(row, seen),
                     };
@@ -234,8 +234,8 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
             unsafe {
                 d += LANES
                     * match (self.stride - d) / LANES {
-                        4.. if S::TILE_VECTORS == 4 => self.columns::<R, 4>(row, count, d),
-                        2.. if S::TILE_VECTORS == 4 => self.columns::<R, 2>(row, count, d),
+                        4.. if const { S::TILE_VECTORS == 4 } => self.columns::<R, 4>(row, count, d),
+                        2.. if const { S::TILE_VECTORS == 4 } => self.columns::<R, 2>(row, count, d),
                         _ => self.columns::<R, 1>(row, count, d),
                     };
             }

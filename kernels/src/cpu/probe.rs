@@ -9,7 +9,7 @@ use super::amx;
 use super::{Cpu, Shared};
 use crate::matrix::Format;
 use crate::memory::{Arena, OutOfMemory, Pages};
-use crate::simd::{Isa, LANES, Simd, on_dot_isa, vectors};
+use crate::simd::{Isa, LANES, Simd, on_dot_isa, on_isa, on_pair_isa, vectors};
 
 /// Bytes of a thread's unit of reading.
 const PART: usize = 256 << 10;
@@ -78,7 +78,7 @@ fn best(passes: usize, mut run: impl FnMut()) -> f64 {
 }
 
 fn read(isa: Isa, words: &[u32]) -> f32 {
-    on_dot_isa!(isa, read_lanes(words: &[u32]) -> f32)
+    on_isa!(isa, read_lanes(words: &[u32]) -> f32)
 }
 
 #[inline(always)]
@@ -112,7 +112,10 @@ macro_rules! chain {
 }
 
 fn multiply(isa: Isa, format: Format, steps: usize) -> f32 {
-    on_dot_isa!(isa, multiply_lanes(format: Format, steps: usize) -> f32)
+    match format {
+        Format::Bf16 => on_pair_isa!(isa, multiply_lanes(format: Format, steps: usize) -> f32),
+        _ => on_dot_isa!(isa, multiply_lanes(format: Format, steps: usize) -> f32),
+    }
 }
 
 #[inline(always)]
@@ -120,7 +123,9 @@ fn multiply_lanes<S: Simd>(simd: S, format: Format, steps: usize) -> f32 {
     // Values opaque to the optimizer.
     let (x, y) = (simd.splat(black_box(1e-9)), simd.splat_word(black_box(0x0001_0001)));
     match format {
-        Format::Bf16 if S::PAIRS => sum(simd, chain!(simd.splat(0.0), steps, |sum| simd.dot_bf16(sum, y, y))),
+        Format::Bf16 if const { S::PAIRS } => {
+            sum(simd, chain!(simd.splat(0.0), steps, |sum| simd.dot_bf16(sum, y, y)))
+        }
         // Without the instruction, arithmetic is in f32.
         Format::F32 | Format::Bf16 => sum(simd, chain!(simd.splat(0.0), steps, |sum| simd.fma(x, x, sum))),
         Format::Int8 | Format::Int4 => {

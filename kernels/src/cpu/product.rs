@@ -99,7 +99,7 @@ impl Tile {
             let stride = self.width * Format::F32.step_bytes();
             let mut weights = self.weights.add(self.column * Format::F32.step_bytes());
             // Words of a step: a widened pair takes two.
-            let per_step = if BF16 && !S::PAIRS { 2 } else { 1 };
+            let per_step = if const { BF16 && !S::PAIRS } { 2 } else { 1 };
             let x = self.x.words.add(self.first * per_step);
             let mut until = self.turn;
             for step in 0..self.steps {
@@ -107,7 +107,7 @@ impl Tile {
                     self.prefetch::<S, FEW>(simd, weights, C * LANES * Format::F32.step_bytes());
                 }
                 let x = x.add(step * per_step);
-                if BF16 && !S::PAIRS {
+                if const { BF16 && !S::PAIRS } {
                     let w = vectors!(C, simd.splat_word(0), |c| simd.load_words(weights.add(c * 64).cast()));
                     let high = vectors!(C, simd.splat(0.0), |c| simd.high(w[c]));
                     let low = vectors!(C, simd.splat(0.0), |c| simd.low(w[c]));
@@ -168,7 +168,8 @@ impl Tile {
                 let group = self.weights.add(step * stride);
                 let at = self.first + step;
                 let mut dots = vectors!(R, [simd.splat_word(0); C], |r| {
-                    let offset = if S::BIASED && !INT4 { *self.x.offsets.add(self.scale(r, at)) } else { 0 };
+                    let offset =
+                        if const { S::BIASED && !INT4 } { *self.x.offsets.add(self.scale(r, at)) } else { 0 };
                     [simd.splat_word(offset.cast_unsigned()); C]
                 });
                 let mut weights = group.add(2 * format.units() * self.width + 4 * self.column);

@@ -58,7 +58,7 @@ pub(super) fn scores<S: Simd, T: Element, const Q: usize>(
             done += run.count;
             vectors += 1;
         }
-        if vectors == 4 && S::SHARED_QUERIES == 4 {
+        if const { S::SHARED_QUERIES == 4 } && vectors == 4 {
             products::<S, T, Q, 4>(simd, context, q, &keys, &starts, out);
         } else {
             for i in 0..vectors {
@@ -120,7 +120,7 @@ pub(super) fn accumulate<S: Simd, T: Element, const Q: usize>(
     let tile = Values { context, position, count, weights, decay };
     let mut d = 0;
     while d < width {
-        if width - d >= 4 * LANES && S::SHARED_QUERIES == 4 {
+        if const { S::SHARED_QUERIES == 4 } && width - d >= 4 * LANES {
             tile.columns::<S, 4>(simd, d, sums);
             d += 4 * LANES;
         } else if width - d >= 2 * LANES {

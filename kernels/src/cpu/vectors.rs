@@ -3,7 +3,7 @@
 use super::matmul::{ACROSS, Block};
 use super::product::Tile;
 use crate::matrix::Format;
-use crate::simd::{Isa, LANES, Simd, on_dot_isa};
+use crate::simd::{Isa, LANES, Simd, on_dot_isa, on_isa, on_pair_isa};
 
 /// Bytes of a panel's piece: two thirds of the L1 cache.
 const PIECE: usize = 32 << 10;
@@ -12,18 +12,40 @@ const AHEAD: usize = 3 << 10;
 
 /// All sums of a block.
 pub(super) fn sums(isa: Isa, block: Block<'_>) {
-    on_dot_isa!(isa, pieces(block: Block<'_>));
+    // Each format is compiled for the instruction sets that differ in it.
+    match block.format {
+        Format::F32 => on_isa!(isa, f32_pieces(block: Block<'_>)),
+        Format::Bf16 => on_pair_isa!(isa, bf16_pieces(block: Block<'_>)),
+        Format::Int8 => on_dot_isa!(isa, int8_pieces(block: Block<'_>)),
+        Format::Int4 => on_dot_isa!(isa, int4_pieces(block: Block<'_>)),
+    }
 }
 
 #[inline(always)]
-fn pieces<S: Simd>(simd: S, block: Block<'_>) {
+fn f32_pieces<S: Simd>(simd: S, block: Block<'_>) {
+    pieces::<S, F32>(simd, block);
+}
+
+#[inline(always)]
+fn bf16_pieces<S: Simd>(simd: S, block: Block<'_>) {
+    pieces::<S, Bf16>(simd, block);
+}
+
+#[inline(always)]
+fn int8_pieces<S: Simd>(simd: S, block: Block<'_>) {
+    pieces::<S, Int8>(simd, block);
+}
+
+#[inline(always)]
+fn int4_pieces<S: Simd>(simd: S, block: Block<'_>) {
+    pieces::<S, Int4>(simd, block);
+}
+
+#[inline(always)]
+fn pieces<S: Simd, F: Tiled>(simd: S, block: Block<'_>) {
     let step_bytes = block.width * block.format.step_bytes();
     let steps = block.weights.len() / step_bytes;
-    let most = match block.format {
-        Format::F32 => 6,
-        Format::Bf16 => S::BF16_ROWS,
-        Format::Int8 | Format::Int4 => S::INT8_ROWS,
-    };
+    let most = F::most_rows::<S>();
     let tiles = Tiles { left: block.rows, most };
     let count = tiles.clone().count();
     let few = count == 1;
@@ -46,9 +68,9 @@ fn pieces<S: Simd>(simd: S, block: Block<'_>) {
                 turn,
             };
             if few {
-                columns::<S, true>(simd, tile, block.format, rows, block.columns.end);
+                F::columns::<S, true>(simd, tile, rows, block.columns.end);
             } else {
-                columns::<S, false>(simd, tile, block.format, rows, block.columns.end);
+                F::columns::<S, false>(simd, tile, rows, block.columns.end);
             }
             row += rows;
         }
@@ -74,30 +96,92 @@ impl Iterator for Tiles {
     }
 }
 
-/// Multiplies `rows` rows with the block's columns.
-#[inline(always)]
-fn columns<S: Simd, const FEW: bool>(simd: S, tile: Tile, format: Format, rows: usize, end: usize) {
-    match (format, rows) {
-        (Format::F32, 1) => all::<S, FEW, 0, 1>(simd, tile, end),
-        (Format::F32, 2) => all::<S, FEW, 0, 2>(simd, tile, end),
-        (Format::F32, 3) => all::<S, FEW, 0, 3>(simd, tile, end),
-        (Format::F32, 4) => all::<S, FEW, 0, 4>(simd, tile, end),
-        (Format::F32, 6) => all::<S, FEW, 0, 6>(simd, tile, end),
-        (Format::Bf16, 1) => all::<S, FEW, 1, 1>(simd, tile, end),
-        (Format::Bf16, 2) => all::<S, FEW, 1, 2>(simd, tile, end),
-        (Format::Bf16, 3) => all::<S, FEW, 1, 3>(simd, tile, end),
-        (Format::Bf16, 4) => all::<S, FEW, 1, 4>(simd, tile, end),
-        (Format::Bf16, 6) if S::PAIRS => all::<S, FEW, 1, 6>(simd, tile, end),
-        (Format::Bf16, 6) => all::<S, FEW, 3, 6>(simd, tile, end),
-        (Format::Bf16, 8) if !S::PAIRS => all::<S, FEW, 3, 8>(simd, tile, end),
-        (Format::Bf16, 12) if !S::PAIRS => all::<S, FEW, 3, 12>(simd, tile, end),
-        (Format::Int8, 1) => all::<S, FEW, 2, 1>(simd, tile, end),
-        (Format::Int8, 2) => all::<S, FEW, 2, 2>(simd, tile, end),
-        (Format::Int8, 3) => all::<S, FEW, 2, 3>(simd, tile, end),
-        (Format::Int4, 1) => all::<S, FEW, 4, 1>(simd, tile, end),
-        (Format::Int4, 2) => all::<S, FEW, 4, 2>(simd, tile, end),
-        (Format::Int4, 3) => all::<S, FEW, 4, 3>(simd, tile, end),
-        _ => unreachable!("no tile has {rows} rows of {format:?}"),
+/// A format's tiles. What an instruction set doesn't use is not compiled for it: conditions are constants.
+trait Tiled {
+    /// Maximum rows of a tile.
+    fn most_rows<S: Simd>() -> usize;
+
+    /// Multiplies `rows` rows with the columns up to `end`.
+    fn columns<S: Simd, const FEW: bool>(simd: S, tile: Tile, rows: usize, end: usize);
+}
+
+struct F32;
+struct Bf16;
+struct Int8;
+struct Int4;
+
+impl Tiled for F32 {
+    #[inline(always)]
+    fn most_rows<S: Simd>() -> usize {
+        6
+    }
+
+    #[inline(always)]
+    fn columns<S: Simd, const FEW: bool>(simd: S, tile: Tile, rows: usize, end: usize) {
+        match rows {
+            1 => all::<S, FEW, 0, 1>(simd, tile, end),
+            2 => all::<S, FEW, 0, 2>(simd, tile, end),
+            3 => all::<S, FEW, 0, 3>(simd, tile, end),
+            4 => all::<S, FEW, 0, 4>(simd, tile, end),
+            6 => all::<S, FEW, 0, 6>(simd, tile, end),
+            _ => unreachable!("no tile has {rows} rows of f32"),
+        }
+    }
+}
+
+impl Tiled for Bf16 {
+    #[inline(always)]
+    fn most_rows<S: Simd>() -> usize {
+        S::BF16_ROWS
+    }
+
+    #[inline(always)]
+    fn columns<S: Simd, const FEW: bool>(simd: S, tile: Tile, rows: usize, end: usize) {
+        match rows {
+            1 => all::<S, FEW, 1, 1>(simd, tile, end),
+            2 => all::<S, FEW, 1, 2>(simd, tile, end),
+            3 => all::<S, FEW, 1, 3>(simd, tile, end),
+            4 => all::<S, FEW, 1, 4>(simd, tile, end),
+            6 if const { S::PAIRS } => all::<S, FEW, 1, 6>(simd, tile, end),
+            6 if const { S::BF16_ROWS > 4 } => all::<S, FEW, 3, 6>(simd, tile, end),
+            8 if const { S::BF16_ROWS > 6 } => all::<S, FEW, 3, 8>(simd, tile, end),
+            12 if const { S::BF16_ROWS > 8 } => all::<S, FEW, 3, 12>(simd, tile, end),
+            _ => unreachable!("no tile has {rows} rows of bf16"),
+        }
+    }
+}
+
+impl Tiled for Int8 {
+    #[inline(always)]
+    fn most_rows<S: Simd>() -> usize {
+        S::INT8_ROWS
+    }
+
+    #[inline(always)]
+    fn columns<S: Simd, const FEW: bool>(simd: S, tile: Tile, rows: usize, end: usize) {
+        match rows {
+            1 => all::<S, FEW, 2, 1>(simd, tile, end),
+            2 => all::<S, FEW, 2, 2>(simd, tile, end),
+            3 if const { S::INT8_ROWS > 2 } => all::<S, FEW, 2, 3>(simd, tile, end),
+            _ => unreachable!("no tile has {rows} rows of 8-bit integers"),
+        }
+    }
+}
+
+impl Tiled for Int4 {
+    #[inline(always)]
+    fn most_rows<S: Simd>() -> usize {
+        S::INT8_ROWS
+    }
+
+    #[inline(always)]
+    fn columns<S: Simd, const FEW: bool>(simd: S, tile: Tile, rows: usize, end: usize) {
+        match rows {
+            1 => all::<S, FEW, 4, 1>(simd, tile, end),
+            2 => all::<S, FEW, 4, 2>(simd, tile, end),
+            3 if const { S::INT8_ROWS > 2 } => all::<S, FEW, 4, 3>(simd, tile, end),
+            _ => unreachable!("no tile has {rows} rows of 4-bit integers"),
+        }
     }
 }
 
@@ -113,8 +197,10 @@ fn all<S: Simd, const FEW: bool, const FORMAT: usize, const R: usize>(simd: S, m
         unsafe {
             tile.column += LANES
                 * match left {
-                    4.. if S::TILE_VECTORS == 4 && FORMAT != 3 => one::<S, FEW, FORMAT, R, 4>(simd, tile),
-                    2.. if S::TILE_VECTORS == 4 => one::<S, FEW, FORMAT, R, 2>(simd, tile),
+                    4.. if const { S::TILE_VECTORS == 4 && FORMAT != 3 } => {
+                        one::<S, FEW, FORMAT, R, 4>(simd, tile)
+                    }
+                    2.. if const { S::TILE_VECTORS == 4 } => one::<S, FEW, FORMAT, R, 2>(simd, tile),
                     _ => one::<S, FEW, FORMAT, R, 1>(simd, tile),
                 };
         }

@@ -298,39 +298,51 @@ macro_rules! on_isa {
 }
 pub(crate) use on_isa;
 
-/// [`on_isa!`] with separate forms for the dot product instructions.
+/// [`on_isa!`] with separate forms for the dot products of bytes.
 macro_rules! on_dot_isa {
-    ($isa:expr, $body:ident $([$($generic:ident : $bound:path),*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
+    ($isa:expr, $body:ident ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
-        fn avx512_vnni$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
+        fn avx512_vnni($($arg: $ty),*) $(-> $ret)? {
             // SAFETY: this function runs only where AVX-512 with VNNI is.
             $body(unsafe { $crate::simd::Avx512::<true, false>::assume() }, $($arg),*)
         }
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx512vnni,avx2,fma,f16c")]
-        fn avx512_bf16$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
-            // SAFETY: this function runs only where AVX-512 with VNNI and BF16 is.
-            $body(unsafe { $crate::simd::Avx512::<true, true>::assume() }, $($arg),*)
-        }
         #[cfg(target_arch = "aarch64")]
         #[target_feature(enable = "dotprod")]
-        fn neon_dot$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
+        fn neon_dot($($arg: $ty),*) $(-> $ret)? {
             // SAFETY: this function runs only where dot products are.
             $body(unsafe { $crate::simd::Neon::<true>::assume() }, $($arg),*)
         }
         match $isa {
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx512Vnni
+            | $crate::simd::Isa::Avx512Bf16
             // SAFETY: `Isa::available` lists it only where the CPU has it.
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512Vnni => unsafe { avx512_vnni($($arg),*) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512Bf16 | $crate::simd::Isa::Amx => unsafe { avx512_bf16($($arg),*) },
+            | $crate::simd::Isa::Amx => unsafe { avx512_vnni($($arg),*) },
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             $crate::simd::Isa::NeonDot => unsafe { neon_dot($($arg),*) },
-            isa => $crate::simd::on_isa!(isa, $body $([$($generic : $bound),*])? ($($arg : $ty),*) $(-> $ret)?),
+            isa => $crate::simd::on_isa!(isa, $body ($($arg : $ty),*) $(-> $ret)?),
         }
     }};
 }
 pub(crate) use on_dot_isa;
+
+/// [`on_isa!`] with a separate form for the dot products of bf16 pairs.
+macro_rules! on_pair_isa {
+    ($isa:expr, $body:ident ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx512vnni,avx2,fma,f16c")]
+        fn avx512_bf16($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: this function runs only where AVX-512 with VNNI and BF16 is.
+            $body(unsafe { $crate::simd::Avx512::<true, true>::assume() }, $($arg),*)
+        }
+        match $isa {
+            // SAFETY: `Isa::available` lists it only where the CPU has it.
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx512Bf16 | $crate::simd::Isa::Amx => unsafe { avx512_bf16($($arg),*) },
+            isa => $crate::simd::on_isa!(isa, $body ($($arg : $ty),*) $(-> $ret)?),
+        }
+    }};
+}
+pub(crate) use on_pair_isa;
