@@ -76,6 +76,14 @@ fn string(json: &str, name: &str) -> Option<String> {
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()).args(args);
+    // What cargo says of this program's package. To ring's build script, among others, it is a reason to run again, which
+    // builds half the host anew whenever this and a bare cargo take turns.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 
