@@ -278,7 +278,7 @@ impl Config {
     /// Maximum tokens per step on a GPU or on the CPU.
     ///
     /// A GPU needs many tokens to be busy. On a CPU, products cost about the same per token from some fifty
-    /// tokens on (with tile registers from more; the README has figures), and every stream waits for the whole step.
+    /// tokens on (with tile registers from more; BENCH.md has figures), and every stream waits for the whole step.
     pub fn step_tokens(&self, on_gpu: bool) -> u32 {
         let enough = if on_gpu { 2_048 } else { 64 };
         self.max_batch_tokens.unwrap_or(enough.max(2 * self.max_batch_size))

@@ -23,14 +23,18 @@ const WORKSPACE: &str = include_str!(concat!(env!("OUT_DIR"), "/workspace.toml")
 /// The guide for authors, as it is in this repository.
 const GUIDE: &str = include_str!("../../../../../../../plugins/README.md");
 /// What of it is elsewhere in a new crate, or isn't there.
-const MOVED: [(&str, &str); 5] = [
+const MOVED: [(&str, &str); 9] = [
     (
         "# Policies\n",
         "# Policies\n\nThis is `plugins/README.md` of the host's sources; paths that begin with `../` are there.\n",
     ),
     ("`../wit`", "`vendor/wit`"),
     ("](../wit/", "](vendor/wit/"),
+    ("[ARCHITECTURE](../ARCHITECTURE.md#the-idea)", "`../ARCHITECTURE.md`"),
+    ("[Words](../README.md#words) explains", "`../README.md` explains"),
     ("[limits](../host/wasm/README.md#limits)", "limits"),
+    ("[quarantine](../host/server/ADMIN.md#quarantine)", "quarantine (`../host/server/ADMIN.md`)"),
+    ("[canary](../host/server/ADMIN.md#canary)", "canary"),
     ("[`first-come-c`](first-come-c)", "`../plugins/first-come-c`"),
 ];
 /// The dependencies, in the versions that the shipped policies are built with.
