@@ -47,7 +47,7 @@ pub struct MessagesFields {
     /// Additional variables for the chat template, which win over those that other fields set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
-    /// Labels for operators. `user_id` is shown as the user.
+    /// Labels for operators. `user_id` is shown as the user, and its session, as Claude Code writes it, is the `session_id`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("maxProperties" = 16)))]
     pub metadata: Option<BTreeMap<String, Option<String>>>,

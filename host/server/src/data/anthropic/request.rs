@@ -154,8 +154,18 @@ fn shared(fields: &mut Fields) -> Result<Common, ApiError> {
     }
     let mut common = Common::take(&mut chat)?;
     let user = common.metadata.remove("user_id").filter(|user| !user.is_empty());
+    common.session_id = common.session_id.take().or_else(|| session_of(user.as_deref()?));
     common.user = common.user.take().or(user);
     Ok(common)
+}
+
+/// The session in Claude Code's id of a user: a member of a JSON object, in older versions the end of a text.
+fn session_of(user: &str) -> Option<String> {
+    let session = match serde_json::from_str::<Value>(user) {
+        Ok(user) => user["session_id"].as_str()?.to_owned(),
+        Err(_) => user.rsplit_once("_session_")?.1.to_owned(),
+    };
+    (!session.is_empty()).then_some(session)
 }
 
 /// Sets the switch in the templates of models that either reason or don't. Returns whether the reply shows the reasoning.
@@ -268,6 +278,19 @@ mod tests {
         assert_eq!(json!(common.metadata), json!({"team": "x"}));
         assert_eq!((common.stream, common.seed, common.priority), (Some(true), Some(1), 2));
         assert_eq!((request.max_tokens, request.shows_thinking), (8, true));
+        for (user, given, session) in [
+            ("{\"device_id\": \"a\", \"session_id\": \"b\"}", None, Some("b")),
+            ("user_a_account__session_b-c", None, Some("b-c")),
+            ("user_a_account__session_b-c", Some("mine"), Some("mine")),
+            ("{\"session_id\": \"\"}", None, None),
+            ("{\"session_id\": 5}", None, None),
+            ("5", None, None),
+            ("a_session_", None, None),
+        ] {
+            let request = good(json!({"metadata": {"user_id": user}, "session_id": given}));
+            assert_eq!(request.parsed.common.session_id.as_deref(), session, "{user}");
+            assert_eq!(request.parsed.common.user.as_deref(), Some(user));
+        }
         let request = good(json!({"metadata": {"user_id": null}, "user": "me"}));
         assert_eq!(request.parsed.common.user.as_deref(), Some("me"));
         let request = good(json!({"metadata": {"user_id": "you"}, "user": "me"}));
