@@ -27,26 +27,45 @@ pub fn target_dir() -> Result<PathBuf, String> {
 /// Runs a cargo command that builds `program`, and returns the program's path as cargo reports it, because a configured
 /// target changes the folder.
 pub fn build(command: &mut Command, program: &str) -> Result<PathBuf, String> {
-    let (shown, messages) = built(command)?;
-    let mut programs = messages.lines().filter_map(|line| string(line, "executable")).map(PathBuf::from);
-    let found = programs.find(|path| path.file_stem().is_some_and(|stem| stem == program));
-    found.ok_or_else(|| format!("`{shown}` built no {program}"))
+    built(command)?.executable(program)
 }
 
 /// Runs a cargo command that builds these files, and returns their paths.
 pub fn build_files(command: &mut Command, names: &[&str]) -> Result<Vec<PathBuf>, String> {
-    let (shown, messages) = built(command)?;
+    let built = built(command)?;
     // Paths are strings of their own; a backslash or a quote in one is escaped, which a mere name isn't.
     let found = |name: &&str| {
-        let mut paths = messages.split('"').map(Path::new);
+        let mut paths = built.messages.split('"').map(Path::new);
         paths.find(|path| path.file_name().is_some_and(|found| found == *name)).map(Path::to_owned)
     };
-    let path = |name| found(name).ok_or_else(|| format!("`{shown}` built no {name}"));
+    let path = |name| found(name).ok_or_else(|| built.lacks(name));
     names.iter().map(path).collect()
 }
 
-/// Runs a cargo command that builds. Returns how it was shown, and cargo's messages.
-fn built(command: &mut Command) -> Result<(String, String), String> {
+/// What a cargo command built.
+pub struct Built {
+    /// Cargo's messages, a line of JSON each.
+    pub messages: String,
+    /// The command, as it was shown.
+    shown: String,
+}
+
+impl Built {
+    /// The path of a program.
+    pub fn executable(&self, program: &str) -> Result<PathBuf, String> {
+        let mut programs =
+            self.messages.lines().filter_map(|line| string(line, "executable")).map(PathBuf::from);
+        let found = programs.find(|path| path.file_stem().is_some_and(|stem| stem == program));
+        found.ok_or_else(|| self.lacks(program))
+    }
+
+    fn lacks(&self, name: &str) -> String {
+        format!("`{}` built no {name}", self.shown)
+    }
+}
+
+/// Runs a cargo command that builds.
+pub fn built(command: &mut Command) -> Result<Built, String> {
     command.arg("--message-format=json-render-diagnostics");
     let shown = show(command);
     eprintln!("$ {shown}");
@@ -55,11 +74,11 @@ fn built(command: &mut Command) -> Result<(String, String), String> {
     if !output.status.success() {
         return Err(format!("`{shown}` failed ({})", output.status));
     }
-    Ok((shown, String::from_utf8_lossy(&output.stdout).into_owned()))
+    Ok(Built { messages: String::from_utf8_lossy(&output.stdout).into_owned(), shown })
 }
 
 /// The first string field `name` in cargo's JSON.
-fn string(json: &str, name: &str) -> Option<String> {
+pub fn string(json: &str, name: &str) -> Option<String> {
     let (_, rest) = json.split_once(&format!("\"{name}\":\""))?;
     let mut text = String::new();
     let mut chars = rest.chars();

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::absent::starts;
-use crate::cargo::{build, cargo, root, run, run_within, target_dir};
+use crate::cargo::{Built, build, cargo, root, run, run_within, target_dir};
 
 /// Packages that nvcc needs to compile kernels; code built with 13.0 runs on every driver of CUDA 13.
 const PACKAGES: [&str; 6] = [
@@ -38,9 +38,9 @@ pub fn toolkit() -> Result<(), String> {
 /// The PTX that every image is made from, by the name that nvcc gives it: without and with early launches.
 const PTX: [&str; 2] = ["all.compute_80.ptx", "all.compute_90.ptx"];
 
-/// Compiles the kernels for every architecture, and runs their checks on the PTX; without a toolkit, returns what is skipped
-/// and why.
-pub fn compile() -> Result<Option<&'static str>, String> {
+/// Compiles the kernels for every architecture, and runs their checks on the PTX, whose programs were built with the tests.
+/// Without a toolkit, returns what is skipped and why.
+pub fn compile(tests: &Built) -> Result<Option<&'static str>, String> {
     // nvcc compiles the host part of a source with it.
     if std::env::var_os("NVCC_CCBIN").is_none() && !starts("g++", "--version") {
         return Ok(Some("whether nvcc compiles the kernels, and checks of their PTX: no g++"));
@@ -62,11 +62,11 @@ pub fn compile() -> Result<Option<&'static str>, String> {
         .arg("-o")
         .arg(tools.join("kernels.fatbin"));
     run(&mut nvcc)?;
-    // The native tests have built both, too, with these features.
-    let built = |program| build(&mut cargo(&["test", "--workspace", "--all-features", "--no-run"]), program);
-    run(Command::new(built("ptx_check")?).args(PTX.map(|file| between.join(file))).args(["--seeds", "2"]))?;
+    run(Command::new(tests.executable("ptx_check")?)
+        .args(PTX.map(|file| between.join(file)))
+        .args(["--seeds", "2"]))?;
     // Only here do kernels follow kernels, so that those which start early could read too much.
-    run(Command::new(built("ptx_models")?).arg(between.join(PTX[1])).arg("golden logits"))?;
+    run(Command::new(tests.executable("ptx_models")?).arg(between.join(PTX[1])).arg("golden logits"))?;
     Ok(None)
 }
 

@@ -7,6 +7,7 @@
 
 mod absent;
 mod arm;
+mod binaries;
 mod cargo;
 mod clients;
 mod cuda;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::cargo::{build, cargo, ensure_wasm_targets, root, run, target_dir};
+use crate::cargo::{Built, built, cargo, ensure_wasm_targets, root, run, target_dir};
 
 /// Folders that are workspaces of their own.
 const APART: [&str; 3] = [INTERLEAVE, "tests/fuzz", "kernels/benches/candle"];
@@ -34,15 +34,17 @@ fn lint(clippy: &mut Command) -> Result<(), String> {
 pub fn test() -> Result<(), String> {
     check()?;
     let mut left_out = crate::absent::left_out();
-    let mut tests = cargo(&["test", "--workspace", "--all-features"]);
+    let mut tests = cargo(&["test", "--workspace", "--all-features", "--no-run"]);
     match crate::zig::ensure() {
         Some(zig) => _ = tests.env("INFER_ZIG", zig),
         None => left_out.push("the policy in C: no C compiler for WebAssembly (zig)"),
     }
-    run(&mut tests)?;
+    let built = built(&mut tests)?;
+    crate::binaries::run(&built.messages, &tests, &target_dir()?.join("test-logs"))?;
+    run(&mut cargo(&["test", "--workspace", "--all-features", "--doc"]))?;
     run(&mut interleave(&["test"])?)?;
-    wasm_tests()?;
-    left_out.extend(crate::cuda::compile()?);
+    wasm_tests(&built)?;
+    left_out.extend(crate::cuda::compile(&built)?);
     left_out.extend(crate::arm::lint()?);
     match left_out.is_empty() {
         true => eprintln!("All checks passed."),
@@ -70,9 +72,9 @@ fn manifest(workspace: &str) -> PathBuf {
 }
 
 /// Runs the policies' unit tests compiled to wasm32-wasip2 under wasmtime.
-fn wasm_tests() -> Result<(), String> {
+fn wasm_tests(built: &Built) -> Result<(), String> {
     // The native tests have built it. Building it alone would select other features, and so build wasmtime again.
-    let runner = build(&mut cargo(&["test", "--workspace", "--all-features", "--no-run"]), "wasi-runner")?;
+    let runner = built.executable("wasi-runner")?;
     let mut tests = cargo(&["test", "--target", "wasm32-wasip2", "--package", "infer-policy-sdk"]);
     for policy in policies()? {
         tests.args(["--package", &policy]);
