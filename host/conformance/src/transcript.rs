@@ -5,8 +5,9 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use infer_core::policy::{
-    AdmissionPolicy, AdmissionRequest, AnyPolicy, CacheEvents, CallStats, Ended, Hit, Load, Plan, Policy,
-    PolicyFault, PolicyInfo, PrefixCachePolicy, Pressure, Retention, SchedulerPolicy, StepView, Verdict,
+    AdmissionPolicy, AdmissionRequest, AnyPolicy, CacheEvents, CallStats, Ended, Gauge, Hit, Load, Plan,
+    Policy, PolicyFault, PolicyInfo, PrefixCachePolicy, Pressure, Retention, SchedulerPolicy, StepView,
+    Verdict,
 };
 use infer_core::{BlockId, Micros};
 
@@ -191,6 +192,10 @@ impl<P: Policy + ?Sized> Policy for Probe<P> {
 
     fn stats(&self) -> CallStats {
         self.policy.stats()
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        self.policy.gauges()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::event::PrefixEvent;
 use crate::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
-use crate::policy::{CallStats, Fault, PolicyInfo, PolicyKind, Pressure};
+use crate::policy::{CallStats, Fault, Gauge, PolicyInfo, PolicyKind, Pressure};
 use crate::request::{FinishReason, RefusalReason, SequenceState};
 use crate::trial::{CanaryReport, ShadowReport};
 
@@ -117,6 +117,8 @@ pub struct SlotSnapshot {
     pub previous: Option<Arc<PolicyInfo>>,
     /// What its calls cost.
     pub stats: CallStats,
+    /// What it publishes about itself.
+    pub gauges: Vec<Gauge>,
     /// Faults of the live policy since it was swapped in; it keeps them when it comes back. The built-in has none.
     pub faults: u64,
     /// Decisions that the built-in made in this slot since start, whichever policy was live.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::ids::Micros;
-use crate::policy::{CallStats, Fault, PolicyInfo, PolicyKind};
+use crate::policy::{CallStats, Fault, Gauge, PolicyInfo, PolicyKind};
 
 /// Divergences that a shadow's report shows.
 pub const SHADOW_EXAMPLES: usize = 16;
@@ -36,6 +36,8 @@ pub struct ShadowReport {
     pub stats: CallStats,
     /// What the live policy's calls cost.
     pub live_stats: CallStats,
+    /// What it publishes about itself.
+    pub gauges: Vec<Gauge>,
 }
 
 /// Whether a shadow runs, or how it ended.

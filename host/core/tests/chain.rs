@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use common::scripted::{Bench, prompt, request, small, trap};
 use infer_core::engine::Policies;
 use infer_core::policy::{
-    AdmissionPolicy, AdmissionRequest, AnyPolicy, CallStats, Chain, FaultKind, Load, Policy, PolicyFault,
-    PolicyInfo, PolicyKind, Pressure, Verdict,
+    AdmissionPolicy, AdmissionRequest, AnyPolicy, CallStats, Chain, FaultKind, Gauge, Load, Policy,
+    PolicyFault, PolicyInfo, PolicyKind, Pressure, Verdict,
 };
 use infer_core::request::RefusalReason;
 use infer_core::{
@@ -91,6 +91,10 @@ impl Policy for Member {
         let mut durations = Durations::default();
         (0..self.given).for_each(|_| durations.add(1_500));
         CallStats { calls: u64::from(self.given), p50_us: 1.5, p99_us: 10.0, durations }
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        vec![Gauge { policy: self.name.clone(), name: "given".to_owned(), value: f64::from(self.given) }]
     }
 }
 
@@ -217,6 +221,8 @@ fn a_member_keeps_its_state_when_the_chain_changes() {
     assert_eq!(taken(&log), ["c import [2]", "a import [2]"]);
     assert_eq!((new.stats().calls, new.stats().durations.count()), (4, 4));
     assert_eq!((new.stats().p50_us, new.stats().p99_us), (4.5, 30.0));
+    let gauges = new.gauges().into_iter().map(|gauge| (gauge.policy, gauge.value)).collect::<Vec<_>>();
+    assert_eq!(gauges, [("c".to_owned(), 2.0), ("d".to_owned(), 0.0), ("a".to_owned(), 2.0)]);
 }
 
 #[test]

@@ -404,7 +404,8 @@ impl<T: Traffic, W: Watch> Run<T, W> {
 }
 
 fn sample(snapshot: &Snapshot) -> Sample {
-    let Snapshot { now, memory, queue, .. } = snapshot;
+    let Snapshot { now, memory, queue, policies, .. } = snapshot;
+    let gauges = policies.iter().flat_map(|slot| &slot.gauges);
     Sample {
         at_s: count(now.0) / 1e6,
         used: memory.used,
@@ -412,5 +413,6 @@ fn sample(snapshot: &Snapshot) -> Sample {
         free: memory.free,
         running: queue.running,
         waiting: queue.waiting + queue.held + queue.preempted,
+        gauges: gauges.map(|gauge| (format!("{}.{}", gauge.policy, gauge.name), gauge.value)).collect(),
     }
 }

@@ -2,6 +2,8 @@
 //! the same run, from the same policy's source. Numbers and the command are in `../README.md`.
 
 mod native;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use infer_core::policy::{
 use infer_core::request::{Request, SamplingParams};
 use infer_wasm::{LoaderConfig, PolicyLoader};
 use native::{AdmitAll, Native};
+use support::Guest;
 
 /// Running and waiting sequences.
 const SHAPES: [(usize, usize); 3] = [(1, 0), (256, 1_000), (1_000, 10_000)];
@@ -214,6 +217,22 @@ fn request(n: u32) -> Request {
     }
 }
 
+/// What a policy pays for gauges: a guest that answers at once, and sets one so many times before.
+fn gauges(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("gauges of a call");
+    let view = view(1, 0);
+    for gauges in [0, 1, 16] {
+        let set = "(call $gauge (i32.const 800) (i32.const 4) (f64.const 1.5))";
+        let schedule = set.repeat(gauges) + "(i32.const 1024)";
+        let guest = Guest { schedule, ..Guest::default() }.component();
+        let mut policy = support::scheduler(&loader(), &guest).expect("it loads");
+        group.bench_with_input(BenchmarkId::from_parameter(gauges), &view, |bencher, view| {
+            bencher.iter(|| black_box(policy.schedule(view).expect("an empty plan")));
+        });
+    }
+    group.finish();
+}
+
 /// Making an instance and asking it once, with each of wasmtime's allocators; and what a load costs.
 fn instantiate(criterion: &mut Criterion) {
     use wasmtime::component::{Component, Linker};
@@ -262,6 +281,6 @@ fn instantiate(criterion: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(50).measurement_time(Duration::from_secs(4));
-    targets = schedule, engine_step, instantiate
+    targets = schedule, engine_step, gauges, instantiate
 }
 criterion_main!(benches);

@@ -3,7 +3,7 @@
 use infer_core::policy::{FaultKind, PolicyFault};
 use wasmtime::{Error, Trap, WasmBacktrace};
 
-use crate::log::LogFull;
+use crate::room::Full;
 use crate::runtime::{HostState, MAX_ANSWER_BYTES};
 use crate::text::clip;
 
@@ -35,7 +35,7 @@ fn classify(error: &Error, state: &mut HostState) -> (FaultKind, String) {
         let limit = state.limits.max_memory_bytes();
         return (FaultKind::Memory, format!("asked for {bytes} bytes of memory, but the limit is {limit}"));
     }
-    if let Some(full) = error.downcast_ref::<LogFull>() {
+    if let Some(full) = error.downcast_ref::<Full>() {
         return (FaultKind::Trap, full.to_string());
     }
     match trap {
@@ -46,9 +46,9 @@ fn classify(error: &Error, state: &mut HostState) -> (FaultKind, String) {
         ),
         // Any other failed call comes from reading what it passed to the host: bounds, UTF-8, unknown cases, size.
         None => {
-            // Guest functions are active only while it calls the host, which it does to log.
+            // Guest functions are active only while it calls the host, with a line or a gauge's name.
             let inside = error.downcast_ref::<WasmBacktrace>().is_some();
-            let passed = if inside { "logged a line" } else { "returned an answer" };
+            let passed = if inside { "passed the host a text" } else { "returned an answer" };
             let cause = error.root_cause().to_string();
             let why = if cause.contains(TOO_LARGE) {
                 format!("larger than the limit of {MAX_ANSWER_BYTES} bytes")

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use infer_core::ids::Micros;
-use infer_core::policy::{CallStats, FaultKind, Policy, PolicyFault, PolicyInfo};
+use infer_core::policy::{CallStats, FaultKind, Gauge, Policy, PolicyFault, PolicyInfo};
 use wasmtime::Store;
 
 use crate::fault;
@@ -185,5 +185,11 @@ impl<W: World> Policy for Instance<W> {
 
     fn stats(&self) -> CallStats {
         self.recorder.stats()
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        let policy = &self.template.info.name;
+        let of = |(name, value): (&str, f64)| Gauge { policy: policy.clone(), name: name.to_owned(), value };
+        self.live.iter().flat_map(|live| live.store.data().gauges.iter().map(of)).collect()
     }
 }

@@ -1,8 +1,8 @@
 //! Runs policies as WebAssembly components: loads and checks them, limits them, and presents them to the
 //! engine as its policy traits.
 //!
-//! A policy sees what the engine passes it and can write to the log; it can reach no clock, randomness, file
-//! or network. Whatever goes wrong in a guest (trap, endless loop, memory, unreadable answer) becomes a
+//! A policy sees what the engine passes it, and can write to the log and publish gauges; it can reach no clock,
+//! randomness, file or network. Whatever goes wrong in a guest (trap, endless loop, memory, unreadable answer) becomes a
 //! `PolicyFault`, and its store is dropped. Deliberately absent: deciding what happens after a fault; that is
 //! the engine's guard.
 #![deny(unsafe_code)]
@@ -21,12 +21,14 @@ mod compiled;
 mod deadline;
 mod error;
 mod fault;
+mod gauges;
 mod instance;
 mod limits;
 mod loader;
 mod log;
 mod policy;
 mod precompiled;
+mod room;
 mod runtime;
 mod self_test;
 mod shape;

@@ -1,6 +1,5 @@
-//! The only thing a policy can do besides answering: write to the host's log. Lines are cut, limited and
-//! counted; the last error of a call is kept, because a Rust guest's panic message arrives here just before
-//! its trap.
+//! What a policy writes to the host's log. Lines are cut, limited and counted; the last error of a call is kept,
+//! because a Rust guest's panic message arrives here just before its trap.
 //!
 //! A live host limits lines by time. Under fuel, a second of real time may be hours of virtual time, so that
 //! lines are limited by call there.
@@ -12,10 +11,6 @@ use crate::bindings::scheduler::infer::policy::host::Level;
 use crate::text::clip;
 
 const MAX_LINE_BYTES: usize = 1_024;
-/// Text that one call may pass, cut or suppressed or not: the host copies and reads it all.
-const MAX_CALL_BYTES: usize = 1 << 20;
-/// What a line counts besides its text, so that empty ones have a bound too.
-const LINE_COST_BYTES: usize = 64;
 /// Lines that may come at once, or in one call under fuel.
 const BURST: u32 = 20;
 /// Lines of an instance in all its calls under fuel, if whoever runs it asked for more than warnings.
@@ -30,25 +25,12 @@ pub(crate) struct GuestLog {
     muted: bool,
     limit: Limit,
     last_error: Option<String>,
-    /// What this call may still hand over.
-    room_bytes: usize,
 }
-
-/// A call logged more than it may.
-#[derive(Debug, thiserror::Error)]
-#[error("wrote more than {MAX_CALL_BYTES} bytes to the log in one call")]
-pub(crate) struct LogFull;
 
 impl GuestLog {
     /// A muted log keeps the last error and writes nothing: a self-test provokes complaints.
     pub(crate) fn new(policy: Arc<str>, muted: bool) -> Self {
-        Self {
-            policy,
-            muted,
-            limit: Limit::Time(Bucket::full(Instant::now())),
-            last_error: None,
-            room_bytes: MAX_CALL_BYTES,
-        }
+        Self { policy, muted, limit: Limit::Time(Bucket::full(Instant::now())), last_error: None }
     }
 
     /// Limits lines by call instead of by time.
@@ -59,7 +41,6 @@ impl GuestLog {
 
     pub(crate) fn begin_call(&mut self) {
         self.last_error = None;
-        self.room_bytes = MAX_CALL_BYTES;
         if let Limit::Calls(budget) = &mut self.limit {
             budget.call = BURST;
         }
@@ -69,19 +50,18 @@ impl GuestLog {
         self.last_error.take()
     }
 
-    pub(crate) fn write(&mut self, level: Level, message: &str) -> Result<(), LogFull> {
-        self.room_bytes = self.room_bytes.checked_sub(message.len() + LINE_COST_BYTES).ok_or(LogFull)?;
+    pub(crate) fn write(&mut self, level: Level, message: &str) {
         if level == Level::Error {
             self.last_error = Some(clip(message, MAX_LINE_BYTES));
         }
         if self.muted || !is_shown(level) {
-            return Ok(());
+            return;
         }
         let passed = match &mut self.limit {
             Limit::Time(bucket) => bucket.take(Instant::now()),
             Limit::Calls(budget) => budget.take(),
         };
-        let Some(suppressed) = passed else { return Ok(()) };
+        let Some(suppressed) = passed else { return };
         let (policy, message) = (&*self.policy, clip(message, MAX_LINE_BYTES));
         match level {
             Level::Debug => tracing::debug!(target: "policy", policy, suppressed, "{message}"),
@@ -92,7 +72,6 @@ impl GuestLog {
         if matches!(self.limit, Limit::Calls(Budget { all: 0, .. })) {
             tracing::warn!(target: "policy", policy, "the rest of its log is dropped");
         }
-        Ok(())
     }
 }
 

@@ -16,9 +16,11 @@ use wasmtime::{Config, Engine, Store, Trap};
 use crate::bindings::scheduler::infer::policy::{host, types};
 use crate::deadline::Deadline;
 use crate::error::LoadError;
+use crate::gauges::Gauges;
 use crate::limits::Limits;
 use crate::loader::LoaderConfig;
 use crate::log::GuestLog;
+use crate::room::Room;
 use crate::ticker::{Running, Ticker};
 use crate::usage::{Peaks, Usage};
 
@@ -41,17 +43,36 @@ pub(crate) struct HostState {
     pub(crate) limits: Limits,
     pub(crate) deadline: Deadline,
     pub(crate) log: GuestLog,
+    pub(crate) gauges: Gauges,
+    /// What the call may still pass through the imports.
+    room: Room,
     pub(crate) fuel: Option<u64>,
 }
 
 impl host::Host for HostState {
-    /// A guest without loops could log for minutes and never check a tick, so the limits are checked here
-    /// too.
     fn log(&mut self, level: host::Level, message: String) -> wasmtime::Result<()> {
+        self.passed(&message)?;
+        self.log.write(level, &message);
+        Ok(())
+    }
+
+    fn gauge(&mut self, name: String, value: f64) -> wasmtime::Result<()> {
+        self.passed(&name)?;
+        if let Some(why) = self.gauges.set(name, value) {
+            self.log.write(host::Level::Warn, &why);
+        }
+        Ok(())
+    }
+}
+
+impl HostState {
+    /// A guest without loops could call imports for minutes and never check a tick, so the limits are checked here
+    /// too.
+    fn passed(&mut self, text: &str) -> wasmtime::Result<()> {
         if self.fuel.is_none() && self.deadline.look() {
             return Err(Trap::Interrupt.into());
         }
-        self.log.write(level, &message).map_err(wasmtime::Error::new)
+        self.room.take(text).map_err(wasmtime::Error::new)
     }
 }
 
@@ -97,6 +118,8 @@ impl Runtime {
             limits: Limits::new(self.max_memory_bytes, Arc::clone(&self.peaks)),
             deadline: Deadline::new(self.deadline),
             log: if self.fuel.is_some() { log.by_call() } else { log },
+            gauges: Gauges::default(),
+            room: Room::of_a_call(),
             fuel: self.fuel,
         };
         let mut store = Store::new(&self.engine, state);
@@ -133,6 +156,7 @@ impl Runtime {
         let state = store.data_mut();
         state.limits.take_refused();
         state.log.begin_call();
+        state.room = Room::of_a_call();
         state.deadline.arm();
         if let Some(fuel) = self.fuel {
             // For reports; decides nothing.

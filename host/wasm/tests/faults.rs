@@ -62,14 +62,19 @@ fn each_way_to_fail_has_its_kind_and_a_restart_brings_the_policy_back() {
             "(drop (memory.grow (i32.const 900)))
              (call $log (i32.const 1) (i32.const 4096) (i32.const 9000000))",
             FaultKind::InvalidDecision,
-            "schedule() logged a line larger than the limit of 8388608 bytes",
+            "schedule() passed the host a text larger than the limit of 8388608 bytes",
         ),
-        ("more log than a call may write", &log_lines(400, 3_000), FaultKind::Trap, "to the log in one call"),
+        (
+            "more log than a call may write",
+            &log_lines(400, 3_000),
+            FaultKind::Trap,
+            "of log and gauges to the host in one call",
+        ),
         (
             "lines without text and without end",
             &log_lines(20_000, 0),
             FaultKind::Trap,
-            "to the log in one call",
+            "of log and gauges to the host in one call",
         ),
         (
             "a panic with a message",

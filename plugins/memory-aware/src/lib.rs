@@ -23,7 +23,7 @@
 //! queue is full.
 
 use infer_policy_sdk::{
-    Admission, Load, Policy, Pressure, Reason, Refusal, Request, Verdict, blocks_for, export_policy,
+    Admission, Load, Policy, Pressure, Reason, Refusal, Request, Verdict, blocks_for, export_policy, gauge,
     tokens_in,
 };
 use serde::{Deserialize, Serialize};
@@ -141,6 +141,7 @@ impl Admission for MemoryAware {
     }
 
     fn measure(&mut self, load: &Load) -> Pressure {
+        gauge("claimed_blocks", f64::from(self.claimed(load)));
         let available = self.available(load);
         let total = load.memory.total_blocks.max(1);
         // Rounded up, so that 1000 is reported only if nothing is left and 0 only if everything is.

@@ -133,6 +133,7 @@ fn blocks_that_others_will_take_are_spoken_for() {
         assert_eq!(policy(config).admit(&request(16 * left, 0), &load), Verdict::Admit, "{config}");
         assert_eq!(policy(config).admit(&request(16 * left, 1), &load), Verdict::Wait, "{config}");
         assert_eq!(policy(config).measure(&load).available_blocks, left, "{config}, {expected} expected");
+        assert_eq!(infer_policy_sdk::testing::gauge("claimed_blocks"), Some(f64::from(claimed)));
     }
 }
 

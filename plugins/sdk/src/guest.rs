@@ -43,6 +43,10 @@ pub fn log(level: Level, message: &str) {
     host::log(level, message);
 }
 
+pub fn gauge(name: &str, value: f64) {
+    scheduler::infer::policy::host::gauge(name, value);
+}
+
 macro_rules! guest {
     ($guest:ident, $world:ident) => {
         pub struct $guest<P>(PhantomData<P>);

@@ -40,6 +40,7 @@
 mod admission;
 mod blocks;
 mod config;
+mod gauge;
 mod idle;
 mod log;
 mod order;
@@ -59,6 +60,7 @@ pub mod guest;
 pub use admission::{Admission, Load, Pressure, Reason, Refusal, Request, Verdict};
 pub use blocks::{blocks_for, blocks_to_run, blocks_to_start, tokens_in};
 pub use config::{EMPTY_SCHEMA, NoConfig, parse_config};
+pub use gauge::gauge;
 pub use idle::{BlockMap, IdleTree, Taken};
 pub use log::{Level, log};
 pub use order::Order;

@@ -12,6 +12,7 @@
 
 use infer_policy_sdk::{
     Admission, Load, Micros, Policy, Pressure, Reason, Refusal, Request, SequenceId, Verdict, export_policy,
+    gauge,
 };
 use serde::{Deserialize, Serialize};
 
@@ -107,11 +108,10 @@ impl Admission for Slo {
     fn measure(&mut self, load: &Load) -> Pressure {
         let pressure = Pressure::of_pool(load);
         let nothing = Request { arrived: load.now, ..Request::default() };
+        let estimate = self.estimate(&Ahead::of(&nothing, load, false), load);
+        gauge("estimated_ttft_ms", estimate.map_or(f64::NAN, |estimate| estimate.0 as f64 / 1e3));
         let promised = Micros::from_millis(u64::from(self.config.default_ttft_ms));
-        let late = self.config.default_ttft_ms > 0
-            && self
-                .estimate(&Ahead::of(&nothing, load, false), load)
-                .is_some_and(|estimate| estimate > promised);
+        let late = self.config.default_ttft_ms > 0 && estimate.is_some_and(|estimate| estimate > promised);
         Pressure { backpressure: pressure.backpressure || late, ..pressure }
     }
 }

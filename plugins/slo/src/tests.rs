@@ -1,6 +1,6 @@
 //! Estimates by hand, and promises that must hold once the named time has passed.
 
-use infer_policy_sdk::testing::{check_admission, check_config, for_seeds};
+use infer_policy_sdk::testing::{check_admission, check_config, for_seeds, gauge};
 use infer_policy_sdk::{Memory, parse_config};
 
 use super::*;
@@ -186,7 +186,10 @@ fn backpressure_is_reported_when_even_an_empty_request_would_be_late() {
     for (waiting_prompt_tokens, expected) in [(1_000, false), (1_001, true)] {
         let load = Load { waiting: 1, waiting_prompt_tokens, ..load() };
         assert_eq!(policy.measure(&load).backpressure, expected);
+        assert_eq!(gauge("estimated_ttft_ms"), Some(waiting_prompt_tokens as f64));
     }
+    policy.measure(&Load { prefill_tokens_per_second: 0, ..load() });
+    assert_eq!(gauge("estimated_ttft_ms"), None, "nothing is known yet");
 }
 
 #[test]

@@ -28,6 +28,19 @@ pub fn rate(value: f64) -> String {
     if value >= 10.0 { format!("{value:.1}") } else { format!("{value:.2}") }
 }
 
+/// Formats a number of any size and sign: `1,204`, `-0.38`, `2.5e-7`.
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    let text = if size < 1e15 && size.fract() == 0.0 {
+        count(size as u64)
+    } else if (0.01..1e15).contains(&size) {
+        rate(size)
+    } else {
+        format!("{size:.1e}")
+    };
+    if value < 0.0 { format!("-{text}") } else { text }
+}
+
 /// `0.42 ms`, `12.3 ms`, `1.25 s`; `-` for zero, which means not measured.
 #[must_use]
 pub fn milliseconds(value: f64) -> String {
@@ -158,6 +171,10 @@ mod tests {
     fn numbers_are_short_and_readable() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.0, 9.999, 412.34, 12_345.6].map(rate), ["0.00", "10.00", "412.3", "12,346"]);
+        assert_eq!(
+            [0.0, 1_204.0, -0.384, 12_345.6, 2.5e-7, 1e300].map(number),
+            ["0", "1,204", "-0.38", "12,346", "2.5e-7", "1.0e300"]
+        );
         assert_eq!(
             [0.0, 0.5, 12.34, 340.0, 1_250.0].map(milliseconds),
             ["-", "0.50 ms", "12.3 ms", "340 ms", "1.25 s"]

@@ -1,6 +1,6 @@
 //! The three slots: the live policy, its latency, its faults, shadow and canary, and the history.
 
-use infer_api::admin::{HistoryEntry, PolicySlot, State};
+use infer_api::admin::{GaugeInfo, HistoryEntry, PolicySlot, State};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use serde_json::{Map, Value};
 
 use super::Look;
-use super::format::{age, count, microseconds, padded, rate};
+use super::format::{age, count, microseconds, number, padded, rate};
 use super::parts::{broken, framed, inset, put, wrapped};
 use super::trial;
 use crate::state::Scroll;
@@ -239,6 +239,9 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     }
     facts.push(("does", slot.description.clone(), plain));
     facts.push(("now", at_work(state, &slot.kind), plain));
+    if !slot.gauges.is_empty() {
+        facts.push(("gauges", gauges(&slot.gauges), plain));
+    }
     let faults = if slot.faults > 0 { look.theme.warning } else { plain };
     facts.push((
         "faults",
@@ -253,6 +256,19 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     let digest = if native { "none, native code".to_owned() } else { slot.sha256.clone() };
     facts.push(("digest", configured(&digest, &slot.config_sha256), look.theme.label));
     facts
+}
+
+/// Returns what policies publish about themselves; of several, the name of each before its first.
+pub(super) fn gauges(gauges: &[GaugeInfo]) -> String {
+    let several = gauges.iter().any(|gauge| gauge.policy != gauges[0].policy);
+    let of_one = |one: &[GaugeInfo]| {
+        let parts: Vec<String> =
+            one.iter().map(|gauge| format!("{} {}", gauge.name, number(gauge.value))).collect();
+        let before = if several { format!("{}: ", one[0].policy) } else { String::new() };
+        before + &parts.join(", ")
+    };
+    let each: Vec<String> = gauges.chunk_by(|a, b| a.policy == b.policy).map(of_one).collect();
+    each.join("; ")
 }
 
 /// Returns the current effect of a slot's decisions, in the host's numbers.
@@ -380,4 +396,25 @@ fn history_text(entry: &HistoryEntry, uptime_ms: u64) -> String {
     // The date follows from the age.
     let time = entry.at_utc.split_once('T').map_or(String::new(), |(_, time)| format!("  {time}"));
     format!("{ago:>7} ago{time}  step {:<9} {change}  ({})", count(entry.step), entry.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_of_several_policies_are_told_apart() {
+        let gauge = |policy: &str, name: &str, value| GaugeInfo {
+            policy: policy.to_owned(),
+            name: name.to_owned(),
+            value,
+        };
+        let one = [gauge("slo", "estimated_ttft_ms", 120.53), gauge("slo", "late_requests", 3.0)];
+        assert_eq!(gauges(&one), "estimated_ttft_ms 120.5, late_requests 3");
+        let several = [gauge("memory-aware", "claimed_blocks", 1_318.0), one[0].clone(), one[1].clone()];
+        assert_eq!(
+            gauges(&several),
+            "memory-aware: claimed_blocks 1,318; slo: estimated_ttft_ms 120.5, late_requests 3"
+        );
+    }
 }

@@ -69,6 +69,9 @@ pub(super) fn shadow(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fa
     }
     let text = format!("{} {agreement}; p promotes it, x stops it", shadow.policy);
     let mut facts = vec![("shadow", text, theme.throughput), ("  cost", cost(shadow), Style::new())];
+    if !shadow.gauges.is_empty() {
+        facts.push(("  gauges", super::policies::gauges(&shadow.gauges), Style::new()));
+    }
     if !shadow.divergences.is_empty() {
         let kinds: Vec<String> =
             shadow.divergences.iter().map(|(kind, n)| format!("{kind} {}", count(*n))).collect();

@@ -3,9 +3,9 @@
 
 use infer_api::admin::{
     AvailablePolicy, BlockCounts, BlockInfo, BlockMap, CacheReport, CallCost, CanaryInfo, Counters,
-    DivergenceInfo, FaultInfo, HistoryEntry, HostInfo, Latencies, Memory, Policies, PolicySlot, PrefixInfo,
-    Pressure, QuarantineEntry, Queue, Rates, RequestDetail, RequestRow, SessionInfo, ShadowInfo, State,
-    TableBlock, TenantRow, WindowInfo,
+    DivergenceInfo, FaultInfo, GaugeInfo, HistoryEntry, HostInfo, Latencies, Memory, Policies, PolicySlot,
+    PrefixInfo, Pressure, QuarantineEntry, Queue, Rates, RequestDetail, RequestRow, SessionInfo, ShadowInfo,
+    State, TableBlock, TenantRow, WindowInfo,
 };
 
 /// Blocks of the pool.
@@ -223,6 +223,7 @@ fn slots() -> Vec<PolicySlot> {
             previous: Some("token-bucket".into()),
             previous_config_sha256: "5d".repeat(32),
             canary: Some(canary()),
+            gauges: vec![gauge("memory-aware", "claimed_blocks", 318.0)],
             ..slot("admission", "memory-aware", "Admits what fits the memory.", 1_204, 3.1)
         },
         PolicySlot {
@@ -234,6 +235,10 @@ fn slots() -> Vec<PolicySlot> {
             ..slot("prefix-cache", "built-in", "Oldest leaves go first.", 9_870, 1.2)
         },
     ]
+}
+
+fn gauge(policy: &str, name: &str, value: f64) -> GaugeInfo {
+    GaugeInfo { policy: policy.into(), name: name.into(), value }
 }
 
 fn admission_schema() -> serde_json::Value {
@@ -275,6 +280,7 @@ fn shadow() -> ShadowInfo {
         ],
         cost: CallCost { calls: 1_240, p50_us: 9.2, p99_us: 24.0 },
         live_cost: CallCost { calls: 12_345, p50_us: 8.4, p99_us: 21.0 },
+        gauges: vec![gauge("fair", "largest_gap_tokens", 1_204.0)],
         ..ShadowInfo::default()
     }
 }

@@ -16,7 +16,8 @@ pub use cache::{CacheReport, PrefixInfo, SessionInfo};
 pub use error::{ErrorBody, ErrorInfo};
 pub use events::{AdminEvent, Change};
 pub use policies::{
-    AvailablePolicy, FaultInfo, HistoryEntry, Policies, PolicySlot, QuarantineEntry, SwapAnswer, SwapRequest,
+    AvailablePolicy, FaultInfo, GaugeInfo, HistoryEntry, Policies, PolicySlot, QuarantineEntry, SwapAnswer,
+    SwapRequest,
 };
 pub use requests::{
     MAX_ROW_BYTES, MAX_ROWS, Mismatch, RequestDetail, RequestRow, RowChange, RowsChange, TableBlock,

@@ -26,6 +26,9 @@ pub struct PolicySlot {
     pub p50_us: f64,
     /// 99th percentile of it.
     pub p99_us: f64,
+    /// What the live policy publishes about itself, by policy and name.
+    #[serde(default)]
+    pub gauges: Vec<GaugeInfo>,
     /// Faults of the live policy since it was swapped in; it keeps them when it comes back.
     pub faults: u64,
     /// Decisions that the built-in made in this slot since start, whichever policy was live.
@@ -52,6 +55,17 @@ pub struct PolicySlot {
     /// The running canary, or the last one, until another policy becomes live than the one its verdict left.
     #[serde(default)]
     pub canary: Option<CanaryInfo>,
+}
+
+/// A number that a policy publishes about itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GaugeInfo {
+    /// Name of the policy: in a list of policies each has its own.
+    pub policy: String,
+    /// Name of the gauge, with its unit at the end.
+    pub name: String,
+    /// Its latest value.
+    pub value: f64,
 }
 
 /// A policy fault.

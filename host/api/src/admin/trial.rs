@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::FaultInfo;
+use super::{FaultInfo, GaugeInfo};
 
 /// Response of `GET /admin/policies/{kind}/shadow`: a policy that receives the live policy's calls, without
 /// effect.
@@ -39,6 +39,9 @@ pub struct ShadowInfo {
     pub cost: CallCost,
     /// Cost of the live policy's calls.
     pub live_cost: CallCost,
+    /// What it publishes about itself.
+    #[serde(default)]
+    pub gauges: Vec<GaugeInfo>,
 }
 
 /// A decision of a shadow that differed from the live policy's.

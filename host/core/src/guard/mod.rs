@@ -460,6 +460,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             fallback: current.is_none(),
             previous: self.previous.as_ref().map(|t| t.policy.info()),
             stats: self.live_stats(),
+            gauges: current.map(|t| t.policy.gauges()).unwrap_or_default(),
             faults: current.map_or(0, |t| t.faults),
             fallbacks: self.fallbacks,
             since: self.since(),

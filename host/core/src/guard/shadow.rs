@@ -84,6 +84,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             fault: None,
             stats: CallStats::default(),
             live_stats: CallStats::default(),
+            gauges: Vec::new(),
         };
         policy.begin_step();
         let (spent, share) = (policy.spent(), Share::new(&*policy, cx.now));
@@ -190,6 +191,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         Some(ShadowReport {
             stats: shadow.policy.stats(),
             live_stats: self.live_stats(),
+            gauges: shadow.policy.gauges(),
             ..shadow.report.clone()
         })
     }

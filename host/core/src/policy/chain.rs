@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::ids::Micros;
 use crate::policy::{
-    AdmissionPolicy, AdmissionRequest, CallStats, FaultKind, Load, Policy, PolicyFault, PolicyInfo, Pressure,
-    Verdict,
+    AdmissionPolicy, AdmissionRequest, CallStats, FaultKind, Gauge, Load, Policy, PolicyFault, PolicyInfo,
+    Pressure, Verdict,
 };
 
 /// Members that a chain may have.
@@ -199,6 +199,10 @@ impl Policy for Chain {
             sum.durations.merge(&stats.durations);
         }
         sum
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        self.members.iter().flat_map(|member| member.policy.gauges()).collect()
     }
 }
 

@@ -101,6 +101,17 @@ pub struct CallStats {
     pub durations: Durations,
 }
 
+/// A number that a policy publishes about itself. It decides nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gauge {
+    /// The policy's name. In a list of policies each has gauges of its own.
+    pub policy: String,
+    /// The gauge's name.
+    pub name: String,
+    /// Its latest value, which is finite.
+    pub value: f64,
+}
+
 /// What all policies have in common.
 pub trait Policy: Send {
     /// Its identity.
@@ -139,6 +150,11 @@ pub trait Policy: Send {
     /// What its calls cost.
     fn stats(&self) -> CallStats {
         CallStats::default()
+    }
+
+    /// What it publishes about itself; of a list of policies one after the other's, each sorted by name.
+    fn gauges(&self) -> Vec<Gauge> {
+        Vec::new()
     }
 
     /// Processor time of its calls so far, if its implementation measures it. If decisions must not depend on

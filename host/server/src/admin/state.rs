@@ -118,6 +118,7 @@ fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
         calls: slot.stats.calls,
         p50_us: slot.stats.p50_us,
         p99_us: slot.stats.p99_us,
+        gauges: engine::gauges(&slot.gauges),
         faults: slot.faults,
         fallbacks: slot.fallbacks,
         since_ms: at.since(slot.since).0 / 1_000,

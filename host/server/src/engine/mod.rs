@@ -27,4 +27,4 @@ pub use observer::Observer;
 pub use quarantine::Quarantine;
 pub use stream::{End, LiveRequest, NewRequest, RequestMeta, StreamEvent, SubmitError};
 pub use thread::{ChannelBounds, EngineThread, spawn};
-pub use wire::{canary_info, shadow_info};
+pub use wire::{canary_info, gauges, shadow_info};

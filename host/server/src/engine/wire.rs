@@ -1,8 +1,8 @@
 //! Converts the engine's reports on policies to the admin plane's types.
 
-use infer_api::admin::{CallCost, CanaryInfo, DivergenceInfo, FaultInfo, ShadowInfo, WindowInfo};
+use infer_api::admin::{CallCost, CanaryInfo, DivergenceInfo, FaultInfo, GaugeInfo, ShadowInfo, WindowInfo};
 use infer_core::Micros;
-use infer_core::policy::{CallStats, Fault};
+use infer_core::policy::{CallStats, Fault, Gauge};
 use infer_core::trial::{CanaryReport, DivergenceKind, ShadowReport, WindowStats};
 
 /// Converts a fault. `artifact` is the path of its fault file.
@@ -45,7 +45,18 @@ pub fn shadow_info(report: &ShadowReport, fault: Option<FaultInfo>) -> ShadowInf
         fault,
         cost: cost(&report.stats),
         live_cost: cost(&report.live_stats),
+        gauges: gauges(&report.gauges),
     }
+}
+
+/// Converts what a policy publishes about itself.
+pub fn gauges(gauges: &[Gauge]) -> Vec<GaugeInfo> {
+    let info = |Gauge { policy, name, value }: &Gauge| GaugeInfo {
+        policy: policy.clone(),
+        name: name.clone(),
+        value: *value,
+    };
+    gauges.iter().map(info).collect()
 }
 
 /// Converts a canary's report.

@@ -86,6 +86,7 @@ mod tests {
             fallback: false,
             previous: None,
             stats: stats(calls),
+            gauges: Vec::new(),
             faults: 0,
             fallbacks: 0,
             since: Micros(0),
@@ -110,6 +111,7 @@ mod tests {
             fault: None,
             stats: stats(calls),
             live_stats: CallStats::default(),
+            gauges: Vec::new(),
         }
     }
 

@@ -394,6 +394,21 @@ fn policies(f: &mut Families, s: &State, observer: &Observer) {
         Kind::Gauge,
         each(&|p| p.p99_us / 1e6),
     );
+    let gauges = s.policies.iter().flat_map(|p| {
+        let shadow = p.shadow.as_ref().filter(|shadow| shadow.state == ShadowState::Watching.name());
+        let shadow = shadow.into_iter().flat_map(|shadow| &shadow.gauges).map(|gauge| ("shadow", gauge));
+        let live = p.gauges.iter().map(|gauge| ("live", gauge));
+        live.chain(shadow).map(|(mode, gauge)| {
+            let labels = vec![
+                ("kind", p.kind.clone()),
+                ("name", gauge.policy.clone()),
+                ("mode", mode.to_owned()),
+                ("gauge", gauge.name.clone()),
+            ];
+            (labels, gauge.value)
+        })
+    });
+    f.family("infer_policy_gauge", "What a policy publishes about itself", Kind::Gauge, gauges.collect());
     let info = s.policies.iter().map(|p| {
         let labels = vec![
             ("kind", p.kind.clone()),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Held by `infer policy test`: Cargo gives the SDK of every new crate the same file, which documentation tests read
 /// without its lock.
@@ -184,7 +184,7 @@ fn bundled_policies_are_shown_without_a_host() {
 }
 
 #[test]
-fn warnings_of_a_policy_are_shown_and_all_its_lines_on_request() {
+fn what_a_policy_logs_and_publishes_is_shown() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path();
     succeeds(folder, &["new", "loud", "--kind", "scheduler"]);
@@ -193,7 +193,8 @@ fn warnings_of_a_policy_are_shown_and_all_its_lines_on_request() {
     let begins = "let mut planner = Planner::new(step);";
     assert!(text.contains(begins), "{text}");
     let lines = "infer_policy_sdk::log(infer_policy_sdk::Level::Warn, \"be warned\");
-        infer_policy_sdk::log(infer_policy_sdk::Level::Debug, \"a detail\");";
+        infer_policy_sdk::log(infer_policy_sdk::Level::Debug, \"a detail\");
+        infer_policy_sdk::gauge(\"waiting_requests\", step.waiting.len() as f64);";
     std::fs::write(&source, text.replacen(begins, &format!("{lines}\n        {begins}"), 1)).unwrap();
     succeeds(folder, &["build", "loud"]);
     let said = |arguments: &[&str], filter: Option<&str>| {
@@ -203,16 +204,27 @@ fn warnings_of_a_policy_are_shown_and_all_its_lines_on_request() {
             infer.envs(filter.map(|filter| ("INFER_LOG", filter))).output().expect("the binary runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{arguments:?}: {said}");
-        said
+        (String::from_utf8_lossy(&output.stdout).into_owned(), said)
     };
     let run = ["sim", "run", "--scheduler", "loud/loud.wasm", "--requests", "30"];
     for command in [&run[..], &["policy", "check", "loud/loud.wasm"]] {
-        let usual = said(command, None);
+        let (_, usual) = said(command, None);
         assert!(
             usual.contains(" WARN policy: be warned ") && !usual.contains("a detail"),
             "{command:?}: {usual}"
         );
     }
-    let all = said(&run, Some("policy=debug")).matches("DEBUG policy: a detail ").count();
+    let (_, all) = said(&run, Some("policy=debug"));
+    let all = all.matches("DEBUG policy: a detail ").count();
     assert!(all > 200, "{all} lines: a step has one, however fast the steps follow each other");
+
+    let (results, _) = said(&[&run[..], &["--format", "json"]].concat(), None);
+    let results: Value = serde_json::from_str(&results).unwrap();
+    let samples = results[0]["samples"].as_array().unwrap();
+    // The last plan of a run sees nothing wait any more.
+    let last = &samples.last().unwrap()["gauges"];
+    assert_eq!(last, &json!({"loud.waiting_requests": 0.0, "memory-aware.claimed_blocks": 0.0}));
+    assert!(
+        samples.iter().any(|sample| sample["gauges"]["memory-aware.claimed_blocks"].as_f64() > Some(0.0))
+    );
 }

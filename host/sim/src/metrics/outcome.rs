@@ -1,5 +1,7 @@
 //! The results of a run, as reports show them.
 
+use std::collections::BTreeMap;
+
 use infer_core::event::PrefixEvent;
 use serde::{Serialize, Serializer};
 
@@ -139,8 +141,8 @@ pub struct TenantOutcome {
     pub cached_ratio: Option<f64>,
 }
 
-/// The pool and the queue at one instant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+/// The pool, the queue and what the policies publish about themselves, at one instant.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Sample {
     pub at_s: f64,
@@ -149,6 +151,9 @@ pub struct Sample {
     pub free: u32,
     pub running: u32,
     pub waiting: u32,
+    /// By `POLICY.GAUGE`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub gauges: BTreeMap<String, f64>,
 }
 
 /// Results of a run.

@@ -1,6 +1,6 @@
-//! The pool and the queue over time, from the first reported arrival on, at equal distances that grow with the run, so
-//! that the number of samples is bounded for a run of any length. Distances are in virtual time and not in steps: a pause has as
-//! many samples as work that takes as long.
+//! The pool, the queue and the policies' gauges over time, from the first reported arrival on, at equal distances that
+//! grow with the run, so that the number of samples is bounded for a run of any length. Distances are in virtual time and
+//! not in steps: a pause has as many samples as work that takes as long.
 
 use infer_core::ids::Micros;
 
@@ -35,7 +35,7 @@ impl Samples {
         }
         let state = state();
         while self.due < end {
-            self.kept.push(Sample { at_s: count(self.due.0) / 1e6, ..state });
+            self.kept.push(Sample { at_s: count(self.due.0) / 1e6, ..state.clone() });
             self.due = self.due.plus(self.every);
             if self.kept.len() >= MOST {
                 self.thin();

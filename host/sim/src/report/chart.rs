@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 /// Okabe and Ito's palette (2008), with grey instead of black and without yellow.
 pub const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#808891"];
 
+/// Larger numbers stay at the edge: beyond, distances have no number.
+const LARGEST: f64 = 1e300;
 /// Dots closer than this share a label.
 const NEAR: f64 = 7.0;
 /// Maximum number of names in a label.
@@ -20,7 +22,7 @@ const BOTTOM: f64 = 44.0;
 /// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Linear, from zero.
+    /// Linear, with zero.
     Linear,
     /// Logarithmic.
     Log,
@@ -174,13 +176,15 @@ impl Label {
 impl Span {
     fn of(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for value in values.filter(|value| value.is_finite() && (scale == Scale::Linear || *value > 0.0)) {
+        let is_drawn = |value: &f64| value.abs() <= LARGEST && (scale == Scale::Linear || *value > 0.0);
+        for value in values.filter(is_drawn) {
             low = low.min(value);
             high = high.max(value);
         }
         match scale {
             _ if low > high => Self { scale, low: if scale == Scale::Log { 1.0 } else { 0.0 }, high: 10.0 },
-            Scale::Linear => Self { scale, low: 0.0, high: if high > 0.0 { high * 1.05 } else { 1.0 } },
+            Scale::Linear if low.abs().max(high.abs()) < 1.0 / LARGEST => Self { scale, low: 0.0, high: 1.0 },
+            Scale::Linear => Self { scale, low: 1.05 * low.min(0.0), high: 1.05 * high.max(0.0) },
             Scale::Log => {
                 let (low, high) = (round_down(low), round_step(high));
                 Self { scale, low, high: if high > low { high } else { 10.0 * low } }
@@ -216,13 +220,9 @@ impl Span {
             return self.log_ticks();
         }
         let step = self.step();
-        let mut ticks = vec![self.low];
-        while let Some(&last) = ticks.last()
-            && last + step <= self.high * 1.000_001
-        {
-            ticks.push(last + step);
-        }
-        ticks
+        let first = libm::ceil(self.low / step);
+        let ticks = (0..12).map(|nth| (first + f64::from(nth)) * step);
+        ticks.take_while(|tick| *tick <= self.high + step * 1e-6).collect()
     }
 
     /// Powers of ten, and 2 and 5 times those if there are only a few.
@@ -256,6 +256,9 @@ fn round_step(step: f64) -> f64 {
 
 /// Formats a tick with as many digits as distinguish it from one at distance `step`.
 fn short(value: f64, step: f64) -> String {
+    if value.abs() >= 1e10 || (value != 0.0 && step < 1e-9) {
+        return format!("{value:.1e}");
+    }
     let (unit, letter) = match value.abs() {
         huge if huge >= 999_999.0 => (1e6, "M"),
         large if large >= 9_999.0 => (1e3, "k"),
@@ -309,6 +312,11 @@ mod tests {
             (Scale::Linear, [0.0, 12_000.0], "0 5000 10k"),
             (Scale::Linear, [0.0, 60_000.0], "0 20k 40k 60k"),
             (Scale::Linear, [0.0, 2_000_000.0], "0 500k 1M 1.5M 2M"),
+            (Scale::Linear, [-3.0, 2.0], "-2 0 2"),
+            (Scale::Linear, [-0.5, -0.2], "-0.4 -0.2 0"),
+            (Scale::Linear, [-1e300, f64::MAX], "-1.0e300 -5.0e299 0"),
+            (Scale::Linear, [0.0, 5e-12], "0 2.0e-12 4.0e-12"),
+            (Scale::Linear, [0.0, 5e-324], "0 0.2 0.4 0.6 0.8 1"),
             (Scale::Log, [0.001, 0.01], "0.001 0.002 0.005 0.01"),
             (Scale::Log, [900_000.0, 4_000_000.0], "500k 1M 2M 5M"),
         ] {

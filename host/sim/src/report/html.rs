@@ -1,6 +1,7 @@
 //! A self-contained page: a section with tables and charts for each workload and load, and one for each workload that
 //! was run at several loads. Charts by load and of the trade-off show means over the seeds, the others the first seed.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::chart::{Axis, COLOURS, Chart, Mark, Scale, Series, escape};
@@ -28,7 +29,7 @@ svg.key { width: 1.5rem; height: .7rem; margin: 0 .3rem 0 .9rem; vertical-align:
 ";
 
 /// Value of a sample in a chart over time.
-type Read = fn(&Sample) -> f64;
+type Read = fn(&Sample) -> u32;
 type Rows<'a> = [Row<'a, Outcome>];
 type Points = Vec<(f64, f64)>;
 
@@ -135,15 +136,23 @@ fn section(page: &mut String, group: &[Cell]) {
     figure(page, "Latency, share of requests", &part(|o| &o.latency_quantiles_ms));
     figure(page, "Trade-off between throughput and p99 time to first token", &trade_off(rows));
     let cut_s = cut(rows);
+    let note = if cut_s.is_finite() { format!(", the first {cut_s:.0} s") } else { String::new() };
     let times: [(&str, &'static str, Read); 4] = [
-        ("Blocks in use", "blocks", |sample| f64::from(sample.used)),
-        ("Cached blocks", "blocks", |sample| f64::from(sample.cached)),
-        ("Running requests", "requests", |sample| f64::from(sample.running)),
-        ("Waiting requests", "requests", |sample| f64::from(sample.waiting)),
+        ("Blocks in use", "blocks", |sample| sample.used),
+        ("Cached blocks", "blocks", |sample| sample.cached),
+        ("Running requests", "requests", |sample| sample.running),
+        ("Waiting requests", "requests", |sample| sample.waiting),
     ];
     for (title, label, read) in times {
-        let note = if cut_s.is_finite() { format!(", the first {cut_s:.0} s") } else { String::new() };
-        figure(page, &format!("{title}{note}"), &over_time(rows, cut_s, label, read));
+        let chart = over_time(rows, cut_s, label, |sample| Some(f64::from(read(sample))));
+        figure(page, &format!("{title}{note}"), &chart);
+    }
+    let samples = rows.iter().filter_map(first).flat_map(|outcome| &outcome.samples);
+    let gauges: BTreeSet<&str> =
+        samples.flat_map(|sample| sample.gauges.keys().map(String::as_str)).collect();
+    for gauge in gauges {
+        let chart = over_time(rows, cut_s, "value", |sample| sample.gauges.get(gauge).copied());
+        figure(page, &format!("{gauge}{note}"), &chart);
     }
     page.push_str("</div>");
 }
@@ -243,10 +252,16 @@ fn cut(rows: &Rows<'_>) -> f64 {
     if last > 2.5 * usual && usual > 0.0 { 1.5 * usual } else { f64::INFINITY }
 }
 
-fn over_time(rows: &Rows<'_>, cut_s: f64, label: &'static str, read: Read) -> Chart {
+/// A line per contender. Samples without a value leave a gap, over which the line is straight.
+fn over_time(
+    rows: &Rows<'_>,
+    cut_s: f64,
+    label: &'static str,
+    read: impl Fn(&Sample) -> Option<f64>,
+) -> Chart {
     let points = |outcome: &Outcome| {
         let shown = outcome.samples.iter().take_while(|sample| sample.at_s <= cut_s);
-        shown.map(|sample| (sample.at_s, read(sample))).collect()
+        shown.filter_map(|sample| Some((sample.at_s, read(sample)?))).collect()
     };
     Chart {
         x: Axis { label: "s", scale: Scale::Linear },
@@ -299,6 +314,26 @@ mod tests {
             assert!(page.contains(says), "{says}: {page}");
         }
         assert_eq!(page.matches("<figure>").count(), 8, "{page}");
+    }
+
+    #[test]
+    fn each_gauge_has_a_chart_of_the_contenders_that_have_it() {
+        let with = |gauge: &str, value: f64| {
+            let sample =
+                |at_s| Sample { at_s, gauges: [(gauge.to_owned(), value)].into(), ..Sample::default() };
+            Outcome { samples: vec![sample(1.0), sample(2.0)], ..Outcome::default() }
+        };
+        let page = html(&[
+            cell(0, 0, with("slo.estimated_ttft_ms", 1_500.0)),
+            cell(0, 1, with("mine.debt_tokens", -7.0)),
+            cell(0, 2, with("mine.debt_tokens", 3.0)),
+        ]);
+        for (gauge, lines) in [("slo.estimated_ttft_ms", 1), ("mine.debt_tokens", 2)] {
+            let (_, figure) = page.split_once(&format!("<h3>{gauge}</h3>")).expect(gauge);
+            let (figure, _) = figure.split_once("</figure>").expect("it ends");
+            assert_eq!(figure.matches(" d=\"M").count(), lines, "{figure}");
+        }
+        assert_eq!(page.matches("<figure>").count(), 10, "{page}");
     }
 
     #[test]

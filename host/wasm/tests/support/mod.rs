@@ -20,7 +20,8 @@ const WIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit");
 /// Number of a step at which a guest under test misbehaves. Self-tests use small ones.
 pub const TRIGGER: u64 = 99;
 
-/// A scheduler in WebAssembly text. The bodies may use `$counter` (a global), `$i` (a local) and `$log`.
+/// A scheduler in WebAssembly text. The bodies may use `$counter` (a global), `$i` (a local), `$log`
+/// and `$gauge`.
 pub struct Guest {
     pub name: &'static str,
     /// Runs at instantiation.
@@ -33,7 +34,7 @@ pub struct Guest {
     pub schedule: String,
     /// What `info.name` points to, in place of `name`.
     pub describe: String,
-    /// Four bytes at 800, as a WebAssembly string: its description, and what it may log.
+    /// Four bytes at 800, as a WebAssembly string: its description, and what it may log or call a gauge.
     pub text: &'static str,
 }
 
@@ -91,6 +92,7 @@ impl Guest {
         format!(
             r#"(module
   (import "infer:policy/host@0.1.0" "log" (func $log (param i32 i32 i32)))
+  (import "infer:policy/host@0.1.0" "gauge" (func $gauge (param i32 i32 f64)))
   (memory (export "memory") 1)
   (global $counter (mut i32) (i32.const 0))
   (global $next (mut i32) (i32.const 4096))

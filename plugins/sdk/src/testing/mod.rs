@@ -6,6 +6,8 @@
 mod admission;
 mod cache;
 mod config;
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+mod gauges;
 mod host;
 mod outputs;
 mod pool;
@@ -20,6 +22,10 @@ use std::sync::Once;
 pub use admission::check_admission;
 pub use cache::{CacheHost, Started, Tally, Turn, check_prefix_cache};
 pub use config::check_config;
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+pub use gauges::gauge;
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+pub(crate) use gauges::set_gauge;
 pub use host::{Finished, Host, Report, Spec};
 pub use rng::Rng;
 pub use rules::{check_fit, check_plan};

@@ -1,7 +1,7 @@
 //! The terminal output of `infer policy`.
 
 use infer_api::admin::{
-    AvailablePolicy, CanaryInfo, HistoryEntry, Policies, PolicySlot, ShadowInfo, SwapAnswer,
+    AvailablePolicy, CanaryInfo, GaugeInfo, HistoryEntry, Policies, PolicySlot, ShadowInfo, SwapAnswer,
 };
 use serde_json::Value;
 
@@ -93,6 +93,7 @@ pub(super) fn slot(slot: &PolicySlot) {
         trial(canary);
     }
     println!("  calls    {} (p50 {:.1} us, p99 {:.1} us)", slot.calls, slot.p50_us, slot.p99_us);
+    gauges(&slot.gauges, "  gauge    ");
     println!("  faults   {}", slot.faults);
     println!("  built-in made {} of the slot's decisions since start", slot.fallbacks);
     let configured = |digest: &str| match digest {
@@ -103,6 +104,13 @@ pub(super) fn slot(slot: &PolicySlot) {
     println!("  previous {previous}{}", configured(&slot.previous_config_sha256));
     println!("  config   {}{}", slot.config, configured(&slot.config_sha256));
     schema(&slot.config_schema);
+}
+
+/// What a policy publishes about itself, a line each.
+fn gauges(gauges: &[GaugeInfo], before: &str) {
+    for GaugeInfo { policy, name, value } in gauges {
+        println!("{before}{policy} {name} {value}");
+    }
 }
 
 pub(super) fn available(policy: &AvailablePolicy) {
@@ -177,6 +185,7 @@ pub(super) fn shadow(shadow: ShadowInfo) {
     for (name, cost) in [("live", shadow.live_cost), ("shadow", shadow.cost)] {
         println!("  {name:<7} p50 {:.1} us  p99 {:.1} us  {} calls", cost.p50_us, cost.p99_us, cost.calls);
     }
+    gauges(&shadow.gauges, "  gauge   ");
     for (kind, count) in &shadow.divergences {
         println!("  differs in {kind}: {count}");
     }
