@@ -175,7 +175,7 @@ pub(crate) fn judge_runs(runs: &[Run], sheet: &mut Sheet) {
     sheet.done(
         Check::Refusals,
         format!(
-            "{} calls in all runs: {admitted} admitted, {waits} deferred, {refused} refused with a message",
+            "{} calls in all runs: {admitted} admitted, {waits} held, {refused} refused with a message",
             admitted + waits + refused
         ),
     );

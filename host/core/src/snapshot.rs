@@ -146,7 +146,7 @@ pub struct TenantSnapshot {
     pub running: u32,
     /// Sequences that wait, held and preempted ones included.
     pub waiting: u32,
-    /// Of those, requests deferred by admission.
+    /// Of those, requests held by admission.
     pub held: u32,
     /// Prompt tokens computed or found in the cache, since start.
     pub prompt_tokens: u64,

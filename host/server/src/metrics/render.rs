@@ -258,7 +258,7 @@ fn own(f: &mut Families, s: &State) {
         s.pressure.max_sequences.into(),
     );
     f.gauge("infer_requests_waiting", "Sequences that wait", s.queue.waiting.into());
-    f.gauge("infer_requests_held", "Requests deferred by admission", s.queue.held.into());
+    f.gauge("infer_requests_held", "Requests held by admission", s.queue.held.into());
     f.gauge("infer_requests_preempted", "Sequences that wait after a preemption", s.queue.preempted.into());
     f.gauge("infer_kv_block_size_tokens", "Tokens per block", s.memory.block_size.into());
     f.gauge("infer_kv_block_bytes", "Bytes per block", s.memory.block_bytes as f64);
