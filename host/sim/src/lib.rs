@@ -26,5 +26,5 @@ pub use cost::{Hardware, ModelShape, Profile, Roofline};
 pub use metrics::{Outcome, RequestOutcome, Slo, Watch};
 pub use random::Random;
 pub use run::{Settings, replay, replay_watched, simulate, simulate_watched};
-pub use search::{Found, Probe, Search};
+pub use search::{Bracket, Found, Probe, Search};
 pub use workload::{Capacity, Stream, Workload};

@@ -18,6 +18,38 @@ const CLOSE: f64 = 1.02;
 /// Loads at which a search gives up, as multiples of the one it began with.
 const REACH: f64 = 64.0;
 
+/// What is known of where the highest load is that is sustained.
+#[derive(Clone, Copy, Debug)]
+pub struct Bracket {
+    /// The highest load so far that was sustained.
+    pub sustained: Option<f64>,
+    /// The lowest load so far that was not.
+    pub beyond: Option<f64>,
+    /// Loads at which the search gives up.
+    pub limits: (f64, f64),
+    /// It ends when `beyond` is at most this many times `sustained`; more than 1.
+    pub close: f64,
+}
+
+impl Bracket {
+    /// Takes note of a load that was run.
+    pub fn saw(&mut self, load: f64, sustained: bool) {
+        *(if sustained { &mut self.sustained } else { &mut self.beyond }) = Some(load);
+    }
+
+    /// The load to run next, once one was run: twice or half the last until there is one of both kinds, then one between
+    /// them. `None` at the end.
+    pub fn next(&self) -> Option<f64> {
+        let (least, most) = self.limits;
+        match (self.sustained, self.beyond) {
+            (Some(low), Some(high)) => (high > self.close * low).then(|| (low * high).sqrt()),
+            (Some(low), None) => (low < most).then(|| (2.0 * low).min(most)),
+            (None, Some(high)) => (high > least).then(|| (high / 2.0).max(least)),
+            (None, None) => None,
+        }
+    }
+}
+
 /// Searches to make: one for every contender on every host with every subject and every seed.
 pub struct Search<'a> {
     /// What is run. A search begins at the first pace or load of its subject.
@@ -106,6 +138,7 @@ impl Search<'_> {
     /// Searches from `pace` on.
     fn search(&self, mut pace: Pace, run: impl Fn(Pace) -> Cell) -> Found {
         let mut found = Found { sustained: None, beyond: None, failed: None, probes: Vec::new() };
+        let mut bracket: Option<Bracket> = None;
         loop {
             let cell = run(pace);
             let Ok(outcome) = &cell.outcome else {
@@ -113,18 +146,13 @@ impl Search<'_> {
             };
             let share = outcome.targets.share();
             found.probes.push(Probe { load: cell.load, offered_per_second: cell.offered_per_second, share });
-            let into = if share >= self.share { &mut found.sustained } else { &mut found.beyond };
-            *into = Some(cell);
-            let first = found.probes[0].load;
-            let load = match (&found.sustained, &found.beyond) {
-                (Some(low), Some(high)) if high.load <= CLOSE * low.load => break,
-                (Some(low), Some(high)) => (low.load * high.load).sqrt(),
-                (Some(low), None) if low.load >= REACH * first => break,
-                (Some(low), None) => 2.0 * low.load,
-                (None, Some(high)) if REACH * high.load <= first => break,
-                (None, Some(high)) => high.load / 2.0,
-                (None, None) => unreachable!("the run is one of the two"),
-            };
+            let sustained = share >= self.share;
+            let limits = (cell.load / REACH, cell.load * REACH);
+            let bracket =
+                bracket.get_or_insert(Bracket { sustained: None, beyond: None, limits, close: CLOSE });
+            bracket.saw(cell.load, sustained);
+            *(if sustained { &mut found.sustained } else { &mut found.beyond }) = Some(cell);
+            let Some(load) = bracket.next() else { break };
             pace = Pace::Load(load);
         }
         found.probes.sort_by(|a, b| a.load.total_cmp(&b.load));

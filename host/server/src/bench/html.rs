@@ -80,6 +80,11 @@ pub fn html(reports: &[Report]) -> String {
         section(&mut page, &description, &parts);
     }
     goodput(&mut page, reports);
+    for (nth, report) in reports.iter().enumerate() {
+        for found in &report.sustained {
+            let _ = write!(page, "<p>{}{}</p>", key(nth), escape(&found.text()));
+        }
+    }
     page.push_str("</body></html>\n");
     page
 }
@@ -375,6 +380,7 @@ mod tests {
             machine: Machine::here(),
             load_average_after: None,
             workloads: rates.iter().map(at).collect(),
+            sustained: Vec::new(),
         }
     }
 

@@ -25,6 +25,7 @@ pub mod robust;
 mod sse;
 mod stats;
 mod subject;
+mod sustained;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -43,6 +44,7 @@ pub use report::{Comparison, Goodput, Report, Sample, Targets, WorkloadReport};
 pub(crate) use sse::read;
 pub use stats::{Distribution, Summary};
 pub use subject::SlotPolicy;
+pub use sustained::{RateSearch, Sustained};
 pub use workload::{Arrival, Job, Shape, Workload};
 
 use crate::generate::{Generated, Generation, Sequential};
@@ -63,6 +65,9 @@ pub struct Plan {
     pub seed: u64,
     /// Latency targets of goodput.
     pub targets: Targets,
+    /// Searches for the highest rate of each workload that meets the targets, instead of sending it once; without a
+    /// baseline.
+    pub search: Option<RateSearch>,
     /// Describes the model and the server, for the report.
     pub subject: String,
     /// Settings other than the defaults, for the report.
@@ -90,8 +95,15 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
     let client = Client::connect(plan.target.clone()).await.map_err(BenchError::Target)?;
     let mut baseline = baseline;
     let machine = Machine::here();
-    let mut workloads = Vec::new();
+    let (mut workloads, mut sustained) = (Vec::new(), Vec::new());
     for workload in &plan.workloads {
+        if let Some(search) = &plan.search {
+            // Boxed, because it would make this large future twice as large.
+            let (found, runs) = Box::pin(search.run(&client, workload, &plan)).await?;
+            sustained.push(found);
+            workloads.extend(runs);
+            continue;
+        }
         let progress = Progress::new(&workload.about());
         if let Err(error) = warm_up(&client, &workload.warm_up, None).await {
             if workloads.is_empty() {
@@ -104,7 +116,8 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
             workloads.push(WorkloadReport::new(workload.about(), &served, Targets::default(), None));
             continue;
         }
-        let (served, local, returned) = measure(&client, workload, plan.seed, baseline, &progress).await?;
+        let (served, local, returned) =
+            Box::pin(measure(&client, workload, plan.seed, baseline, &progress)).await?;
         baseline = returned;
         workloads.push(WorkloadReport::new(workload.about(), &served, plan.targets, local.as_deref()));
         progress.end();
@@ -132,7 +145,18 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
         load_average_after: machine::load_average(),
         machine,
         workloads,
+        sustained,
     })
+}
+
+/// Sends a workload without a baseline.
+async fn served(client: &Client, workload: &Workload, plan: &Plan) -> Result<WorkloadReport, BenchError> {
+    let progress = Progress::new(&workload.about());
+    let wrong = |error| BenchError::Target(format!("{}: {error}", client.url()));
+    warm_up(client, &workload.warm_up, None).await.map_err(wrong)?;
+    let (served, ..) = Box::pin(measure(client, workload, plan.seed, None, &progress)).await?;
+    progress.end();
+    Ok(WorkloadReport::new(workload.about(), &served, plan.targets, None))
 }
 
 /// Says how many requests of a trace the server will refuse for their lengths, if it tells its limit.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::about::About;
 use super::client::Outcome;
 use super::load::Served;
-use super::{Api, Arrival, Dialect, Distribution, Machine, Shape, SlotPolicy, Summary};
+use super::{Api, Arrival, Dialect, Distribution, Machine, Shape, SlotPolicy, Summary, Sustained};
 use crate::generate::Generated;
 
 /// A run of the benchmark.
@@ -40,6 +40,9 @@ pub struct Report {
     pub load_average_after: Option<f64>,
     /// One per workload.
     pub workloads: Vec<WorkloadReport>,
+    /// The highest rates, if they were searched for; each workload then has a report for every rate that was tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sustained: Vec<Sustained>,
 }
 
 /// One workload over HTTP, with its in-process baseline if there is one.
@@ -144,17 +147,39 @@ impl Targets {
         self.ttft_ms.is_some() || self.itl_ms.is_some()
     }
 
-    fn met_by(&self, sample: &Sample) -> bool {
+    /// The targets in words.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let target = |name: &str, ms: Option<f64>| ms.map(|ms| format!("{name} {ms} ms"));
+        let targets = [target("TTFT", self.ttft_ms), target("ITL", self.itl_ms)];
+        targets.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+    }
+
+    /// What a request missed, if it missed any: an answer, or the first of the targets.
+    fn missed_by(&self, sample: &Sample) -> Option<&'static str> {
         // A chunk may hold several tokens; reports of earlier versions lack the token count.
         let gaps = (sample.completion_tokens as usize).saturating_sub(1).max(sample.itl_ms.len());
         let mean = sample.itl_ms.iter().sum::<f64>() / gaps.max(1) as f64;
-        sample.error.is_none()
-            && self.ttft_ms.is_none_or(|most| sample.ttft_ms <= most)
-            && self.itl_ms.is_none_or(|most| mean <= most)
+        if sample.error.is_some() {
+            Some("an answer")
+        } else if self.ttft_ms.is_some_and(|most| sample.ttft_ms > most) {
+            Some("TTFT")
+        } else if self.itl_ms.is_some_and(|most| mean > most) {
+            Some("ITL")
+        } else {
+            None
+        }
+    }
+
+    /// What most of the requests missed that missed any.
+    pub(super) fn limit(&self, samples: &[Sample]) -> Option<&'static str> {
+        let missed: Vec<&str> = samples.iter().filter_map(|sample| self.missed_by(sample)).collect();
+        let count = |what: &str| missed.iter().filter(|missed| **missed == what).count();
+        ["an answer", "ITL", "TTFT"].into_iter().max_by_key(|what| count(what)).filter(|what| count(what) > 0)
     }
 
     fn judge(self, samples: &[Sample], wall_s: f64) -> Option<Goodput> {
-        let good = samples.iter().filter(|sample| self.met_by(sample)).count();
+        let good = samples.iter().filter(|sample| self.missed_by(sample).is_none()).count();
         self.any().then(|| Goodput {
             targets: self,
             good,

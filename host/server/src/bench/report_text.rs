@@ -30,6 +30,9 @@ impl Report {
             out += "\n";
             out += &workload.text();
         }
+        for found in &self.sustained {
+            out += &format!("\n{}\n", found.text());
+        }
         out
     }
 }
@@ -120,14 +123,12 @@ impl WorkloadReport {
 }
 
 fn goodput(goodput: &Goodput) -> String {
-    let target = |name: &str, ms: Option<f64>| ms.map(|ms| format!("{name} {ms} ms"));
-    let targets = [target("TTFT", goodput.targets.ttft_ms), target("ITL", goodput.targets.itl_ms)];
     format!(
         "    goodput       {:.2} requests/s: {} ({:.1}%) within {}\n",
         goodput.requests_per_s,
         goodput.good,
         goodput.share * 100.0,
-        targets.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+        goodput.targets.text()
     )
 }
 

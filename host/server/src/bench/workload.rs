@@ -106,6 +106,13 @@ impl Workload {
         Self { turns: 5, ..Self::make("W4", seed, 40, 8, shape) }
     }
 
+    /// Requests of the same kind, that many conversations of them.
+    #[must_use]
+    pub fn of(&self, seed: u64, conversations: usize) -> Self {
+        let made = Self::make(self.name, seed, conversations * self.turns, 1, self.shape);
+        Self { turns: self.turns, arrival: self.arrival, warm_up: self.warm_up.clone(), ..made }
+    }
+
     /// The same lengths with prompts that differ from those of all other rounds; round 0 is unchanged.
     #[must_use]
     pub fn retold(mut self, seed: u64, round: usize) -> Self {

@@ -32,6 +32,28 @@ fn file_for_a_report_is_tried_before_anything_is_measured() {
 }
 
 #[test]
+fn searches_for_a_rate_need_a_target_and_prompts_of_their_own() {
+    let home = Home::new();
+    let target = ["--find-rate", "--ttft-target-ms", "500"];
+    for (flags, fault) in [
+        (&["--find-rate"][..], "--find-rate: needs a target"),
+        (&[&target[..], &["--trace", "day.csv"]].concat(), "--find-rate: a trace has times of its own"),
+        (
+            &[&target[..], &["--rate", "1,2"]].concat(),
+            "--rate: with --find-rate, only the rate to begin with",
+        ),
+        (&[&target[..], &["--baseline", "on"]].concat(), "--baseline: --find-rate has none"),
+        (&[&target[..], &["--share", "101"]].concat(), "at most 100 percent"),
+        (&[&target[..], &["--probe-seconds", "0"]].concat(), "from 0.1 to 3600 seconds"),
+        (&["--share", "95"], "--find-rate"),
+    ] {
+        let output = home.command("", &[&["bench", "serve"], flags].concat()).output().expect("sh starts");
+        let (code, said) = (output.status.code(), complaint(&output));
+        assert!(code == Some(2) && said.contains(fault), "{flags:?}: {code:?} {said}");
+    }
+}
+
+#[test]
 fn trace_is_replayed_against_a_host_that_knows_its_tenants() {
     let home = Home::new();
     let rows = [

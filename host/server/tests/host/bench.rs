@@ -4,8 +4,8 @@
 use crate::common::process::{Home, complaint};
 use crate::common::{Host, config};
 use infer_server::bench::{
-    self, Api, Arrival, BenchError, Dialect, Plan, Recording, Report, Shape, Target, Targets, Workload,
-    loading,
+    self, Api, Arrival, BenchError, Dialect, Plan, RateSearch, Recording, Report, Shape, Target, Targets,
+    Workload, loading,
 };
 use infer_server::config::{Config, MaxSeqLen};
 use infer_server::generate::Sequential;
@@ -111,6 +111,38 @@ async fn open_loop_sends_text_prompts_at_their_arrival_times() {
         assert!(sample.sent_ms >= moment, "not before its arrival time");
     }
     assert!(report.workloads[0].prompt_tokens > 0, "the server counts them");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn search_for_a_rate_ends_where_all_or_none_are_sustained() {
+    let host = Host::start(config()).await;
+    let search = |ttft_ms: f64| {
+        let mut plan = plan(host.url(""), Dialect::Named, None, vec![short(1, 256)]);
+        plan.targets = Targets { ttft_ms: Some(ttft_ms), itl_ms: None };
+        plan.search = Some(RateSearch { first: 200.0, limits: (90.0, 500.0), seconds: 0.1, share: 0.9 });
+        plan
+    };
+    let rates = |report: &Report| -> Vec<(Arrival, usize)> {
+        report.workloads.iter().map(|run| (run.arrival, run.samples.len())).collect()
+    };
+    let always = measure(&host, search(1e9), None).await.unwrap();
+    let of = |rate, requests| (Arrival::Poisson(rate), requests);
+    assert_eq!(rates(&always), [of(200.0, 20), of(400.0, 40), of(500.0, 50)], "from low to high");
+    let found = &always.sustained[0];
+    assert_eq!((found.rate, found.share_there, found.beyond), (Some(500.0), Some(1.0), None));
+    assert!(always.text().contains("W2 sustains 500 per second, the highest"), "{}", always.text());
+
+    let never = measure(&host, search(1e-9), None).await.unwrap();
+    assert_eq!(rates(&never), [of(90.0, 10), of(100.0, 10), of(200.0, 20)]);
+    let found = &never.sustained[0];
+    assert_eq!((found.rate, found.beyond, found.limited_by.as_deref()), (None, Some(90.0), Some("TTFT")));
+    let cached: u64 = never.workloads.iter().map(|run| run.cached_tokens).sum();
+    assert_eq!(never.failed(), 0, "{}", never.text());
+    // The second search repeats prompts of the first; within one, every rate has its own.
+    let again = always.workloads.iter().map(|run| run.cached_tokens).sum::<u64>();
+    assert!(again == 0 && cached > 0, "{again} {cached}");
+    assert!(bench::html(&[never]).contains("sustain 90 per second"));
     host.server.shutdown().await;
 }
 

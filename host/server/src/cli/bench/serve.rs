@@ -9,7 +9,9 @@ use super::super::flags::Flags;
 use super::super::serve::raise_open_files;
 use super::trace::{Access, TraceArgs, Traced};
 use super::{Failure, check_out, emit, report, runtime};
-use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload};
+use crate::bench::{
+    self, Api, Arrival, Dialect, Lengths, Plan, RateSearch, Report, Target, Targets, Workload,
+};
 use crate::cli::base_url;
 use crate::config::{Config, DialectChoice, GenerationConfig, MaxSeqLen, Setting, Settings};
 use crate::generate::Sequential;
@@ -35,11 +37,21 @@ sessions, priorities and deadlines. A server in this process knows the trace's t
   infer bench serve --trace requests.jsonl --scheduler fair --format json --out fair.json
   infer sim compare --trace requests.jsonl --scheduler fair --scheduler continuous
 
+How many requests a second a server can promise: twice or half the last rate until one is sustained and one
+isn't, then between the two until they are within 5 %. Requests that fail count as late. `all` is W2 here.
+  infer bench serve --url http://HOST:8000 --find-rate --ttft-target-ms 500 --itl-target-ms 50
+
 To measure another server and compare both on one page:
   infer bench serve --url http://HOST:8080 --dialect openai --baseline off --format json --out peer.json
   infer bench report peer.json ours.json --out page.html
 
-Exit code 1 if a request failed.";
+Exit code 1 if a request failed; with --find-rate, if all did.";
+
+/// Rates that may be asked for, per second.
+const RATES: (f64, f64) = (0.001, 100_000.0);
+/// How many times slower and faster than its first rate a search goes. Slow ones take long.
+const SLOWER: f64 = 16.0;
+const FASTER: f64 = 1_024.0;
 
 /// Arguments of `infer bench serve`.
 #[derive(Args)]
@@ -64,6 +76,16 @@ pub struct ServeArgs {
     /// Open loop: conversations per second, with Poisson arrivals; several rates are measured in turn
     #[arg(long, value_name = "PER_SECOND", value_delimiter = ',', value_parser = rate)]
     rate: Vec<f64>,
+    /// Search for the highest rate at which --share percent of the requests meet the targets, from --rate on
+    /// [default: from 1]
+    #[arg(long)]
+    find_rate: bool,
+    /// Percentage of the requests that must meet the targets for a rate to count as sustained
+    #[arg(long, value_name = "PERCENT", default_value_t = 90.0, value_parser = percent, requires = "find_rate")]
+    share: f64,
+    /// Seconds over which the requests arrive at each rate that is tried, ten of them at least
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds, requires = "find_rate")]
+    probe_seconds: f64,
     /// Goodput target: time to the first token
     #[arg(long, value_name = "MS")]
     ttft_target_ms: Option<f64>,
@@ -153,7 +175,10 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         None => args.workloads(&config, vocab_size, baseline.as_ref())?,
     };
     let report = runtime()?.block_on(measure(args, config, workloads, traced, baseline))?;
-    let failed = report.failed();
+    let failed = match args.find_rate && report.workloads.iter().any(|run| run.completed > 0) {
+        true => 0,
+        false => report.failed(),
+    };
     let text = match args.format {
         Format::Text => report.text(),
         Format::Json => serde_json::to_string_pretty(&report).map_err(Failure::failed)? + "\n",
@@ -240,7 +265,8 @@ async fn measure(
         workloads,
         recordings: traced.into_iter().map(|traced| traced.recording).collect(),
         seed,
-        targets: Targets { ttft_ms: args.ttft_target_ms, itl_ms: args.itl_target_ms },
+        targets: args.targets(),
+        search: args.search(),
         subject,
         settings,
         policies,
@@ -284,7 +310,7 @@ impl ServeArgs {
     }
 
     /// The flags that describe the load, as text; those without a value are empty.
-    fn load(&self) -> [(&'static str, String); 18] {
+    fn load(&self) -> [(&'static str, String); 21] {
         // No `..`, so that a new flag isn't forgotten.
         let Self {
             url: _,
@@ -294,6 +320,9 @@ impl ServeArgs {
             lengths,
             workload,
             rate,
+            find_rate,
+            share,
+            probe_seconds,
             ttft_target_ms,
             itl_target_ms,
             repeat,
@@ -316,6 +345,9 @@ impl ServeArgs {
             ("lengths", name(lengths)),
             ("workload", workload.iter().map(name).collect::<Vec<_>>().join(",")),
             ("rate", rate.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
+            ("find-rate", text(find_rate.then_some("yes"))),
+            ("share", share.to_string()),
+            ("probe-seconds", probe_seconds.to_string()),
             ("ttft-target-ms", text(*ttft_target_ms)),
             ("itl-target-ms", text(*itl_target_ms)),
             ("repeat", repeat.to_string()),
@@ -355,6 +387,20 @@ impl ServeArgs {
                  token ids; use --api text or --api chat",
             );
         }
+        if self.find_rate {
+            if !self.targets().any() {
+                return refused("--find-rate: needs a target, --ttft-target-ms or --itl-target-ms or both");
+            }
+            if self.trace.trace.is_some() {
+                return refused("--find-rate: a trace has times of its own; try several --speed");
+            }
+            if self.rate.len() > 1 {
+                return refused("--rate: with --find-rate, only the rate to begin with");
+            }
+            if matches!(self.baseline, Some(Switch::On)) {
+                return refused("--baseline: --find-rate has none; it sends other prompts at each rate");
+            }
+        }
         if matches!(self.baseline, Some(Switch::On)) && self.trace.trace.is_some() {
             return refused("--baseline: a trace has none; its requests depend on each other's times");
         }
@@ -379,9 +425,26 @@ impl ServeArgs {
 
     fn wants_baseline(&self) -> bool {
         match self.baseline {
-            None => self.url.is_none() && self.trace.trace.is_none() && self.has_same_tokens(),
+            None => {
+                let others = self.url.is_some() || self.trace.trace.is_some() || self.find_rate;
+                !others && self.has_same_tokens()
+            }
             Some(switch) => switch == Switch::On,
         }
+    }
+
+    fn targets(&self) -> Targets {
+        Targets { ttft_ms: self.ttft_target_ms, itl_ms: self.itl_target_ms }
+    }
+
+    fn search(&self) -> Option<RateSearch> {
+        let first = self.rate.first().copied().unwrap_or(1.0);
+        self.find_rate.then(|| RateSearch {
+            first,
+            limits: ((first / SLOWER).max(RATES.0), (first * FASTER).min(RATES.1)),
+            seconds: self.probe_seconds,
+            share: self.share / 100.0,
+        })
     }
 
     fn vocab_size(&self, baseline: Option<&Sequential>) -> Result<u32, Failure> {
@@ -406,7 +469,7 @@ impl ServeArgs {
         let seed = config.seed.unwrap_or(0);
         let mut workloads = Vec::new();
         let wanted = |which| self.workload.contains(&which);
-        if wanted(Which::W1) || wanted(Which::All) {
+        if wanted(Which::W1) || wanted(Which::All) && !self.find_rate {
             workloads.push(Workload::single(seed, self.repeat as usize, self.shared_prefix, vocab_size));
         }
         if wanted(Which::W2) || wanted(Which::All) {
@@ -419,7 +482,7 @@ impl ServeArgs {
         if wanted(Which::W4) {
             workloads.push(Workload::conversations(seed, vocab_size));
         }
-        if !self.rate.is_empty() {
+        if !self.rate.is_empty() && !self.find_rate {
             let open = |workload: Workload| {
                 let round = move |(round, &rate): (usize, &f64)| {
                     workload.clone().retold(seed, round).arriving(Arrival::Poisson(rate))
@@ -453,8 +516,18 @@ fn text<T: ToString>(value: Option<T>) -> String {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| (0.001..=100_000.0).contains(rate));
-    rate.ok_or_else(|| "expected a number a second from 0.001 to 100000".to_owned())
+    let rate = text.parse().ok().filter(|rate| (RATES.0..=RATES.1).contains(rate));
+    rate.ok_or_else(|| format!("expected a number a second from {} to {}", RATES.0, RATES.1))
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0);
+    percent.ok_or_else(|| "expected more than 0 and at most 100 percent".to_owned())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3_600.0).contains(seconds));
+    seconds.ok_or_else(|| "expected from 0.1 to 3600 seconds".to_owned())
 }
 
 #[cfg(test)]
