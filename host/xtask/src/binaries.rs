@@ -38,8 +38,10 @@ pub fn run(messages: &str, like: &Command, folder: &Path) -> Result<(), String> 
     waiting.sort_by(|a, b| b.source.cmp(&a.source));
     std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // Each runs as many tests at once as there are cores.
     let at_once = (cores / 2).clamp(2, 4);
+    // Together as many tests at once as there are cores: models compute on all of them, and more would be in each other's
+    // way.
+    let threads = (cores / at_once).max(1).to_string();
     let (mut running, mut failed): (Vec<Running>, Vec<String>) = (Vec::new(), Vec::new());
     let (mut done, mut said) = (0, Instant::now());
     while !(waiting.is_empty() && running.is_empty()) {
@@ -47,7 +49,7 @@ pub fn run(messages: &str, like: &Command, folder: &Path) -> Result<(), String> 
             && let Some(binary) = waiting.pop()
         {
             let log = folder.join(format!("{}.log", total - waiting.len()));
-            running.push(start(binary, like, log)?);
+            running.push(start(binary, like, &threads, log)?);
         }
         let mut at = 0;
         while at < running.len() {
@@ -80,7 +82,7 @@ pub fn run(messages: &str, like: &Command, folder: &Path) -> Result<(), String> 
     }
 }
 
-fn start(binary: Binary, like: &Command, log: PathBuf) -> Result<Running, String> {
+fn start(binary: Binary, like: &Command, threads: &str, log: PathBuf) -> Result<Running, String> {
     let mut command = Command::new(&binary.path);
     for (name, value) in like.get_envs() {
         match value {
@@ -88,7 +90,10 @@ fn start(binary: Binary, like: &Command, log: PathBuf) -> Result<Running, String
             None => command.env_remove(name),
         };
     }
-    command.current_dir(&binary.package).env("CARGO_MANIFEST_DIR", &binary.package);
+    command
+        .current_dir(&binary.package)
+        .env("CARGO_MANIFEST_DIR", &binary.package)
+        .env("RUST_TEST_THREADS", threads);
     let file = File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
     command.stderr(file.try_clone().map_err(|e| format!("{}: {e}", log.display()))?).stdout(file);
     let child = command.spawn().map_err(|e| format!("can't start {}: {e}", binary.path.display()))?;
