@@ -34,6 +34,9 @@ struct Running {
 pub fn run(messages: &str, like: &Command, folder: &Path) -> Result<(), String> {
     let mut waiting = messages.lines().filter_map(test_binary).collect::<Vec<_>>();
     let total = waiting.len();
+    if total == 0 {
+        return Err("cargo's messages name no test binary".to_owned());
+    }
     // Cargo reports them as they are built. The last is taken first.
     waiting.sort_by(|a, b| b.source.cmp(&a.source));
     std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -147,6 +150,13 @@ mod tests {
         assert_eq!(test_binary(&line(false, r#""/a/target/debug/prefix""#)), None, "a program");
         assert_eq!(test_binary(&line(true, "null")), None, "checked, not built");
         assert_eq!(test_binary(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+
+    #[test]
+    fn build_without_tests_is_a_failure() {
+        let messages = r#"{"reason":"build-finished","success":true}"#;
+        let nothing = run(messages, &Command::new("cargo"), &std::env::temp_dir());
+        assert_eq!(nothing, Err("cargo's messages name no test binary".to_owned()));
     }
 
     #[test]
