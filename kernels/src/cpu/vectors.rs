@@ -33,12 +33,12 @@ fn bf16_pieces<S: Simd>(simd: S, block: Block<'_>) {
 
 #[inline(always)]
 fn int8_pieces<S: Simd>(simd: S, block: Block<'_>) {
-    pieces::<S, Int8>(simd, block);
+    pieces::<S, Integers<2>>(simd, block);
 }
 
 #[inline(always)]
 fn int4_pieces<S: Simd>(simd: S, block: Block<'_>) {
-    pieces::<S, Int4>(simd, block);
+    pieces::<S, Integers<4>>(simd, block);
 }
 
 #[inline(always)]
@@ -107,8 +107,8 @@ trait Tiled {
 
 struct F32;
 struct Bf16;
-struct Int8;
-struct Int4;
+/// Of 8 bits, or of 4.
+struct Integers<const FORMAT: usize>;
 
 impl Tiled for F32 {
     #[inline(always)]
@@ -151,7 +151,7 @@ impl Tiled for Bf16 {
     }
 }
 
-impl Tiled for Int8 {
+impl<const FORMAT: usize> Tiled for Integers<FORMAT> {
     #[inline(always)]
     fn most_rows<S: Simd>() -> usize {
         S::INT8_ROWS
@@ -160,27 +160,10 @@ impl Tiled for Int8 {
     #[inline(always)]
     fn columns<S: Simd, const FEW: bool>(simd: S, tile: Tile, rows: usize, end: usize) {
         match rows {
-            1 => all::<S, FEW, 2, 1>(simd, tile, end),
-            2 => all::<S, FEW, 2, 2>(simd, tile, end),
-            3 if const { S::INT8_ROWS > 2 } => all::<S, FEW, 2, 3>(simd, tile, end),
-            _ => unreachable!("no tile has {rows} rows of 8-bit integers"),
-        }
-    }
-}
-
-impl Tiled for Int4 {
-    #[inline(always)]
-    fn most_rows<S: Simd>() -> usize {
-        S::INT8_ROWS
-    }
-
-    #[inline(always)]
-    fn columns<S: Simd, const FEW: bool>(simd: S, tile: Tile, rows: usize, end: usize) {
-        match rows {
-            1 => all::<S, FEW, 4, 1>(simd, tile, end),
-            2 => all::<S, FEW, 4, 2>(simd, tile, end),
-            3 if const { S::INT8_ROWS > 2 } => all::<S, FEW, 4, 3>(simd, tile, end),
-            _ => unreachable!("no tile has {rows} rows of 4-bit integers"),
+            1 => all::<S, FEW, FORMAT, 1>(simd, tile, end),
+            2 => all::<S, FEW, FORMAT, 2>(simd, tile, end),
+            3 if const { S::INT8_ROWS > 2 } => all::<S, FEW, FORMAT, 3>(simd, tile, end),
+            _ => unreachable!("no tile has {rows} rows of integers"),
         }
     }
 }

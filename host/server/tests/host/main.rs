@@ -17,6 +17,7 @@ mod cors;
 mod crowd;
 mod engine_thread;
 mod foreign;
+mod gauges;
 mod hub;
 mod kv_events;
 mod messages;

@@ -3,6 +3,7 @@
 mod engine;
 mod kernels;
 mod measured;
+mod rate;
 mod report;
 mod robust;
 mod serve;

@@ -7,11 +7,10 @@ use clap::{Args, FromArgMatches as _, ValueEnum};
 
 use super::super::flags::Flags;
 use super::super::serve::raise_open_files;
+use super::rate::RateArgs;
 use super::trace::{Access, TraceArgs, Traced};
 use super::{Failure, check_out, emit, report, runtime};
-use crate::bench::{
-    self, Api, Arrival, Dialect, Lengths, Plan, RateSearch, Report, Target, Targets, Workload,
-};
+use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Workload};
 use crate::cli::base_url;
 use crate::config::{Config, DialectChoice, GenerationConfig, MaxSeqLen, Setting, Settings};
 use crate::generate::Sequential;
@@ -47,12 +46,6 @@ To measure another server and compare both on one page:
 
 Exit code 1 if a request failed; with --find-rate, if all did.";
 
-/// Rates that may be asked for, per second.
-const RATES: (f64, f64) = (0.001, 100_000.0);
-/// How many times slower and faster than its first rate a search goes. Slow ones take long.
-const SLOWER: f64 = 16.0;
-const FASTER: f64 = 1_024.0;
-
 /// Arguments of `infer bench serve`.
 #[derive(Args)]
 pub struct ServeArgs {
@@ -73,25 +66,8 @@ pub struct ServeArgs {
     /// Workloads, comma-separated; `all` is W1 and W2, which work with every server
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Which::All])]
     workload: Vec<Which>,
-    /// Open loop: conversations per second, with Poisson arrivals; several rates are measured in turn
-    #[arg(long, value_name = "PER_SECOND", value_delimiter = ',', value_parser = rate)]
-    rate: Vec<f64>,
-    /// Search for the highest rate at which --share percent of the requests meet the targets, from --rate on
-    /// [default: from 1]
-    #[arg(long)]
-    find_rate: bool,
-    /// Percentage of the requests that must meet the targets for a rate to count as sustained
-    #[arg(long, value_name = "PERCENT", default_value_t = 90.0, value_parser = percent, requires = "find_rate")]
-    share: f64,
-    /// Seconds over which the requests arrive at each rate that is tried, ten of them at least
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds, requires = "find_rate")]
-    probe_seconds: f64,
-    /// Goodput target: time to the first token
-    #[arg(long, value_name = "MS")]
-    ttft_target_ms: Option<f64>,
-    /// Goodput target: mean time per token after the first
-    #[arg(long, value_name = "MS")]
-    itl_target_ms: Option<f64>,
+    #[command(flatten)]
+    rates: RateArgs,
     /// Number of requests of W1
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeat: u32,
@@ -175,7 +151,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         None => args.workloads(&config, vocab_size, baseline.as_ref())?,
     };
     let report = runtime()?.block_on(measure(args, config, workloads, traced, baseline))?;
-    let failed = match args.find_rate && report.workloads.iter().any(|run| run.completed > 0) {
+    let failed = match args.rates.find_rate && report.workloads.iter().any(|run| run.completed > 0) {
         true => 0,
         false => report.failed(),
     };
@@ -265,8 +241,8 @@ async fn measure(
         workloads,
         recordings: traced.into_iter().map(|traced| traced.recording).collect(),
         seed,
-        targets: args.targets(),
-        search: args.search(),
+        targets: args.rates.targets(),
+        search: args.rates.search(),
         subject,
         settings,
         policies,
@@ -319,12 +295,7 @@ impl ServeArgs {
             api,
             lengths,
             workload,
-            rate,
-            find_rate,
-            share,
-            probe_seconds,
-            ttft_target_ms,
-            itl_target_ms,
+            rates: RateArgs { rate, find_rate, share, probe_seconds, ttft_target_ms, itl_target_ms },
             repeat,
             requests,
             concurrency,
@@ -387,24 +358,14 @@ impl ServeArgs {
                  token ids; use --api text or --api chat",
             );
         }
-        if self.find_rate {
-            if !self.targets().any() {
-                return refused("--find-rate: needs a target, --ttft-target-ms or --itl-target-ms or both");
-            }
-            if self.trace.trace.is_some() {
-                return refused("--find-rate: a trace has times of its own; try several --speed");
-            }
-            if self.rate.len() > 1 {
-                return refused("--rate: with --find-rate, only the rate to begin with");
-            }
-            if matches!(self.baseline, Some(Switch::On)) {
-                return refused("--baseline: --find-rate has none; it sends other prompts at each rate");
-            }
+        let has_baseline = matches!(self.baseline, Some(Switch::On));
+        if let Some(fault) = self.rates.fault(self.trace.trace.is_some(), has_baseline) {
+            return refused(fault);
         }
-        if matches!(self.baseline, Some(Switch::On)) && self.trace.trace.is_some() {
+        if has_baseline && self.trace.trace.is_some() {
             return refused("--baseline: a trace has none; its requests depend on each other's times");
         }
-        if matches!(self.baseline, Some(Switch::On)) && !self.has_same_tokens() {
+        if has_baseline && !self.has_same_tokens() {
             return refused(
                 "--baseline: both sides must compute the same number of the same token ids; use \
                  --api completions and --lengths exact",
@@ -426,25 +387,11 @@ impl ServeArgs {
     fn wants_baseline(&self) -> bool {
         match self.baseline {
             None => {
-                let others = self.url.is_some() || self.trace.trace.is_some() || self.find_rate;
+                let others = self.url.is_some() || self.trace.trace.is_some() || self.rates.find_rate;
                 !others && self.has_same_tokens()
             }
             Some(switch) => switch == Switch::On,
         }
-    }
-
-    fn targets(&self) -> Targets {
-        Targets { ttft_ms: self.ttft_target_ms, itl_ms: self.itl_target_ms }
-    }
-
-    fn search(&self) -> Option<RateSearch> {
-        let first = self.rate.first().copied().unwrap_or(1.0);
-        self.find_rate.then(|| RateSearch {
-            first,
-            limits: ((first / SLOWER).max(RATES.0), (first * FASTER).min(RATES.1)),
-            seconds: self.probe_seconds,
-            share: self.share / 100.0,
-        })
     }
 
     fn vocab_size(&self, baseline: Option<&Sequential>) -> Result<u32, Failure> {
@@ -469,7 +416,7 @@ impl ServeArgs {
         let seed = config.seed.unwrap_or(0);
         let mut workloads = Vec::new();
         let wanted = |which| self.workload.contains(&which);
-        if wanted(Which::W1) || wanted(Which::All) && !self.find_rate {
+        if wanted(Which::W1) || wanted(Which::All) && !self.rates.find_rate {
             workloads.push(Workload::single(seed, self.repeat as usize, self.shared_prefix, vocab_size));
         }
         if wanted(Which::W2) || wanted(Which::All) {
@@ -482,12 +429,12 @@ impl ServeArgs {
         if wanted(Which::W4) {
             workloads.push(Workload::conversations(seed, vocab_size));
         }
-        if !self.rate.is_empty() && !self.find_rate {
+        if !self.rates.rate.is_empty() && !self.rates.find_rate {
             let open = |workload: Workload| {
                 let round = move |(round, &rate): (usize, &f64)| {
                     workload.clone().retold(seed, round).arriving(Arrival::Poisson(rate))
                 };
-                self.rate.iter().enumerate().map(round)
+                self.rates.rate.iter().enumerate().map(round)
             };
             workloads = workloads.into_iter().flat_map(open).collect();
         }
@@ -513,21 +460,6 @@ fn name<T: ValueEnum>(value: &T) -> String {
 
 fn text<T: ToString>(value: Option<T>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| (RATES.0..=RATES.1).contains(rate));
-    rate.ok_or_else(|| format!("expected a number a second from {} to {}", RATES.0, RATES.1))
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    let percent = text.parse().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0);
-    percent.ok_or_else(|| "expected more than 0 and at most 100 percent".to_owned())
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.1..=3_600.0).contains(seconds));
-    seconds.ok_or_else(|| "expected from 0.1 to 3600 seconds".to_owned())
 }
 
 #[cfg(test)]
