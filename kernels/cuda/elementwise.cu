@@ -3,10 +3,10 @@
 // Versions. 1: a thread computed four numbers one after another, each in its own branch. 2: activations take
 // 8 consecutive numbers, 16 bytes; block copies move 16 bytes per thread. 3 (this one): so does the gather, which read two
 // bytes at a time and wrote four: 16 rounds of loads and stores per thread at a width of 4,096, now one in each of two
-// blocks. Counted, not measured: 32 KB of rows in flight on a multiprocessor, not up to 16, and an eighth of the
+// blocks. Counted: 32 KB of rows in flight on a multiprocessor, not up to 16, and an eighth of the
 // instructions.
-// Measurements (H200, bf16, 16,384 rows of 4,096): `gated` 103 % of the copy rate, `copy_blocks` 98 %, `embed` of version 2
-// 60 %; `follow_draws` and `fill` have none. Limit: memory bandwidth; at decode, launch latency.
+// Measurements (H200, bf16, 16,384 rows of 4,096): `gated` 99 % of the copy rate, `copy_blocks` 97 %, `embed` 64 % (60 % in
+// version 2); `follow_draws` and `fill` have none. Limit: memory bandwidth; at decode, launch latency.
 #include "device.cuh"
 
 struct GatedParams {

@@ -5,9 +5,9 @@
 // dependent reads: slot, row, position, rope, weights. 2 (this one): if heads are multiples of 16 wide, a lane has eight
 // pairs, so that a few lanes make a head and every access is of 16 bytes; what no kernel writes, rope and weights
 // included, is read before the kernel's turn, which leaves one read.
-// Counted, not measured: a warp reads or writes 512 bytes per instruction, not 64, and has a quarter of the instructions
+// Counted: a warp reads or writes 512 bytes per instruction, not 64, and has a quarter of the instructions
 // per number; a multiprocessor has 24 KB of the rows in flight, of the 13 KB that the copy rate needs (at 0.8 us).
-// Measurements of version 1 (H200, bf16, width 4,096): 2.5 us for one token; 33 % of the copy rate at 16,384.
+// Measurements (H200, bf16, width 4,096): 2.6 to 2.9 us for one token; 67 % of the copy rate at 16,384 (33 % in version 1).
 // Limit: memory bandwidth; at decode, launch latency.
 #include "kv_write.cuh"
 

@@ -25,18 +25,23 @@
 // there. The shares of squares were added up before the loop, too, each read on its own.
 // 6: what the end needs is copied to shared memory meanwhile. Shares are read all at once, beside the first inputs, and a
 // row's sum is finished at the end.
-// 7 (this one): bias, rope and KV writes within the product of queries, keys and values (Llama, Qwen2), a kernel less, which
-// took 2.5 to 3 us, most of them to start and to end. Where a row goes and its rope are read before `wait_turn`. Not yet
-// measured.
+// 7: bias, rope and KV writes within the product of queries, keys and values (Llama, Qwen2), a kernel less, which took 2.5 to
+// 3 us, most of them to start and to end. Where a row goes and its rope are read before `wait_turn`.
+// 8 (this one): with up to 8 rows of up to 2,048 inputs, products that store or gate have as many blocks as run at once. They
+// take several groups of 16 outputs each, and request the next group's weights before they end one: a block of so few inputs
+// requested all of its weights when it started, and nothing while it ended. With 4,096 inputs this was 0.6 % slower (8B).
+// Measured and left out (H200, a decode of the 1B shape, context 256): before its turn, the product after attention asks for
+// the beginning of the next one's weights in the L2 cache (cp.async.bulk.prefetch): 8 MB cost 1 % of the step, 16 MB 3 %, 32
+// MB 6 %. Blocks of 16 warps, if there are fewer groups than multiprocessors: 1 % faster, but not at context 4,096.
 //
 // Estimated, not measured: a multiprocessor of an H100 needs about 32 KB in flight for 90 % of its share of memory bandwidth
 // (23 GB/s times about 1.4 us with queueing), one of an H200 40 to 48. A block keeps 48 to 64 KB in flight, three fit a
 // multiprocessor (71 KB of shared memory, at most 80 registers), and the smallest shapes still give each multiprocessor
-// one block (2,048 outputs on 132 multiprocessors). A kernel less saves 1.5 to 3 us a layer: 70 to 140 us of the 1.2 ms of
-// a decode of the 1B shape.
-// Measurements (H200, bf16, of the copy rate, one row): 28,672 x 4,096 97 %, 6,144 x 4,096 86 %, 4,096 x 4,096 75 %, 4,096
-// x 14,336 75 %, and 86 % without early launches, which place its 256 blocks unevenly (README.md). 8 rows 69 to 90 %, 16
-// rows 57 to 76 %: each block reads all inputs. Limit: memory bandwidth.
+// one block (2,048 outputs on 132 multiprocessors).
+// Measurements (H200, bf16, of the copy rate, one row): 28,672 x 4,096 98 %, 6,144 x 4,096 87 %, 4,096 x 4,096 80 %, 4,096
+// x 14,336 99 %; 16,384 x 2,048 94 % (83 % in version 7), 3,072 x 2,048 62 %, 2,048 x 2,048 50 %, 2,048 x 8,192 75 %. 8 rows
+// 74 to 95 % of the wide ones, 16 rows 65 to 83 %: each block reads all inputs. Blocks spread by their shared memory
+// (few.rs) make a step 3 % (8B) to 6 % (1B) shorter. Limit: memory bandwidth.
 #include "kv_write.cuh"
 
 struct FewParams {
@@ -83,46 +88,51 @@ constexpr u32 PAIR = 2 * OUTPUTS + 8;
 
 enum class After { STORE, ADD, GATE, ROPE };
 
-// The output that a block's row i of w belongs to, or NONE. A block of pairs has 8 outputs of either half: of all outputs
-// if they are gates, of a head if they are roped.
+// Whether a block takes several groups of outputs, one after another, if there are more of them than blocks run at once.
+template <u32 N, After AFTER>
+constexpr bool WALKS = N == 1 && (AFTER == After::STORE || AFTER == After::GATE);
+
+// The output that row i of a group's 16 rows of w belongs to, or NONE. A group of pairs has 8 outputs of either half: of all
+// outputs if they are gates, of a head if they are roped.
 template <After AFTER, class P>
-DEVICE u32 output_of(const P& p, u32 i) {
+DEVICE u32 output_of(const P& p, u32 group, u32 i) {
     if constexpr (AFTER == After::GATE) {
-        const u32 half = p.outputs / 2, output = blockIdx.x * PAIRS + i % PAIRS;
+        const u32 half = p.outputs / 2, output = group * PAIRS + i % PAIRS;
         return output < half ? i / PAIRS * half + output : NONE;
     }
     if constexpr (AFTER == After::ROPE) {
-        const u32 half = p.write.head_dim / 2, pair = blockIdx.x * PAIRS + i % PAIRS;
+        const u32 half = p.write.head_dim / 2, pair = group * PAIRS + i % PAIRS;
         return pair / half * p.write.head_dim + pair % half + i / PAIRS * half;
     }
-    const u32 output = blockIdx.x * OUTPUTS + i;
+    const u32 output = group * OUTPUTS + i;
     return output < p.outputs ? output : NONE;
 }
 
 // What the end of a block needs, copied to shared memory behind the weights while the block multiplies: registers would have
 // to hold it meanwhile, or be spilled, which waits for it before the loop.
+template <u32 N>
 struct End {
     float weights[2 * OUTPUTS];           // Biases, then norm weights.
-    float residual[MOST * OUTPUTS];       // [row][output]. rope: [row][cosines, then sines].
-    float shares[MOST / 8 * THREADS];     // Each thread's, of every eighth row.
-    u64 to[MOST];                         // rope: where each row's outputs of the low half begin, or NOWHERE.
+    float residual[N * 8 * OUTPUTS];      // [row][output]. rope: [row][cosines, then sines].
+    float shares[N * THREADS];            // Each thread's, of every eighth row.
+    u64 to[N * 8];                        // rope: where each row's outputs of the low half begin, or NOWHERE.
 };
 
-template <After AFTER, class P>
-DEVICE void start_end_weights(const P& p, End& end) {
+template <After AFTER, u32 N, class P>
+DEVICE void start_end_weights(const P& p, End<N>& end) {
     const u32 thread = threadIdx.x;
-    if (AFTER == After::STORE || thread >= 2 * OUTPUTS) return;
+    if (AFTER == After::STORE || WALKS<N, AFTER> || thread >= 2 * OUTPUTS) return;
     const float* from = thread < OUTPUTS ? p.bias : p.norm;
-    const u32 output = output_of<AFTER>(p, thread % OUTPUTS);
+    const u32 output = output_of<AFTER>(p, blockIdx.x, thread % OUTPUTS);
     const bool there = from != nullptr && output != NONE;
     copy_async<4>(end.weights + thread, there ? from + output : p.w, there);
 }
 
-template <u32 ROWS>
-DEVICE void start_end_residual(const FewParams& p, End& end) {
-    const u32 output = output_of<After::ADD>(p, threadIdx.x % OUTPUTS);
+template <u32 N>
+DEVICE void start_end_residual(const FewParams& p, End<N>& end) {
+    const u32 output = output_of<After::ADD>(p, blockIdx.x, threadIdx.x % OUTPUTS);
 #pragma unroll
-    for (u32 at = threadIdx.x; at < ROWS * OUTPUTS; at += THREADS) {
+    for (u32 at = threadIdx.x; at < N * 8 * OUTPUTS; at += THREADS) {
         const u32 row = at / OUTPUTS;
         const bool there = row < p.rows && output != NONE;
         copy_async<4>(end.residual + at, p.residual + (there ? static_cast<u64>(row) * p.outputs + output : 0), there);
@@ -141,7 +151,8 @@ DEVICE Place read_place(const KvWriteParams& p) {
     return {load_early(p.positions + row), load_early(p.slots + row)};
 }
 
-DEVICE void start_end_rope(const KvWriteParams& p, Place place, End& end) {
+template <u32 N>
+DEVICE void start_end_rope(const KvWriteParams& p, Place place, End<N>& end) {
     const u32 row = threadIdx.x / PAIRS, pair = threadIdx.x % PAIRS, half = p.head_dim / 2;
     if (row >= p.tokens) return;
     const u32 head = blockIdx.x * PAIRS / half, at = blockIdx.x * PAIRS % half;
@@ -158,25 +169,50 @@ DEVICE void start_end_rope(const KvWriteParams& p, Place place, End& end) {
 template <class T, u32 N, After AFTER, class P>
 DEVICE void product(const P& p, unsigned char* shared) {
     constexpr u32 ROWS = N * 8;
+    constexpr bool WALKING = WALKS<N, AFTER>;
     const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
     // A lane reads only the words that it copied itself, so no barrier is needed.
     Words4* own = reinterpret_cast<Words4*>(shared) + warp * TURNS * 4 * WARP + lane;
-    End& end = *reinterpret_cast<End*>(shared + WARPS * TURNS * 4 * WARP * sizeof(Words4));
+    constexpr u32 WEIGHT_BYTES = WARPS * TURNS * 4 * WARP * sizeof(Words4);
+    End<N>& end = *reinterpret_cast<End<N>*>(shared + WEIGHT_BYTES);
+    // The warps' sums have a place of their own if weights of the next group are on their way.
+    float* all = reinterpret_cast<float*>(shared + (WALKING ? WEIGHT_BYTES + sizeof(end) : 0));
     const auto place = [&](u32 stage, u32 chunk, u32 half) { return own + ((stage * 2 + chunk) * 2 + half) * WARP; };
     const auto input_of = [&](u32 turn, u32 chunk) { return turn * TURN + chunk * 32 + lane % 4 * 8; };
-    // Past the end it copies zeros, which keeps the number of groups in flight constant.
-    const u32 outputs[2] = {output_of<AFTER>(p, lane / 4), output_of<AFTER>(p, 8 + lane / 4)};
-    const auto start_weights = [&](u32 turn, u32 stage) {
+    const u32 turns = (p.inputs + TURN - 1) / TURN;
+    // Of outputs, for a block that walks.
+    const u32 groups = AFTER == After::GATE ? (p.outputs / 2 + PAIRS - 1) / PAIRS : (p.outputs + OUTPUTS - 1) / OUTPUTS;
+    // Sets of inputs. Each is read again as soon as its products are issued, AHEAD turns before its next use. They take
+    // turns by name, and reads have no condition, so no copy of registers waits for a read that was just issued.
+    constexpr u32 AHEAD = N < 4 ? 2 : 1;
+    // A warp's turns of a group end before this one. With two sets an odd number of them ends with one of zeros.
+    const u32 last = turns > warp ? warp + (turns - warp + AHEAD * WARPS - 1) / (AHEAD * WARPS) * AHEAD * WARPS : warp;
+    // Requests the weights of the warp's next turn. Past the end it copies zeros, which keeps the number of groups of copies in
+    // flight constant.
+    u32 outputs[2], next_turn = warp, next_group = blockIdx.x;
+    const auto enter_group = [&] {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++)
+            outputs[half] = !WALKING || next_group < groups ? output_of<AFTER>(p, next_group, half * 8 + lane / 4) : NONE;
+    };
+    enter_group();
+    const auto start_weights = [&](u32 stage) {
 #pragma unroll
         for (u32 half = 0; half < 2; half++)
 #pragma unroll
             for (u32 chunk = 0; chunk < 2; chunk++) {
-                const u32 input = input_of(turn, chunk), output = outputs[half];
+                const u32 input = input_of(next_turn, chunk), output = outputs[half];
                 const bool there = input < p.inputs && output != NONE;
                 const u64 at = there ? static_cast<u64>(output) * p.inputs + input : 0;
                 copy_async<16>(place(stage, chunk, half), static_cast<const T*>(p.w) + at, there);
             }
         commit_copies();
+        next_turn += WARPS;
+        if (WALKING && next_turn >= last) {
+            next_turn = warp;
+            next_group += gridDim.x;
+            enter_group();
+        }
     };
     const auto at_most = [](u32 at, u32 last) { return at < last ? at : last; };
     // Past the end it reads the last inputs or the last row again: their weights are zeros, or their sums aren't stored. A
@@ -192,13 +228,12 @@ DEVICE void product(const P& p, unsigned char* shared) {
                 x[chunk][n] = *reinterpret_cast<const Words4*>(from);
             }
     };
-    const u32 turns = (p.inputs + TURN - 1) / TURN;
     // A lane adds up shares of the squares of every eighth row, one a turn. They are requested beside the first inputs, all
     // at once in up to 8,192 / N inputs, and the sums wait in shared memory until the end. Their order doesn't depend on N.
     const bool scaled = AFTER != After::ADD && p.squares != nullptr;
     const auto add_shares = [&] {
         constexpr u32 SHARES = 16 / N;
-        const u32 last = (p.inputs - 1) / OUTPUTS;
+        const u32 last_share = (p.inputs - 1) / OUTPUTS;
         const auto share_of = [&](u32 turn) { return turn * (TURN / OUTPUTS) + lane % 4; };
         float sums[N];
         for (u32 n = 0; n < N; n++) sums[n] = 0.0f;
@@ -209,13 +244,13 @@ DEVICE void product(const P& p, unsigned char* shared) {
 #pragma unroll
                 for (u32 n = 0; n < N; n++) {
                     const u32 row = at_most(n * 8 + lane / 4, p.rows - 1);
-                    shares[i][n] = p.squares[row * (last + 1) + at_most(share_of(turn + i * WARPS), last)];
+                    shares[i][n] = p.squares[row * (last_share + 1) + at_most(share_of(turn + i * WARPS), last_share)];
                 }
             fence_loads();
 #pragma unroll
             for (u32 i = 0; i < SHARES; i++)
 #pragma unroll
-                for (u32 n = 0; n < N; n++) sums[n] += share_of(turn + i * WARPS) <= last ? shares[i][n] : 0.0f;
+                for (u32 n = 0; n < N; n++) sums[n] += share_of(turn + i * WARPS) <= last_share ? shares[i][n] : 0.0f;
         }
         for (u32 n = 0; n < N; n++) end.shares[n * THREADS + thread] = sums[n];
     };
@@ -223,23 +258,18 @@ DEVICE void product(const P& p, unsigned char* shared) {
     Place row_place = {};
     if constexpr (AFTER == After::ROPE) row_place = read_place(p.write);
 #pragma unroll
-    for (u32 stage = 0; stage < TURNS; stage++) start_weights(warp + stage * WARPS, stage);
+    for (u32 stage = 0; stage < TURNS; stage++) start_weights(stage);
     // Before this thread waits for its row's place.
     let_next_start();
     if constexpr (AFTER == After::ROPE) start_end_rope(p.write, row_place, end);
     wait_turn();
-    // Sets of inputs. Each is read again as soon as its products are issued, AHEAD turns before its next use. They take
-    // turns by name, and reads have no condition, so no copy of registers waits for a read that was just issued.
-    constexpr u32 AHEAD = N < 4 ? 2 : 1;
     Words4 x[AHEAD][2][N];
 #pragma unroll
     for (u32 i = 0; i < AHEAD; i++) read_inputs(warp + i * WARPS, x[i]);
-    if constexpr (AFTER == After::ADD) start_end_residual<ROWS>(p, end);
+    if constexpr (AFTER == After::ADD) start_end_residual(p, end);
     if (scaled) add_shares();
     fence_loads();
     float sums[N][4];
-    for (u32 n = 0; n < N; n++)
-        for (u32 j = 0; j < 4; j++) sums[n][j] = 0.0f;
     const auto multiply = [&](u32 turn, u32 stage, Words4 (&inputs)[2][N]) {
         wait_copies<TURNS - 1>();
 #pragma unroll
@@ -253,36 +283,14 @@ DEVICE void product(const P& p, unsigned char* shared) {
                 Number<T>::multiply(sums[n], odd, inputs[chunk][n].w[2], inputs[chunk][n].w[3]);
             }
         }
-        read_inputs(turn + AHEAD * WARPS, inputs);
+        // The next group begins with the same inputs.
+        const u32 next = turn + AHEAD * WARPS;
+        read_inputs(WALKING && next >= last ? next - (last - warp) : next, inputs);
         fence_loads();
-        start_weights(turn + TURNS * WARPS, stage);
+        start_weights(stage);
     };
     u32 stage = 0;
-    // With two sets an odd number of turns ends with one of zeros.
-    for (u32 turn = warp; turn < turns; turn += AHEAD * WARPS) {
-#pragma unroll
-        for (u32 i = 0; i < AHEAD; i++) multiply(turn + i * WARPS, stage + i, x[i]);
-        stage = (stage + AHEAD) % TURNS;
-    }
-    // Copies of the residual or the rope are in the group of the first turn, or in this one if the warp had no turn.
-    commit_copies();
-    wait_copies<0>();
-    // The warps' sums reuse the weights' shared memory, but not what is behind it.
-    sync_block();
-    float* all = reinterpret_cast<float*>(shared);
     const auto pair = [&](u32 w, u32 row) { return all + (w * ROWS + row) / 2 * PAIR; };
-    for (u32 n = 0; n < N; n++) {
-        for (u32 j = 0; j < 4; j++) {
-            const u32 row = n * 8 + lane % 4 * 2 + j % 2;
-            pair(warp, row)[j % 2 * OUTPUTS + lane / 4 + j / 2 * 8] = sums[n][j];
-        }
-        if (!scaled) continue;
-        const u32 row = n * 8 + lane / 4;
-        float squares = end.shares[n * THREADS + thread];
-        for (u32 lanes = 1; lanes < 4; lanes *= 2) squares += shuffle_xor(squares, lanes);
-        if (lane % 4 == 0) pair(warp, row)[2 * OUTPUTS + row % 2] = squares;
-    }
-    sync_block();
     // The scale of the norm of x.
     const auto scale = [&](u32 row) {
         if (!scaled) return 1.0f;
@@ -296,69 +304,110 @@ DEVICE void product(const P& p, unsigned char* shared) {
         for (u32 w = 0; w < WARPS; w++) sum += pair(w, row)[row % 2 * OUTPUTS + i];
         return sum;
     };
-    const u32 first = thread % PAIRS, second = PAIRS + first;
-    if constexpr (AFTER == After::GATE) {
-        const u32 width = p.outputs / 2, gate_at = output_of<AFTER>(p, first);
-        for (u32 row = thread / PAIRS; row < ROWS && row < p.rows && gate_at != NONE; row += THREADS / PAIRS) {
-            const float factor = scale(row);
-            const float gated = sum(row, first) * factor + end.weights[first];
-            const float other = sum(row, second) * factor + end.weights[second];
-            const u64 at = static_cast<u64>(row) * width + gate_at;
-            static_cast<T*>(p.y)[at] = Number<T>::round(gate(p.gelu != 0, gated, other));
-        }
-        return;
-    }
-    if constexpr (AFTER == After::ROPE) {
-        static_assert(THREADS == MOST * PAIRS, "a thread has one pair");
-        const u32 row = thread / PAIRS;
-        if (row >= ROWS || row >= p.rows) return;
-        const u64 to = end.to[row];
-        if (to == NOWHERE) return;
-        const KvWriteParams& write = p.write;
-        const u32 head = blockIdx.x * OUTPUTS / write.head_dim, values = write.heads + write.kv_heads;
-        const float factor = scale(row);
-        float low = sum(row, first) * factor + end.weights[first];
-        float high = sum(row, second) * factor + end.weights[second];
-        if (head < values) {
-            const float* turn = end.residual + row * OUTPUTS;
-            const float x = low, y = high, c = turn[first], s = turn[second];
-            low = x * c - y * s;
-            high = y * c + x * s;
-        }
-        T* at = static_cast<T*>(head < write.heads ? write.qkv : head < values ? write.keys : write.values) + to;
-        at[first] = Number<T>::round(low);
-        at[write.head_dim / 2 + first] = Number<T>::round(high);
-        return;
-    }
-    const u32 output = output_of<AFTER>(p, thread % OUTPUTS);
-    u32 row = thread / OUTPUTS;
-#pragma unroll
-    for (u32 i = 0; i * THREADS < ROWS * OUTPUTS; i++, row += THREADS / OUTPUTS) {
-        if (row >= ROWS) break;  // Whole warps: a warp has two rows.
-        const bool there = row < p.rows && output != NONE;
-        const u64 at = static_cast<u64>(row) * p.outputs + output;
-        if constexpr (AFTER == After::STORE) {
-            if (!there) continue;
-            const float y = sum(row, thread % OUTPUTS) * scale(row);
-            if (p.out_f32 != 0)
-                static_cast<float*>(p.y)[at] = y;
-            else
-                static_cast<T*>(p.y)[at] = Number<T>::round(y);
-        } else {
-            float added = 0.0f;
-            if (there) {
-                const float bias = end.weights[thread % OUTPUTS];
-                added = end.residual[i * THREADS + thread] + (sum(row, thread % OUTPUTS) + bias);
-                p.residual[at] = added;
+    // A thread that walks has one row, whose scale it keeps.
+    float factor = 1.0f;
+    // What becomes of a group's sums.
+    const auto finish = [&](u32 group) {
+        const u32 first = thread % PAIRS, second = PAIRS + first;
+        if constexpr (AFTER == After::GATE) {
+            const u32 width = p.outputs / 2, gate_at = output_of<AFTER>(p, group, first);
+            const auto bias = [&](u32 i, u32 output) {
+                if constexpr (WALKING) return p.bias != nullptr ? p.bias[output] : 0.0f;
+                return end.weights[i];
+            };
+            for (u32 row = thread / PAIRS; row < ROWS && row < p.rows && gate_at != NONE; row += THREADS / PAIRS) {
+                if (!WALKING || group == blockIdx.x) factor = scale(row);
+                const float gated = sum(row, first) * factor + bias(first, gate_at);
+                const float other = sum(row, second) * factor + bias(second, width + gate_at);
+                const u64 at = static_cast<u64>(row) * width + gate_at;
+                static_cast<T*>(p.y)[at] = Number<T>::round(gate(p.gelu != 0, gated, other));
             }
-            if (p.norm == nullptr) continue;
-            if (there) static_cast<T*>(p.y)[at] = Number<T>::round(added * end.weights[OUTPUTS + thread % OUTPUTS]);
-            float squares = added * added;
-            for (u32 lanes = OUTPUTS / 2; lanes > 0; lanes /= 2) squares += shuffle_xor(squares, lanes);
-            if (row < p.rows && thread % OUTPUTS == 0)
-                p.shares_out[static_cast<u64>(row) * gridDim.x + blockIdx.x] = squares;
+            return;
         }
+        if constexpr (AFTER == After::ROPE) {
+            static_assert(THREADS == MOST * PAIRS, "a thread has one pair");
+            const u32 row = thread / PAIRS;
+            if (row >= ROWS || row >= p.rows) return;
+            const u64 to = end.to[row];
+            if (to == NOWHERE) return;
+            const KvWriteParams& write = p.write;
+            const u32 head = group * OUTPUTS / write.head_dim, values = write.heads + write.kv_heads;
+            factor = scale(row);
+            float low = sum(row, first) * factor + end.weights[first];
+            float high = sum(row, second) * factor + end.weights[second];
+            if (head < values) {
+                const float* turn = end.residual + row * OUTPUTS;
+                const float x = low, y = high, c = turn[first], s = turn[second];
+                low = x * c - y * s;
+                high = y * c + x * s;
+            }
+            T* at = static_cast<T*>(head < write.heads ? write.qkv : head < values ? write.keys : write.values) + to;
+            at[first] = Number<T>::round(low);
+            at[write.head_dim / 2 + first] = Number<T>::round(high);
+            return;
+        }
+        const u32 output = output_of<AFTER>(p, group, thread % OUTPUTS);
+        u32 row = thread / OUTPUTS;
+#pragma unroll
+        for (u32 i = 0; i * THREADS < ROWS * OUTPUTS; i++, row += THREADS / OUTPUTS) {
+            if (row >= ROWS) break;  // Whole warps: a warp has two rows.
+            const bool there = row < p.rows && output != NONE;
+            const u64 at = static_cast<u64>(row) * p.outputs + output;
+            if constexpr (AFTER == After::STORE) {
+                if (!there) continue;
+                if (!WALKING || group == blockIdx.x) factor = scale(row);
+                const float y = sum(row, thread % OUTPUTS) * factor;
+                if (p.out_f32 != 0)
+                    static_cast<float*>(p.y)[at] = y;
+                else
+                    static_cast<T*>(p.y)[at] = Number<T>::round(y);
+            } else {
+                float added = 0.0f;
+                if (there) {
+                    const float bias = end.weights[thread % OUTPUTS];
+                    added = end.residual[i * THREADS + thread] + (sum(row, thread % OUTPUTS) + bias);
+                    p.residual[at] = added;
+                }
+                if (p.norm == nullptr) continue;
+                if (there) static_cast<T*>(p.y)[at] = Number<T>::round(added * end.weights[OUTPUTS + thread % OUTPUTS]);
+                float squares = added * added;
+                for (u32 lanes = OUTPUTS / 2; lanes > 0; lanes /= 2) squares += shuffle_xor(squares, lanes);
+                if (row < p.rows && thread % OUTPUTS == 0)
+                    p.shares_out[static_cast<u64>(row) * gridDim.x + blockIdx.x] = squares;
+            }
+        }
+    };
+    for (u32 group = blockIdx.x;; group += gridDim.x) {
+        for (u32 n = 0; n < N; n++)
+            for (u32 j = 0; j < 4; j++) sums[n][j] = 0.0f;
+        for (u32 turn = warp; turn < turns; turn += AHEAD * WARPS) {
+#pragma unroll
+            for (u32 i = 0; i < AHEAD; i++) multiply(turn + i * WARPS, stage + i, x[i]);
+            stage = (stage + AHEAD) % TURNS;
+        }
+        if (!WALKING) {
+            // Copies of the residual or the rope are in the group of the first turn, or in this one if the warp had no turn.
+            commit_copies();
+            wait_copies<0>();
+        }
+        // The warps' sums reuse the weights' shared memory, but not what is behind it; or that of the group before.
+        sync_block();
+        for (u32 n = 0; n < N; n++) {
+            for (u32 j = 0; j < 4; j++) {
+                const u32 row = n * 8 + lane % 4 * 2 + j % 2;
+                pair(warp, row)[j % 2 * OUTPUTS + lane / 4 + j / 2 * 8] = sums[n][j];
+            }
+            if (!scaled || (WALKING && group != blockIdx.x)) continue;
+            const u32 row = n * 8 + lane / 4;
+            float squares = end.shares[n * THREADS + thread];
+            for (u32 lanes = 1; lanes < 4; lanes *= 2) squares += shuffle_xor(squares, lanes);
+            if (lane % 4 == 0) pair(warp, row)[2 * OUTPUTS + row % 2] = squares;
+        }
+        sync_block();
+        finish(group);
+        if (!WALKING || group + gridDim.x >= groups) break;
     }
+    if (WALKING) wait_copies<0>();
 }
 
 }  // namespace few

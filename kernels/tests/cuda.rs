@@ -162,7 +162,7 @@ fn products_include_what_surrounds_them_up_to_the_rows_that_the_vendors_library_
     };
     assert_eq!(most(&emulator), Some(FEW));
     emulator.refuse_products();
-    assert_eq!(most(&emulator), Some(16));
+    assert_eq!(most(&emulator), Some(8));
     emulator.switch(Switches { few_rows: 5, ..Switches::default() });
     assert_eq!(most(&emulator), Some(5));
 }

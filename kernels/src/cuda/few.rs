@@ -1,6 +1,6 @@
 //! Products of few rows, alone and with the operations around them: `cuda/product_few.cu`.
 
-use super::device::{Device, Launch, Type};
+use super::device::{Device, Launch, Properties, Type};
 use super::error::CudaError;
 use super::params::{FewParams, KvWriteParams, Params, RopeParams};
 use super::product::ProductKind;
@@ -9,17 +9,30 @@ use crate::Activation;
 /// Maximum rows, for which weights are read once.
 pub const FEW: u32 = 32;
 const THREADS: u32 = 256;
-/// Outputs of a block.
+/// Outputs of a group: what a block multiplies at a time.
 const OUTPUTS: u32 = 16;
-/// Eight warps, each with four turns of 64 inputs for 16 outputs, and behind them `End` of `product_few.cu`: two weights of
-/// each output, residuals of all rows, each thread's sums of squares, and an address per row. `MOST_BLOCKS` fit a
-/// multiprocessor.
-const SHARED_BYTES: u32 =
-    8 * 4 * 64 * OUTPUTS * 2 + 4 * (2 * OUTPUTS + FEW * OUTPUTS + FEW / 8 * THREADS) + 8 * FEW;
+/// Up to so many rows blocks can walk from group to group: the eight warps' sums then have room of their own.
+const WALKING_ROWS: u32 = 8;
+/// Inputs of the first turns. With more, a block has requests left while others end, and nothing is gained by walking.
+const WALKING_INPUTS: u32 = 8 * 4 * 64;
+const SUM_BYTES: u32 = 8 * (WALKING_ROWS / 2) * (2 * OUTPUTS + 8) * 4;
+/// Shared memory of a block. `MOST_BLOCKS` fit a multiprocessor.
+const SHARED_BYTES: u32 = {
+    let (most, walking) = (shared_bytes_of(FEW), shared_bytes_of(WALKING_ROWS) + SUM_BYTES);
+    if most > walking { most } else { walking }
+};
 /// Blocks that fit a multiprocessor of compute capability 9.x at once, by their registers and shared memory.
 const MOST_BLOCKS: u32 = 3;
 /// Shared memory of such a multiprocessor.
 const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
+/// What the system takes of it for each block.
+const RESERVED_BYTES: u32 = 1_024;
+
+/// Eight warps, each with four turns of 64 inputs for 16 outputs, and behind them `End` of `product_few.cu`: two weights of
+/// each output, residuals of all rows, each thread's sums of squares, and an address per row.
+const fn shared_bytes_of(rows: u32) -> u32 {
+    8 * 4 * 64 * OUTPUTS * 2 + 4 * (2 * OUTPUTS + rows * OUTPUTS + rows / 8 * THREADS) + 8 * rows
+}
 
 /// Names of a kernel for up to 8, 16 and 32 rows, in bf16 and in f16.
 type Names = [[&'static str; 2]; 3];
@@ -139,10 +152,21 @@ pub unsafe fn product_rope(
     unsafe { launch(device, ty, &ROPE, &few, &params, few.outputs / OUTPUTS) }
 }
 
+/// Blocks of a kernel of these names. Those that request all weights of a group at once, and read nothing else at its end,
+/// take several groups in turn, and are as many as run at once.
+fn blocks_of(names: &Names, [rows, inputs, groups]: [u32; 3], properties: &Properties) -> u32 {
+    let few = rows <= WALKING_ROWS && inputs <= WALKING_INPUTS;
+    if !few || ![&STORE, &GATE].contains(&names) || !properties.switches.walk {
+        return groups;
+    }
+    let fit = properties.shared_bytes / (SHARED_BYTES + RESERVED_BYTES);
+    groups.min(properties.multiprocessors * fit.clamp(1, MOST_BLOCKS))
+}
+
 /// Shared memory of each of so many blocks. A kernel that starts early takes places as blocks of the one ahead of it end, so
 /// multiprocessors that get free first would take all that fit, and others none. With more memory than they use, no more fit
 /// than an even spread needs.
-fn shared_bytes(blocks: u32, multiprocessors: u32) -> u32 {
+fn spread_bytes(blocks: u32, multiprocessors: u32) -> u32 {
     match blocks.div_ceil(multiprocessors) {
         even if even < MOST_BLOCKS => MULTIPROCESSOR_BYTES / (even + 1),
         _ => SHARED_BYTES,
@@ -159,7 +183,7 @@ unsafe fn launch(
     names: &Names,
     few: &FewParams,
     params: &impl Params,
-    blocks: u32,
+    groups: u32,
 ) -> Result<(), CudaError> {
     let FewParams { rows, inputs, .. } = *few;
     assert!(has_fragments(ty, inputs) && inputs > 0 && rows <= FEW, "{rows} rows of {inputs}, {ty:?}");
@@ -173,12 +197,13 @@ unsafe fn launch(
     }];
     let kernel = ty.pick("", bf16, f16);
     let properties = device.properties();
+    let blocks = blocks_of(names, [rows, inputs, groups], properties);
     let spread = properties.early && properties.switches.spread;
     let launch = Launch {
         kernel,
         grid: [blocks, 1, 1],
         threads: THREADS,
-        shared_bytes: if spread { shared_bytes(blocks, properties.multiprocessors) } else { SHARED_BYTES },
+        shared_bytes: if spread { spread_bytes(blocks, properties.multiprocessors) } else { SHARED_BYTES },
         params: params.bytes(),
     };
     // SAFETY: the caller's promise.
@@ -188,19 +213,48 @@ unsafe fn launch(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::Switches;
 
     #[test]
     fn no_more_blocks_fit_a_multiprocessor_than_an_even_spread_needs() {
-        // The system reserves 1 KiB of each block; a block may have 1 KiB less than a multiprocessor.
-        let fit = |bytes: u32| MULTIPROCESSOR_BYTES / (bytes + 1_024);
+        // A block may have 1 KiB less than a multiprocessor.
+        let fit = |bytes: u32| MULTIPROCESSOR_BYTES / (bytes + RESERVED_BYTES);
         assert_eq!(fit(SHARED_BYTES), MOST_BLOCKS);
         for (blocks, even) in [(1, 1), (128, 1), (132, 1), (133, 2), (256, 2), (264, 2)] {
-            let bytes = shared_bytes(blocks, 132);
+            let bytes = spread_bytes(blocks, 132);
             assert_eq!(fit(bytes), even, "{blocks} blocks");
             assert!((SHARED_BYTES..=MULTIPROCESSOR_BYTES - 1_024).contains(&bytes), "{blocks} blocks");
         }
         for blocks in [265, 384, 8_016] {
-            assert_eq!(shared_bytes(blocks, 132), SHARED_BYTES, "{blocks} blocks");
+            assert_eq!(spread_bytes(blocks, 132), SHARED_BYTES, "{blocks} blocks");
+        }
+    }
+
+    #[test]
+    fn blocks_walk_where_not_all_run_at_once() {
+        let properties = |multiprocessors, shared_kib: u32, walk| Properties {
+            name: String::new(),
+            capability: (9, 0),
+            multiprocessors,
+            shared_bytes: shared_kib << 10,
+            early: true,
+            vendor_products: None,
+            switches: Switches { walk, ..Switches::default() },
+        };
+        let (h100, ada) = (properties(132, 228, true), properties(128, 100, true));
+        for (names, sides, properties, blocks) in [
+            (&GATE, [1, 2_048, 1_024], &h100, 396),
+            (&GATE, [8, 2_048, 1_024], &h100, 396),
+            (&GATE, [9, 2_048, 1_024], &h100, 1_024),
+            (&GATE, [1, 2_056, 1_024], &h100, 1_024),
+            (&GATE, [1, 2_048, 1_024], &ada, 128),
+            (&GATE, [1, 2_048, 1_024], &properties(132, 228, false), 1_024),
+            (&GATE, [1, 2_048, 100], &h100, 100),
+            (&STORE, [1, 2_048, 8_016], &h100, 396),
+            (&ADD, [1, 2_048, 512], &h100, 512),
+            (&ROPE, [1, 2_048, 512], &h100, 512),
+        ] {
+            assert_eq!(blocks_of(names, sides, properties), blocks, "{names:?}, {sides:?}, {properties:?}");
         }
     }
 }

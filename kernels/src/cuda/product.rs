@@ -8,7 +8,7 @@ use super::params::{FewParams, Params, ProductParams};
 /// Maximum rows of the narrow tiles, which give the same bits as the large ones.
 const NARROW: u32 = 64;
 /// Maximum rows of `product_few` if the vendor's library is available and [`super::Switches`] say nothing else.
-pub(super) const FEW_BESIDE_VENDOR: u32 = 16;
+pub(super) const FEW_BESIDE_VENDOR: u32 = 8;
 
 /// What computes a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

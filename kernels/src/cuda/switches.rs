@@ -12,6 +12,7 @@ use super::product;
 const EARLY_VARIABLE: &str = "INFER_CUDA_EARLY";
 const FUSED_VARIABLE: &str = "INFER_CUDA_FUSED";
 const SPREAD_VARIABLE: &str = "INFER_CUDA_SPREAD";
+const WALK_VARIABLE: &str = "INFER_CUDA_WALK";
 const CARVEOUT_VARIABLE: &str = "INFER_CUDA_CARVEOUT";
 const FEW_ROWS_VARIABLE: &str = "INFER_CUDA_FEW_ROWS";
 const PREFILL_ROWS_VARIABLE: &str = "INFER_CUDA_PREFILL_ROWS";
@@ -30,6 +31,8 @@ pub struct Switches {
     pub fused: bool,
     /// Whether few blocks of a product that starts early are spread evenly (`INFER_CUDA_SPREAD`; turned off likewise).
     pub spread: bool,
+    /// Whether blocks of a product of few rows take several groups of outputs (`INFER_CUDA_WALK`; turned off likewise).
+    pub walk: bool,
     /// Shared memory that each kernel prefers a multiprocessor to have, in percent of the maximum (`INFER_CUDA_CARVEOUT`): a
     /// hint to the driver. If kernels differ in it, a multiprocessor may have to run empty between two of them. `None`
     /// (`driver`): the driver decides by what a kernel needs.
@@ -51,6 +54,7 @@ impl Default for Switches {
             early: true,
             fused: true,
             spread: true,
+            walk: true,
             carveout: Some(100),
             few_rows: product::FEW_BESIDE_VENDOR,
             prefill: PrefillForm::Rows128,
@@ -98,6 +102,7 @@ impl Switches {
             early: !word(EARLY_VARIABLE).is_some_and(off),
             fused: !word(FUSED_VARIABLE).is_some_and(off),
             spread: !word(SPREAD_VARIABLE).is_some_and(off),
+            walk: !word(WALK_VARIABLE).is_some_and(off),
             carveout,
             few_rows: number(FEW_ROWS_VARIABLE, 0, FEW, "")?.unwrap_or(usual.few_rows),
             prefill: prefill(PREFILL_ROWS_VARIABLE)?.unwrap_or(usual.prefill),
@@ -124,6 +129,7 @@ impl Switches {
             off(EARLY_VARIABLE, self.early),
             off(FUSED_VARIABLE, self.fused),
             off(SPREAD_VARIABLE, self.spread),
+            off(WALK_VARIABLE, self.walk),
         ];
         turned_off.into_iter().chain([carveout, few_rows, prefill, decode_blocks, image]).flatten().collect()
     }
@@ -155,6 +161,7 @@ mod tests {
             assert_eq!(read(&[(EARLY_VARIABLE, value)]).expect("any text").early, on, "{value:?}");
             assert_eq!(read(&[(FUSED_VARIABLE, value)]).expect("any text").fused, on, "{value:?}");
             assert_eq!(read(&[(SPREAD_VARIABLE, value)]).expect("any text").spread, on, "{value:?}");
+            assert_eq!(read(&[(WALK_VARIABLE, value)]).expect("any text").walk, on, "{value:?}");
         }
     }
 
@@ -166,6 +173,7 @@ mod tests {
             (EARLY_VARIABLE, "off"),
             (FUSED_VARIABLE, "off"),
             (SPREAD_VARIABLE, "off"),
+            (WALK_VARIABLE, "off"),
             (CARVEOUT_VARIABLE, "50"),
             (FEW_ROWS_VARIABLE, "32"),
             (PREFILL_ROWS_VARIABLE, "64"),
@@ -179,6 +187,7 @@ mod tests {
             early: false,
             fused: false,
             spread: false,
+            walk: false,
             carveout: Some(50),
             few_rows: 32,
             prefill,

@@ -43,7 +43,7 @@ struct Sizes {
     steps: u32,
 }
 
-/// Contexts of 300 and 5,000 end within a unit of decode attention. 16 rows are the most of our products beside cuBLASLt.
+/// Contexts of 300 and 5,000 end within a unit of decode attention. 8 rows are the most of our products beside cuBLASLt.
 const ALL: Sizes = Sizes {
     batches: &[1, 8, 16, 32, 128, 256],
     contexts: &[256, 300, 1_024, 4_096, 5_000, 16_384],

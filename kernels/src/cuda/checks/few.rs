@@ -27,7 +27,7 @@ pub(super) fn gated(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
             for rows in rows(random) {
                 let biased = random.size(0, 1) == 1;
                 let (inputs, width) =
-                    (8 * random.size(1, effort.pick(20, 400)), random.size(1, effort.pick(90, 3_000)));
+                    (8 * random.size(1, effort.pick(20, 400)), random.size(1, effort.pick(200, 3_400)));
                 let x = random.rounded(ty, rows * inputs);
                 let w = weights(random, ty, 2 * width, inputs);
                 let bias = random.rounded(Type::F32, 2 * width);
@@ -69,6 +69,8 @@ pub(super) fn add_norm(
         Case { biased: true, last: true, ..Case::USUAL },
         Case { wide: true, ..small },
         Case { biased: true, ..small },
+        Case { many: true, ..Case::USUAL },
+        Case { many: true, biased: true, ..Case::USUAL },
     ] {
         for rows in rows(random) {
             let layer = Layer::new(effort, random, &case);
@@ -103,12 +105,14 @@ struct Case {
     last: bool,
     /// So many inputs of the next products that shares of squares of 32 rows are not read at once.
     wide: bool,
+    /// So many outputs of the next products that not all blocks run at once, on the emulated device or on a large one.
+    many: bool,
     /// Of the numbers that are added up. If they are small, epsilon counts.
     size: f32,
 }
 
 impl Case {
-    const USUAL: Self = Self { biased: false, last: false, wide: false, size: 1.0 };
+    const USUAL: Self = Self { biased: false, last: false, wide: false, many: false, size: 1.0 };
 }
 
 /// A projection into the residual stream, the norm after it, and two products of its outputs.
@@ -149,11 +153,15 @@ impl Written {
 
 impl Layer {
     fn new(effort: Effort, random: &mut Random, case: &Case) -> Self {
-        let Case { biased, last, wide, size } = *case;
+        let Case { biased, last, wide, many, size } = *case;
         // The stream's width is both the outputs of the sum and the inputs of the next products.
         let [inputs, width] = [0; 2].map(|_| 8 * random.size(1, effort.pick(40, 500)));
         let width = if wide { width + 2_048 } else { width };
         let [outputs, gates] = [100, 50].map(|quick| random.size(1, effort.pick(quick, 2_000)));
+        let (width, outputs, gates) = match many {
+            true => (width.min(320), outputs + effort.pick(200, 6_400), gates + effort.pick(100, 3_200)),
+            false => (width, outputs, gates),
+        };
         let small = |numbers: Vec<f32>| numbers.into_iter().map(|x| rounded(TYPE, x * size)).collect();
         Self {
             inputs,
