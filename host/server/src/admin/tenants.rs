@@ -99,7 +99,7 @@ mod tests {
         let names = (1..100).map(|n| format!("[tenants.t{n}]\n"));
         let text = format!("{}keys = [\"{key}\"]\n", names.collect::<String>());
         std::fs::write(file.path(), text).unwrap();
-        let tenants = Tenants::open(Some(file.path())).unwrap();
+        let tenants = Tenants::of_file(file.path()).unwrap();
         for id in 1..80 {
             tenants.find(TenantId(id)).unwrap().1.ended(1, 0, 1, false);
         }

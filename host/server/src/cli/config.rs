@@ -46,7 +46,7 @@ fn check(args: &ConfigArgs) -> Result<(), Failure> {
     crate::log::start("warn")?;
     let config = args.flags.config()?;
     let wrong = |flag: &str, wrong: String| ConfigError(format!("--{flag}: {wrong}"));
-    let tenants = Tenants::open(config.api_keys.as_deref()).map_err(|e| wrong("api-keys", e))?;
+    let tenants = Tenants::open(&config)?;
     if let Some((cert, key)) = &config.tls {
         Tls::open(cert, key).map_err(|e| wrong("tls-cert", e))?;
     }

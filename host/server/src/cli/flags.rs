@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches};
 
+use crate::admin;
 use crate::config::{Config, ConfigError, Environment, SETTINGS, Setting, Settings, environment_name};
+use crate::tenants;
 
 /// Settings from the command line: all of them with `SERVE`, otherwise those of the model.
 #[derive(Clone, Debug, Default)]
@@ -18,8 +20,9 @@ impl<const SERVE: bool> Flags<SERVE> {
     /// The configuration from these flags, the environment and the file.
     pub fn config(&self) -> Result<Config, ConfigError> {
         let environment = Environment::of_process();
-        let admin_token = environment.get(crate::admin::token::VARIABLE)?.map(str::to_owned);
-        Ok(Config { admin_token, ..Config::from_settings(&self.merged(&environment)?)? })
+        let secret = |name| environment.get(name).map(|value| value.map(str::to_owned));
+        let (admin_token, api_key) = (secret(admin::token::VARIABLE)?, secret(tenants::VARIABLE)?);
+        Ok(Config { admin_token, api_key, ..Config::from_settings(&self.merged(&environment)?)? })
     }
 
     /// The settings from these flags, the environment and the file, as text.

@@ -10,15 +10,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
 use super::flags::Flags;
-use crate::config::{Config, ConfigError, Environment};
+use crate::config::{Config, Environment};
 use crate::http::WAITING_ROOM;
 use crate::log::{self, Queue};
 use crate::notify;
 use crate::serve::{self, ADMIN_CONNECTIONS, RunningServer};
+use crate::tenants;
 
 /// Text below the flags.
 pub const AFTER_HELP: &str = "\
 Flags win over the environment, which wins over infer.toml.
+INFER_API_KEY is one key that all requests need; --api-keys names a file of several tenants' keys.
 INFER_ADMIN_TOKEN sets the token of the admin plane; without it, a token is generated and kept in a
 file that only this user can read. INFER_LOG filters the log (`info`, `infer_server=debug`);
 INFER_LOG_FORMAT=json writes it as JSON. SIGHUP reads the API keys, the TLS certificate and
@@ -59,7 +61,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
 fn serve_until_signal(args: ServeArgs, log: &Arc<Queue>) -> Result<(), Failure> {
     log::start_queued("info", log)?;
     let mut config = args.flags.config()?;
-    warn_of_variables(&config)?;
+    warn_of_variables(&config);
     fit_connections(&mut config);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
@@ -139,18 +141,20 @@ impl Signals {
     }
 }
 
-/// Warns of variables that have no effect here although the operator may expect one.
-fn warn_of_variables(config: &Config) -> Result<(), ConfigError> {
+/// Warns of variables that have no effect here, or less, although the operator may expect one.
+fn warn_of_variables(config: &Config) {
     let environment = Environment::of_process();
     for (name, meant) in environment.doubtful() {
         tracing::warn!("{name} is not a variable of this host and has no effect; did you mean {meant}?");
     }
-    if config.api_keys.is_none() && environment.get("INFER_API_KEY")?.is_some() {
+    if config.api_keys.is_some() && config.api_key.is_some() {
+        tracing::warn!("{} has no effect here: the keys are those of --api-keys", tenants::VARIABLE);
+    } else if config.api_key.as_deref().is_some_and(|key| tenants::check_strength(key).is_err()) {
         tracing::warn!(
-            "INFER_API_KEY does not protect this host: it is the key that `infer bench serve` sends; see --api-keys"
+            "{} is short enough to be guessed; `infer keys new` makes longer keys",
+            tenants::VARIABLE
         );
     }
-    Ok(())
 }
 
 /// Makes the limit of open files large enough for all connections, or the connections few enough: without a

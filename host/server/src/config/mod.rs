@@ -114,8 +114,10 @@ pub struct Config {
     pub threads: usize,
     /// Seed for requests without one.
     pub seed: Option<u64>,
-    /// File of tenants and the digests of their keys; `None` to serve without keys.
+    /// File of tenants and the digests of their keys.
     pub api_keys: Option<PathBuf>,
+    /// The one key that requests need if there is no such file; without either they need none.
+    pub api_key: Option<String>,
     /// Web pages that may use the data plane; `None` for none.
     pub allowed_origins: Option<AllowedOrigins>,
     /// Where `/metrics` is served.

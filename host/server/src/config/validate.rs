@@ -104,6 +104,7 @@ impl Config {
             kv_events_topic: read(all, "kv-events-topic", None, |t| non_empty(t).map(Some))?,
             otlp: read(all, "otlp", None, otlp)?,
             api_keys: read(all, "api-keys", None, path)?,
+            api_key: None,
             allowed_origins: read(all, "allowed-origins", None, |t| AllowedOrigins::parse(t).map(Some))?,
             metrics: read(all, "metrics", MetricsPlane::Public, |t| {
                 parse::choice(t, &[("public", MetricsPlane::Public), ("admin", MetricsPlane::Admin)])

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::admin::token::TokenFile;
 use crate::app::{App, Doors, Served};
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
 use crate::engine::{Clock, EngineHandle, EngineStopped, EngineThread};
 use crate::kv_events::{Endpoints, Publisher};
 use crate::reload;
@@ -55,8 +55,7 @@ pub async fn start(config: Config) -> Result<RunningServer, StartError> {
 /// Like [`start`], with another executor than the model's, to test or measure the host alone.
 pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Result<RunningServer, StartError> {
     let clock = Clock::start();
-    let tenants = Tenants::open(config.api_keys.as_deref())
-        .map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")))?;
+    let tenants = Tenants::open(&config)?;
     let tls = open_tls(&config)?;
     let data = listen::data_plane(&config).await?;
     let control = listen::admin_plane(&config).await?;

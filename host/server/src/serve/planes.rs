@@ -69,7 +69,7 @@ pub(super) fn open_tls(config: &Config) -> Result<Option<Arc<Tls>>, ConfigError>
 pub(super) fn warn_of_open_doors(data: SocketAddr, control: SocketAddr, tenants: &Tenants) {
     if !data.ip().is_loopback() && !tenants.need_keys() {
         tracing::warn!(
-            "the data plane at {data} accepts requests from other machines without a key; see --api-keys"
+            "the data plane at {data} accepts requests from other machines without a key; see INFER_API_KEY and --api-keys"
         );
     }
     if !control.ip().is_loopback() {

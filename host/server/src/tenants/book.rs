@@ -9,8 +9,9 @@ use hyper::{HeaderMap, StatusCode};
 use infer_core::{TenantId, TenantTerms};
 
 use super::file::{self, Grant};
-use super::key::KeyDigest;
+use super::key::{self, KeyDigest};
 use super::usage::{Usage, UsageSnapshot};
+use crate::config::{Config, ConfigError};
 use crate::http::ApiError;
 
 /// Most names since the host started, over all reloads: each has a row in the engine.
@@ -18,6 +19,8 @@ const MAX_NAMES: usize = 4_096;
 /// Tenants with metrics of their own; the rest are summed up as `other`.
 const MAX_LABELS: usize = 128;
 const OTHER: &str = "other";
+/// The variable with the one key of a host without a tenants file.
+pub const VARIABLE: &str = "INFER_API_KEY";
 /// Anthropic's header of the key.
 const PLAIN_KEY: &str = "x-api-key";
 
@@ -36,12 +39,22 @@ pub struct Tenant {
     pub usage: Arc<Usage>,
 }
 
-/// All tenants. Without a tenants file there is one, `default`, and requests need no key.
+/// All tenants. Without a tenants file there is one, `default`, and requests need its key, if it has one.
 #[derive(Debug)]
 pub struct Tenants {
-    path: Option<PathBuf>,
+    source: Source,
     book: RwLock<Arc<Book>>,
     names: Mutex<Names>,
+}
+
+/// Where keys come from.
+#[derive(Debug)]
+enum Source {
+    File(PathBuf),
+    /// The key of `default`.
+    Key(KeyDigest),
+    /// Requests need no key.
+    Nothing,
 }
 
 /// The tenants as loaded last.
@@ -61,10 +74,32 @@ struct Names {
 }
 
 impl Tenants {
-    /// Loads a tenants file, which must have a key. Without one, every request belongs to `default`.
-    pub fn open(path: Option<&Path>) -> Result<Self, String> {
-        let all =
-            Self { path: path.map(Path::to_path_buf), book: RwLock::default(), names: Mutex::default() };
+    /// Loads the tenants file, which must have a key, or takes the one key. Without either, every request belongs to
+    /// `default`.
+    ///
+    /// # Errors
+    /// Names what is wrong with the file, or with the key without showing it.
+    pub fn open(config: &Config) -> Result<Self, ConfigError> {
+        if let Some(path) = &config.api_keys {
+            return Self::of_file(path).map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")));
+        }
+        let source = match &config.api_key {
+            Some(key) => {
+                key::check_plain(key).map_err(|wrong| ConfigError(format!("{VARIABLE}: {wrong}")))?;
+                Source::Key(KeyDigest::of(key))
+            }
+            None => Source::Nothing,
+        };
+        Self::load(source).map_err(ConfigError)
+    }
+
+    /// Loads a tenants file.
+    pub fn of_file(path: &Path) -> Result<Self, String> {
+        Self::load(Source::File(path.to_path_buf()))
+    }
+
+    fn load(source: Source) -> Result<Self, String> {
+        let all = Self { source, book: RwLock::default(), names: Mutex::default() };
         all.note("default");
         all.reload()?;
         Ok(all)
@@ -72,8 +107,8 @@ impl Tenants {
 
     /// Reloads the file. On an error nothing changes.
     pub fn reload(&self) -> Result<(), String> {
-        let book = match &self.path {
-            Some(path) => {
+        let book = match &self.source {
+            Source::File(path) => {
                 let grants = file::read(path)?;
                 // A file that is just being written is often empty.
                 if grants.iter().all(|grant| grant.keys.is_empty()) {
@@ -85,19 +120,20 @@ impl Tenants {
                 }
                 self.book_of(grants)?
             }
-            None => {
-                let grant = Grant {
-                    name: "default".to_owned(),
-                    keys: Vec::new(),
-                    terms: TenantTerms::default(),
-                    max_priority: i32::MAX,
-                };
-                let default = self.tenant(grant);
-                Book { keys: Vec::new(), anonymous: Some(Arc::clone(&default)), tenants: vec![default] }
+            Source::Key(key) => self.book_of(vec![Self::everyone(vec![*key])])?,
+            Source::Nothing => {
+                let book = self.book_of(vec![Self::everyone(Vec::new())])?;
+                Book { anonymous: book.tenants.first().cloned(), ..book }
             }
         };
         *self.book.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(book);
         Ok(())
+    }
+
+    /// The tenant of a host without a tenants file.
+    fn everyone(keys: Vec<KeyDigest>) -> Grant {
+        let name = "default".to_owned();
+        Grant { name, keys, terms: TenantTerms::default(), max_priority: i32::MAX }
     }
 
     /// Whether requests need an API key.
@@ -240,7 +276,7 @@ mod tests {
         let write = |text: String| std::fs::write(file.path(), text).unwrap();
         let key = |name: &str, key: &str| format!("[tenants.{name}]\nkeys = [\"{}\"]\n", KeyDigest::of(key));
         write(key("bob", "b") + &key("alice", "a"));
-        let tenants = Tenants::open(Some(file.path())).unwrap();
+        let tenants = Tenants::of_file(file.path()).unwrap();
         let bob = tenants.authenticate(&bearer("Bearer b")).unwrap();
         bob.usage.ended(3, 1, 2, false);
         let number = bob.id;
@@ -256,7 +292,7 @@ mod tests {
             assert!(error.contains(part), "{error}");
             tenants.authenticate(&bearer("bearer a")).unwrap();
         }
-        let error = Tenants::open(Some(file.path())).unwrap_err();
+        let error = Tenants::of_file(file.path()).unwrap_err();
         assert!(
             error.contains(&format!("`infer keys new TENANT --file {}`", file.path().display())),
             "{error}"
@@ -273,12 +309,12 @@ mod tests {
     }
 
     #[test]
-    fn requests_need_a_key_only_with_a_tenants_file() {
-        let open = Tenants::open(None).unwrap();
+    fn requests_need_a_key_only_if_there_are_any() {
+        let open = Tenants::load(Source::Nothing).unwrap();
         assert_eq!(open.authenticate(&HeaderMap::new()).unwrap().name, "default");
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("[tenants.a]\nkeys = [\"{}\"]\n", KeyDigest::of("a"))).unwrap();
-        let closed = Tenants::open(Some(file.path())).unwrap();
+        let closed = Tenants::of_file(file.path()).unwrap();
         assert!(closed.need_keys());
         assert_eq!(closed.authenticate(&HeaderMap::new()).unwrap_err().reason(), "missing_api_key");
         for odd in ["Bearer", "Bearer ", "Basic x", "Bearer \u{e9}"] {
@@ -303,12 +339,45 @@ mod tests {
     }
 
     #[test]
+    fn one_key_is_of_the_default_tenant_and_stays_after_a_reload() {
+        let config = |api_keys: Option<&Path>, key: &str| Config {
+            api_keys: api_keys.map(Path::to_path_buf),
+            api_key: Some(key.to_owned()),
+            ..Config::default()
+        };
+        let tenants = Tenants::open(&config(None, "token-abc123")).unwrap();
+        assert!(tenants.need_keys() && tenants.key_count() == 1 && !tenants.has_rates());
+        for _ in 0..2 {
+            let found = tenants.authenticate(&bearer("Bearer token-abc123")).unwrap();
+            assert_eq!(
+                (found.id, found.name.as_str(), found.max_priority),
+                (TenantId(0), "default", i32::MAX)
+            );
+            for (headers, reason) in
+                [(HeaderMap::new(), "missing_api_key"), (bearer("Bearer token"), "invalid_api_key")]
+            {
+                assert_eq!(tenants.authenticate(&headers).unwrap_err().reason(), reason);
+            }
+            tenants.reload().unwrap();
+        }
+        for secret in ["two words", "caf\u{e9}", &"x".repeat(513)] {
+            let error = Tenants::open(&config(None, secret)).unwrap_err().to_string();
+            assert!(error.starts_with("INFER_API_KEY: ") && !error.contains(secret), "{error}");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("[tenants.a]\nkeys = [\"{}\"]\n", KeyDigest::of("a"))).unwrap();
+        let tenants = Tenants::open(&config(Some(file.path()), "b")).unwrap();
+        assert_eq!(tenants.authenticate(&bearer("Bearer a")).unwrap().name, "a", "a file replaces the key");
+        assert_eq!(tenants.authenticate(&bearer("Bearer b")).unwrap_err().reason(), "invalid_api_key");
+    }
+
+    #[test]
     fn usage_lists_a_bounded_number_of_tenants() {
         let key = |n: usize| KeyDigest::of(&n.to_string());
         let text: String = (0..200).map(|n| format!("[tenants.t{n}]\nkeys = [\"{}\"]\n", key(n))).collect();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let tenants = Tenants::open(Some(file.path())).unwrap();
+        let tenants = Tenants::of_file(file.path()).unwrap();
         let usage = tenants.usage();
         assert_eq!((usage.len(), usage.last().unwrap().0.as_str()), (MAX_LABELS + 1, "other"));
         for (id, label) in [(0, "default"), (127, "t126"), (128, "other"), (5_000, "other")] {

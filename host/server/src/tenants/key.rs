@@ -64,11 +64,20 @@ pub fn fresh() -> std::io::Result<String> {
     Ok(bytes.iter().fold(PREFIX.to_owned(), |text, byte| text + &format!("{byte:02x}")))
 }
 
-/// Checks that a key from elsewhere is long enough for an unsalted digest.
-pub fn check_strength(key: &str) -> Result<(), String> {
+/// Checks that clients can send a key, of which no digest is stored.
+pub fn check_plain(key: &str) -> Result<(), String> {
     if !key.bytes().all(|b| b.is_ascii_graphic()) {
         return Err("a key may only contain visible ASCII characters".to_owned());
     }
+    if key.len() > MAX_BYTES {
+        return Err(format!("a key may have up to {MAX_BYTES} characters, this one has {}", key.len()));
+    }
+    Ok(())
+}
+
+/// Checks that a key from elsewhere is long enough for an unsalted digest.
+pub fn check_strength(key: &str) -> Result<(), String> {
+    check_plain(key)?;
     if !(MIN_BYTES..=MAX_BYTES).contains(&key.len()) {
         return Err(format!(
             "a key must have {MIN_BYTES} to {MAX_BYTES} characters, this one has {}: a short key could be guessed \

@@ -9,7 +9,7 @@ mod file;
 mod key;
 mod usage;
 
-pub use book::{Tenant, Tenants};
+pub use book::{Tenant, Tenants, VARIABLE};
 pub use file::{Grant, MAX_KEYS, MAX_TENANTS, check_name, grants, read, weight_of};
 pub use key::{KeyDigest, check_strength, fresh};
 pub use usage::{Latencies, Usage, UsageSnapshot};

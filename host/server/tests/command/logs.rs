@@ -39,6 +39,31 @@ fn terminate(host: &Host) {
 }
 
 #[test]
+fn a_key_of_the_environment_is_needed_and_not_logged() {
+    let home = Home::new();
+    let host = Host::start(home.serve(&format!("{TO_FILE}; export INFER_API_KEY=token-abc123"), &[]));
+    for (headers, status) in [
+        ("", 401),
+        ("authorization: Bearer token-abc12\r\n", 401),
+        ("authorization: Bearer token-abc123\r\n", 200),
+        ("x-api-key: token-abc123\r\n", 200),
+    ] {
+        let answer = read(host.send("POST /v1/completions", headers, COMPLETION));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{headers}: {answer}");
+    }
+    assert!(read(host.send("GET /health", "", "")).starts_with("HTTP/1.1 200 "));
+    host.ends();
+    let log = log(&home);
+    assert_eq!(lines(&log, "requests need an API key")[0]["keys"], 1, "{log}");
+    assert!(log.contains("INFER_API_KEY is short enough to be guessed"), "{log}");
+    assert!(!log.contains("token-abc123"), "{log}");
+
+    let words = ["INFER_API_KEY: a key may only contain visible ASCII characters"];
+    let said = home.fails(2, "export INFER_API_KEY='two words'", &[], &words);
+    assert!(!said.contains("two words"), "{said}");
+}
+
+#[test]
 fn log_says_who_was_served_and_who_was_refused() {
     let home = Home::new();
     let (alice, stranger) = (fresh().unwrap(), fresh().unwrap());

@@ -185,6 +185,7 @@ fn of_its_own(config: Config) -> Config {
         admin_port: 0,
         tls: None,
         api_keys: None,
+        api_key: None,
         sse_dialect: DialectChoice::Auto,
         // The checkpoint's sampling defaults would apply to only one of the two sides.
         generation_config: GenerationConfig::None,
