@@ -151,8 +151,10 @@ async def openai_async(openai):
 
 
 def anthropic_python():
+    from typing import Literal
+
     import anthropic
-    from pydantic import BaseModel, Field
+    from pydantic import BaseModel
 
     client = anthropic.Anthropic(base_url=BASE_URL, api_key=KEY, max_retries=0)
     common = {"model": MODEL, "messages": MESSAGES, "max_tokens": 24}
@@ -193,7 +195,7 @@ def anthropic_python():
     client.messages.create(model=MODEL, messages=turns, tools=[tool], max_tokens=8)
 
     class Answer(BaseModel, extra="forbid"):
-        answer: int = Field(ge=0, le=9)
+        answer: Literal["yes", "no"]  # Bounds of numbers become words of the description.
 
     parsed = client.messages.parse(**{**common, "max_tokens": 100}, output_format=Answer)
     check(parsed.parsed_output is not None, parsed)
@@ -224,6 +226,8 @@ async def anthropic_async(anthropic, common):
             await endless
         except asyncio.CancelledError:
             pass
+
+
 def openai_agents():
     os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
     from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool
