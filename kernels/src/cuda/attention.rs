@@ -12,8 +12,6 @@ const MOST_WIDTH_128: u32 = 128;
 const DECODE_ROWS: u32 = 16;
 /// Positions that a decode block processes at a time.
 const DECODE_UNIT: u32 = 64;
-/// Shared memory of a block that the system takes.
-const RESERVED_BYTES: u32 = 1_024;
 
 /// What selects a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,8 +123,7 @@ impl AttentionShape {
 /// tokens have work for.
 pub fn decode_blocks(shape: &AttentionShape, properties: &Properties, items: u32, longest: u32) -> u32 {
     let wanted = properties.switches.decode_blocks.unwrap_or_else(|| blocks_at_once(shape.head_dim));
-    let fit = properties.shared_bytes / (decode_shared_bytes(shape.head_dim) + RESERVED_BYTES);
-    let places = properties.multiprocessors * wanted.clamp(1, fit.max(1));
+    let places = properties.blocks_at_once(wanted, decode_shared_bytes(shape.head_dim));
     let units = u64::from(items * shape.tiles()) * u64::from(longest.div_ceil(DECODE_UNIT));
     // The kernel counts them in 32 bits.
     assert!(units <= u64::from(u32::MAX), "{items} contexts of {longest} tokens, {shape:?}");
@@ -294,6 +291,7 @@ names!(PREFILL_128_F16, "attention_prefill_rows128_f16");
 mod tests {
     use super::*;
     use crate::cuda::Switches;
+    use crate::cuda::device::RESERVED_BYTES;
 
     #[test]
     fn concurrent_decode_blocks_fit_shared_memory() {
@@ -354,15 +352,8 @@ mod tests {
     }
 
     fn properties(multiprocessors: u32, shared_kib: u32, decode_blocks: Option<u32>) -> Properties {
-        Properties {
-            name: String::new(),
-            capability: (9, 0),
-            multiprocessors,
-            shared_bytes: shared_kib << 10,
-            early: true,
-            vendor_products: None,
-            switches: Switches { decode_blocks, ..Switches::default() },
-        }
+        let switches = Switches { decode_blocks, ..Switches::default() };
+        Properties::hopper(multiprocessors, shared_kib, switches)
     }
 
     #[test]

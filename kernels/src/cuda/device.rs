@@ -102,6 +102,32 @@ pub struct Properties {
     pub switches: Switches,
 }
 
+/// Shared memory of a block that the system takes.
+pub(super) const RESERVED_BYTES: u32 = 1_024;
+
+impl Properties {
+    /// Blocks that run at once: on each multiprocessor as many as are wanted, if it has shared memory for them, and one at
+    /// least.
+    pub(super) fn blocks_at_once(&self, wanted: u32, shared_bytes: u32) -> u32 {
+        let fit = self.shared_bytes / (shared_bytes + RESERVED_BYTES);
+        self.multiprocessors * wanted.clamp(1, fit.max(1))
+    }
+
+    /// A device of compute capability 9.0.
+    #[cfg(test)]
+    pub(super) fn hopper(multiprocessors: u32, shared_kib: u32, switches: Switches) -> Self {
+        Self {
+            name: String::new(),
+            capability: (9, 0),
+            multiprocessors,
+            shared_bytes: shared_kib << 10,
+            early: true,
+            vendor_products: None,
+            switches,
+        }
+    }
+}
+
 /// A library of the vendor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VendorLibrary {

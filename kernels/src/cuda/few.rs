@@ -25,8 +25,6 @@ const SHARED_BYTES: u32 = {
 const MOST_BLOCKS: u32 = 3;
 /// Shared memory of such a multiprocessor.
 const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
-/// What the system takes of it for each block.
-const RESERVED_BYTES: u32 = 1_024;
 
 /// Eight warps, each with four turns of 64 inputs for 16 outputs, and behind them `End` of `product_few.cu`: two weights of
 /// each output, residuals of all rows, each thread's sums of squares, and an address per row.
@@ -159,8 +157,7 @@ fn blocks_of(names: &Names, [rows, inputs, groups]: [u32; 3], properties: &Prope
     if !few || ![&STORE, &GATE].contains(&names) || !properties.switches.walk {
         return groups;
     }
-    let fit = properties.shared_bytes / (SHARED_BYTES + RESERVED_BYTES);
-    groups.min(properties.multiprocessors * fit.clamp(1, MOST_BLOCKS))
+    groups.min(properties.blocks_at_once(MOST_BLOCKS, SHARED_BYTES))
 }
 
 /// Shared memory of each of so many blocks. A kernel that starts early takes places as blocks of the one ahead of it end, so
@@ -214,6 +211,7 @@ unsafe fn launch(
 mod tests {
     use super::*;
     use crate::cuda::Switches;
+    use crate::cuda::device::RESERVED_BYTES;
 
     #[test]
     fn no_more_blocks_fit_a_multiprocessor_than_an_even_spread_needs() {
@@ -232,14 +230,8 @@ mod tests {
 
     #[test]
     fn blocks_walk_where_not_all_run_at_once() {
-        let properties = |multiprocessors, shared_kib: u32, walk| Properties {
-            name: String::new(),
-            capability: (9, 0),
-            multiprocessors,
-            shared_bytes: shared_kib << 10,
-            early: true,
-            vendor_products: None,
-            switches: Switches { walk, ..Switches::default() },
+        let properties = |multiprocessors, shared_kib, walk| {
+            Properties::hopper(multiprocessors, shared_kib, Switches { walk, ..Switches::default() })
         };
         let (h100, ada) = (properties(132, 228, true), properties(128, 100, true));
         for (names, sides, properties, blocks) in [
