@@ -2,6 +2,7 @@
 #include "attention_decode.cu"
 #include "attention_plain.cu"
 #include "attention_prefill.cu"
+#include "attention_prefill_wgmma.cu"
 #include "elementwise.cu"
 #include "kv_write.cu"
 #include "norm.cu"

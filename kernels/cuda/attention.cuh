@@ -71,6 +71,26 @@ DEVICE u64 pool_index(const AttentionParams& p, const u32* table, u32 kv_head, u
     return pool_index(p, entry, table[entry], kv_head, position, head_dim);
 }
 
+// Where a sequence's numbers of a key head lie in the pool.
+struct Places {
+    const AttentionParams& p;
+    const u32* table;
+    u32 kv_head;
+    u32 shift;  // log2 of the block size; NONE: not a power of two. A division takes some twenty instructions.
+
+    DEVICE Places(const AttentionParams& p, const u32* table, u32 kv_head)
+        : p(p), table(table), kv_head(kv_head),
+          shift((p.block_size & (p.block_size - 1)) == 0 ? trailing_zeros(p.block_size) : NONE) {}
+
+    template <bool SHIFTS>
+    DEVICE u32 entry(u32 position) const { return SHIFTS ? position >> shift : position / p.block_size; }
+
+    template <bool SHIFTS>
+    DEVICE u64 index(u32 position, u32 block, u32 head_dim) const {
+        return pool_index(p, entry<SHIFTS>(position), block, kv_head, position, head_dim);
+    }
+};
+
 // Reads WORDS words at once.
 template <u32 WORDS, class T>
 DEVICE void read_words(const T* from, u32 (&words)[WORDS]) {

@@ -33,26 +33,6 @@ DEVICE constexpr u32 rows_of(u32 sets) { return WARPS * sets * 16; }
 // let two blocks fit a multiprocessor of sm_80 and sm_90. As in attention.rs.
 DEVICE constexpr u32 tile(u32 head_dim, u32 sets) { return head_dim > 128 ? 16 : sets > 1 && head_dim > 80 ? 32 : 64; }
 
-// Where a sequence's numbers of a key head lie in the pool.
-struct Places {
-    const AttentionParams& p;
-    const u32* table;
-    u32 kv_head;
-    u32 shift;  // log2 of the block size; NONE: not a power of two. A division takes some twenty instructions.
-
-    DEVICE Places(const AttentionParams& p, const u32* table, u32 kv_head)
-        : p(p), table(table), kv_head(kv_head),
-          shift((p.block_size & (p.block_size - 1)) == 0 ? trailing_zeros(p.block_size) : NONE) {}
-
-    template <bool SHIFTS>
-    DEVICE u32 entry(u32 position) const { return SHIFTS ? position >> shift : position / p.block_size; }
-
-    template <bool SHIFTS>
-    DEVICE u64 index(u32 position, u32 block, u32 head_dim) const {
-        return pool_index(p, entry<SHIFTS>(position), block, kv_head, position, head_dim);
-    }
-};
-
 template <class T, u32 D, u32 TILE, bool SHIFTS>
 DEVICE void load_stage(const Places& places, T* keys, T* values, u32 start, u32 first, u32 end) {
     const AttentionParams& p = places.p;

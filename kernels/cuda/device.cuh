@@ -61,6 +61,8 @@ DEVICE void take_turn() {
 // the step. Every block must wait for it before it ends, or later kernels could start before earlier ones are done.
 #define EARLY_KERNEL(NAME, PARAMS, ...) ENTRY(NAME, PARAMS, , __VA_ARGS__)
 #define SHARED_MEMORY(NAME) extern __shared__ __align__(16) unsigned char NAME[]
+// The same for matrices that products of warpgroups read (`warpgroup.cuh`). All of a file's kernels have one alignment.
+#define SWIZZLED_MEMORY(NAME) extern __shared__ __align__(1024) unsigned char swizzled_##NAME[]; unsigned char* NAME = swizzled_##NAME
 #endif
 
 typedef unsigned char u8;
@@ -110,6 +112,7 @@ DEVICE float load_now(const float* from) { return *from; }
 DEVICE u32 load_now(const u32* from) { return *from; }
 DEVICE u32 load_early(const u32* from) { return *from; }
 DEVICE void fence_loads() {}
+DEVICE u32 shared_address(const void* at) { return emulate::shared_address(at); }
 DEVICE void sync_block() { emulate::sync_block(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { u32 old = *at; *at += value; return old; }
 DEVICE u64 atomic_max(u64* at, u64 value) { u64 old = *at; if (value > old) *at = value; return old; }
@@ -184,6 +187,7 @@ DEVICE u32 load_early(const u32* from) {
 // Loads written before this are issued before it, and uses written after it wait until then. All lanes of a warp must
 // get here together. `load_now` doesn't suffice where later arithmetic could be scheduled between the loads.
 DEVICE void fence_loads() { __syncwarp(); }
+DEVICE u32 shared_address(const void* at) { return static_cast<u32>(__cvta_generic_to_shared(at)); }
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
 DEVICE u64 atomic_max(u64* at, u64 value) { return atomicMax(at, value); }
@@ -200,7 +204,7 @@ DEVICE u32 take_ticket(u32* at, u32 last) {
 // fetches whole lines of 128 bytes, since the neighbouring bytes are needed next.
 template <u32 BYTES>
 DEVICE void copy_async(void* to, const void* from, bool there) {
-    const u32 target = static_cast<u32>(__cvta_generic_to_shared(to));
+    const u32 target = shared_address(to);
     const u32 bytes = there ? BYTES : 0;
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"

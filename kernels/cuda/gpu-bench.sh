@@ -177,7 +177,7 @@ trace() {
 switches() {
     outcome=0
     few_steps "switches: none" "$infer" || outcome=1
-    for changed in FEW_ROWS=16 FUSED=off EARLY=off SPREAD=off WALK=off CARVEOUT=driver DECODE_BLOCKS=2; do
+    for changed in FEW_ROWS=16 FUSED=off EARLY=off SPREAD=off WALK=off WGMMA=on CARVEOUT=driver DECODE_BLOCKS=2; do
         few_steps "switches: INFER_CUDA_$changed" env "INFER_CUDA_$changed" "$infer" || outcome=1
     done
     return $outcome

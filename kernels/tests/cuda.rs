@@ -121,8 +121,8 @@ fn the_benchmark_runs() {
             Line::Row(table, cells) => {
                 let (title, rows) = tables.last_mut().expect("a heading comes first");
                 assert_eq!(*title, table.title);
-                // Of prefill attention, also the rows of a block.
-                let named = if table.title == "prefill attention" { 3 } else { 2 };
+                // Of prefill attention, also the form of its blocks.
+                let named = if table.title == "prefill attention" { 4 } else { 2 };
                 let names: Vec<String> = cells.iter().take(named).map(Cell::to_string).collect();
                 rows.push(names.join(" "));
                 assert!(cells.iter().all(|cell| *cell != Cell::Absent), "{line}");
@@ -142,9 +142,18 @@ fn the_benchmark_runs() {
     ];
     assert_eq!(titles, expected);
     assert_eq!(tables[0].1, ["llama-8b 2", "llama-1b 2", "qwen3-1.7b 2", "gemma3-1b 2"]);
-    let prefills =
-        ["llama-8b 70 64", "llama-8b 70 128", "llama-1b 70 64", "llama-1b 70 128", "qwen3-1.7b 70 64"];
-    assert_eq!(tables[1].1, [&prefills[..], &["qwen3-1.7b 70 128", "gemma3-1b 70 64"]].concat());
+    let prefills = |model: &str, forms: &[&str]| -> Vec<String> {
+        forms.iter().map(|form| format!("{model} 70 {form}")).collect()
+    };
+    let wide = ["64 mma.sync", "128 mma.sync", "64 wgmma", "128 wgmma"];
+    let narrow = [&wide[..], &["192 wgmma"]].concat();
+    let expected = [
+        prefills("llama-8b", &wide),
+        prefills("llama-1b", &narrow),
+        prefills("qwen3-1.7b", &wide),
+        prefills("gemma3-1b", &["64 mma.sync", "64 wgmma", "128 wgmma"]),
+    ];
+    assert_eq!(tables[1].1, expected.concat());
     // Four products of one and of forty rows, by each of our two ways.
     assert_eq!(tables[2].1, [["small 1"; 2], ["small 40"; 2]].concat().repeat(4));
     let kernels = ["add_norm", "kv_write", "gated", "embed", "copy_blocks", "attention_plain"];

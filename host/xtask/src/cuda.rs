@@ -36,7 +36,7 @@ pub fn toolkit() -> Result<(), String> {
 }
 
 /// The PTX that every image is made from, by the name that nvcc gives it: without and with early launches.
-const PTX: [&str; 2] = ["all.compute_80.ptx", "all.compute_90.ptx"];
+const PTX: [&str; 2] = ["all.compute_80.ptx", "all.compute_90a.ptx"];
 
 /// Compiles the kernels for every architecture, and runs their checks on the PTX, whose programs were built with the tests.
 /// Without a toolkit, returns what is skipped and why.

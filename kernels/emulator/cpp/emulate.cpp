@@ -18,6 +18,7 @@ Entry* entries = nullptr;
 constexpr size_t STACK = 48 << 10;
 constexpr size_t MAX_THREADS = 1024;
 constexpr size_t MAX_COPIES = 256;
+constexpr size_t MAX_PRODUCTS = 32;
 constexpr size_t GUARD = 256;
 constexpr unsigned char GUARD_BYTE = 0xa5;
 
@@ -26,6 +27,17 @@ struct Copy {
     const void* from;
     unsigned bytes;
     bool there;
+    unsigned group;
+};
+
+// A lane's part of a product of its warpgroup, whose factors the tensor cores read when they please.
+struct GroupProduct {
+    float* d;
+    unsigned columns;
+    // Two rows of x, unless it is in shared memory.
+    bool is_given, add, is_bf16;
+    float given[2][16];
+    uint64_t x, y;
     unsigned group;
 };
 
@@ -44,6 +56,9 @@ struct Fiber {
     unsigned copy_count;
     unsigned group;
     Copy copies[MAX_COPIES];
+    unsigned product_count;
+    unsigned product_group;
+    GroupProduct products[MAX_PRODUCTS];
 };
 
 // One host thread's device.
@@ -59,6 +74,7 @@ struct Machine {
     void (*together[MAX_THREADS / 32])(void**);
     unsigned done;
     unsigned char* shared;
+    size_t shared_bytes;
     size_t shared_room;
     const Entry* entry;
     const void* params;
@@ -133,6 +149,7 @@ void fiber_main() {
     machine.entry->run(machine.params);
     Fiber& self = *machine.current;
     if (self.copy_count > 0) machine.fault = "a thread ended with copies under way";
+    if (self.product_count > 0) machine.fault = "a thread ended with products under way";
     self.state = State::Done;
     machine.done++;
     leave();
@@ -145,7 +162,7 @@ void run_block() {
     for (unsigned i = 0; i < m.threads; i++) {
         Fiber& fiber = m.fibers[i];
         fiber.index = i;
-        fiber.copy_count = fiber.group = 0;
+        fiber.copy_count = fiber.group = fiber.product_count = fiber.product_group = 0;
         prepare(fiber, fiber_main);
         set_ready(i);
     }
@@ -195,6 +212,7 @@ const char* launch(const char* name, const void* params, size_t params_bytes, In
         m.shared_room = shared_bytes + GUARD;
         m.shared = static_cast<unsigned char*>(aligned_alloc(256, (m.shared_room + 255) / 256 * 256));
     }
+    m.shared_bytes = shared_bytes;
     m.entry = entry;
     m.params = params;
     m.threads = threads;
@@ -258,6 +276,68 @@ void multiply_together(void** lanes) {
     }
 }
 
+struct GroupFragment {
+    const unsigned* a;
+    GroupProduct* product;
+};
+
+void give_rows(void** lanes) {
+    for (unsigned lane = 0; lane < 32; lane++) {
+        GroupProduct& product = *static_cast<GroupFragment*>(lanes[lane])->product;
+        for (unsigned k = 0; k < 16; k++)
+            for (unsigned half = 0; half < 2; half++) {
+                const unsigned* a = static_cast<GroupFragment*>(lanes[lane / 4 * 4 + k % 8 / 2])->a;
+                const unsigned word = a[k / 8 * 2 + half];
+                product.given[half][k] = widen(static_cast<uint16_t>(word >> 16 * (k % 2)), product.is_bf16);
+            }
+    }
+}
+
+// The number at an offset of bytes from where a descriptor of a matrix swizzled by 128 bytes starts.
+float described(uint64_t descriptor, unsigned offset, bool is_bf16) {
+    if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) machine.fault = "a descriptor of another layout";
+    const unsigned at = static_cast<unsigned>(descriptor & 0x3fff) * 16 + offset;
+    // The part of 16 bytes depends on the row of 128.
+    const unsigned swizzled = at ^ (at >> 7 & 7) << 4;
+    if (swizzled + 2 > machine.shared_bytes) {
+        machine.fault = "a product reads beyond shared memory";
+        return 0.0f;
+    }
+    uint16_t bits;
+    memcpy(&bits, machine.shared + swizzled, 2);
+    return widen(bits, is_bf16);
+}
+
+void perform(const GroupProduct& product) {
+    const unsigned lane = machine.current->index % 32, row_of_group = machine.current->index / 32 % 4 * 16 + lane / 4;
+    const auto bytes_at = [](uint64_t descriptor, unsigned bit) {
+        return static_cast<unsigned>(descriptor >> bit & 0x3fff) * 16;
+    };
+    float x[2][16];
+    for (unsigned half = 0; half < 2; half++)
+        for (unsigned k = 0; k < 16; k++) {
+            const unsigned row = row_of_group + 8 * half;
+            const unsigned at = row / 8 * bytes_at(product.x, 32) + row % 8 * 128 + 2 * k;
+            x[half][k] = product.is_given ? product.given[half][k] : described(product.x, at, product.is_bf16);
+        }
+    for (unsigned i = 0; i < product.columns / 8; i++)
+        for (unsigned j = 0; j < 2; j++) {
+            const unsigned column = 8 * i + lane % 4 * 2 + j;
+            float sums[2] = {0.0f, 0.0f};
+            for (unsigned k = 0; k < 16; k++) {
+                const unsigned at = product.is_given
+                    ? column / 64 * bytes_at(product.y, 16) + column % 64 * 2 + k / 8 * bytes_at(product.y, 32) + k % 8 * 128
+                    : column / 8 * bytes_at(product.y, 32) + column % 8 * 128 + 2 * k;
+                const float y = described(product.y, at, product.is_bf16);
+                for (unsigned half = 0; half < 2; half++) sums[half] += x[half][k] * y;
+            }
+            for (unsigned half = 0; half < 2; half++) {
+                float& d = product.d[4 * i + 2 * half + j];
+                d = product.add ? d + sums[half] : sums[half];
+            }
+        }
+}
+
 struct Shuffle {
     uint64_t value;
     unsigned lanes;
@@ -279,6 +359,9 @@ Entry::Entry(const char* name, size_t params_bytes, unsigned threads, void (*run
 }
 
 unsigned char* shared_memory() { return machine.shared; }
+unsigned shared_address(const void* at) {
+    return static_cast<unsigned>(static_cast<const unsigned char*>(at) - machine.shared);
+}
 
 void sync_block() {
     machine.current->state = State::AtBlock;
@@ -391,6 +474,42 @@ uint64_t shuffle_xor(uint64_t value, unsigned lanes) {
 void multiply_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool is_bf16) {
     Multiplication mine = {d, a, {b0, b1}, is_bf16};
     warp_operation(multiply_together, &mine);
+}
+
+void multiply_group(float* d, unsigned columns, const unsigned* a, uint64_t x, uint64_t y, bool add, bool is_bf16) {
+    Fiber& self = *machine.current;
+    if (self.product_count == MAX_PRODUCTS) {
+        machine.fault = "more products than a fiber remembers";
+        leave();
+    }
+    GroupProduct& product = self.products[self.product_count++];
+    product.d = d;
+    product.columns = columns;
+    product.is_given = a != nullptr;
+    product.add = add;
+    product.is_bf16 = is_bf16;
+    product.x = x;
+    product.y = y;
+    product.group = self.product_group;
+    if (a != nullptr) {
+        GroupFragment mine = {a, &product};
+        warp_operation(give_rows, &mine);
+    }
+}
+
+void commit_products() { machine.current->product_group++; }
+
+void wait_products(int left) {
+    Fiber& self = *machine.current;
+    unsigned kept = 0;
+    for (unsigned i = 0; i < self.product_count; i++) {
+        const GroupProduct& product = self.products[i];
+        if (product.group + static_cast<unsigned>(left) >= self.product_group)
+            self.products[kept++] = product;
+        else
+            perform(product);
+    }
+    self.product_count = kept;
 }
 
 }  // namespace emulate

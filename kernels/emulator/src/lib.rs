@@ -56,6 +56,7 @@ impl Emulator {
             multiprocessors: 4,
             shared_bytes: 228 << 10,
             early: target >= 90,
+            warpgroups: module.as_ref().is_none_or(|module| module.has_warpgroups()),
             vendor_products: None,
             switches: Switches::default(),
         };

@@ -8,6 +8,8 @@ use super::params::{AttentionParams, Params};
 const WIDTHS: [u32; 6] = [32, 64, 80, 96, 128, 256];
 /// The widest heads of [`PrefillForm::Rows128`].
 const MOST_WIDTH_128: u32 = 128;
+/// Head widths that have prefill kernels by products of warpgroups.
+const WGMMA_WIDTHS: [u32; 3] = [64, 128, 256];
 /// Query heads of a decode block.
 const DECODE_ROWS: u32 = 16;
 /// Positions that a decode block processes at a time.
@@ -44,43 +46,83 @@ pub enum Partition {
     },
 }
 
-/// How much a block of prefill computes. A row's bits depend on the form, but within one on neither batch nor chunk.
+/// How much a block of prefill computes, and by which products. A row's bits depend on the form, but within one on neither
+/// batch nor chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PrefillForm {
     /// 64 rows: less is wasted on single tokens.
     Rows64,
     /// 128 rows: keys and values are read from shared memory half as often, by half as many blocks.
     Rows128,
+    /// 64 rows of one warpgroup.
+    Wgmma64,
+    /// 128 rows of two warpgroups: keys and values are copied half as often.
+    Wgmma128,
+    /// 192 rows of three, for narrow heads, whose softmax takes as long as their products.
+    Wgmma192,
 }
 
 impl PrefillForm {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Rows64, Self::Rows128];
+    pub const ALL: [Self; 5] = [Self::Rows64, Self::Rows128, Self::Wgmma64, Self::Wgmma128, Self::Wgmma192];
 
-    /// The form of most rows, but not more than `most` has, that computes a shape. `None` if none does: then all tokens go
-    /// through [`decode`].
-    pub fn of(shape: &AttentionShape, most: Self) -> Option<Self> {
-        Self::ALL.into_iter().rev().find(|form| *form <= most && form.computes(shape))
+    /// The form of most rows, but no more than `most_rows`, that computes a shape: by products of warpgroups if the device
+    /// has them and a form for the shape. `None` if none does: then all tokens go through [`decode`].
+    pub fn of(shape: &AttentionShape, most_rows: u32, warpgroups: bool) -> Option<Self> {
+        let most = |of_warpgroups| {
+            let mut forms = Self::ALL.into_iter().rev().filter(|form| form.of_warpgroups() == of_warpgroups);
+            forms.find(|form| form.rows() <= most_rows && form.computes(shape))
+        };
+        warpgroups.then(|| most(true)).flatten().or_else(|| most(false))
     }
 
-    /// The form of fewest rows that computes a shape.
-    pub fn least(shape: &AttentionShape) -> Option<Self> {
-        Self::ALL.into_iter().find(|form| form.computes(shape))
+    /// This form and those of fewer rows and the same products that compute a shape, most rows first.
+    pub fn and_smaller(self, shape: &AttentionShape) -> impl Iterator<Item = Self> {
+        let smaller = Self::ALL.into_iter().rev().filter(move |form| *form <= self);
+        smaller.filter(move |form| form.of_warpgroups() == self.of_warpgroups() && form.computes(shape))
+    }
+
+    /// The form of fewest rows that has the same products and computes a shape, which this one does.
+    pub fn least(self, shape: &AttentionShape) -> Self {
+        self.and_smaller(shape).last().unwrap_or(self)
+    }
+
+    /// All that compute a shape on a device.
+    pub fn all_on(shape: AttentionShape, properties: &Properties) -> impl Iterator<Item = Self> + use<> {
+        let warpgroups = properties.warpgroups;
+        let can = move |form: &Self| form.computes(&shape) && (warpgroups || !form.of_warpgroups());
+        Self::ALL.into_iter().filter(can)
     }
 
     /// Whether it has a kernel for a shape.
     pub fn computes(self, shape: &AttentionShape) -> bool {
-        shape.on_tensor_cores()
-            && shape.group() <= self.rows()
-            && (self == Self::Rows64 || shape.head_dim <= MOST_WIDTH_128)
+        let width = match self {
+            Self::Rows64 => true,
+            Self::Rows128 => shape.head_dim <= MOST_WIDTH_128,
+            Self::Wgmma64 | Self::Wgmma128 => WGMMA_WIDTHS.contains(&shape.head_dim),
+            Self::Wgmma192 => shape.head_dim == 64,
+        };
+        shape.on_tensor_cores() && shape.group() <= self.rows() && width
+    }
+
+    /// Whether its products are those of warpgroups ([`Properties::warpgroups`]).
+    pub fn of_warpgroups(self) -> bool {
+        self >= Self::Wgmma64
     }
 
     /// Rows of a block: tokens times query heads of a key head.
     pub fn rows(self) -> u32 {
         match self {
-            Self::Rows64 => 64,
-            Self::Rows128 => 128,
+            Self::Rows64 | Self::Wgmma64 => 64,
+            Self::Rows128 | Self::Wgmma128 => 128,
+            Self::Wgmma192 => 192,
         }
+    }
+
+    /// Blocks for each multiprocessor without which a form of fewer rows is better: so many that each warp has others
+    /// beside it while it waits for memory.
+    pub fn least_blocks(self) -> u32 {
+        if self.of_warpgroups() { 1 } else { 2 }
     }
 
     /// Maximum tokens of a block.
@@ -88,19 +130,39 @@ impl PrefillForm {
         self.rows() / shape.group()
     }
 
-    /// Positions of a stage, as in `attention_prefill.cu`.
+    fn threads(self) -> u32 {
+        if self.of_warpgroups() { 2 * self.rows() } else { 128 }
+    }
+
+    /// Positions of a stage, as in `attention_prefill.cu` and `attention_prefill_wgmma.cu`.
     fn tile(self, head_dim: u32) -> u32 {
         match self {
-            _ if head_dim > 128 => 16,
+            Self::Rows64 | Self::Rows128 if head_dim > 128 => 16,
             Self::Rows128 if head_dim > 80 => 32,
-            _ => 64,
+            Self::Rows64 | Self::Rows128 => 64,
+            _ if head_dim > 128 || (head_dim > 64 && self == Self::Wgmma64) => 64,
+            _ => 128,
         }
     }
 
     /// Shared memory of a block: its queries, and two stages of keys and values.
     fn shared_bytes(self, head_dim: u32) -> u32 {
+        if self.of_warpgroups() {
+            return 2 * (self.rows() + 4 * self.tile(head_dim)) * head_dim;
+        }
         let stage = self.tile(head_dim) * (key_stride(head_dim) + value_stride(head_dim));
         2 * (self.rows() / 2 * pair_stride(head_dim) + 2 * stage)
+    }
+
+    fn kernel(self, ty: Type, head_dim: u32) -> &'static str {
+        let (widths, bf16, f16): (&[u32], &[&'static str], &[&'static str]) = match self {
+            Self::Rows64 => (&WIDTHS, PREFILL_64_BF16, PREFILL_64_F16),
+            Self::Rows128 => (&WIDTHS, PREFILL_128_BF16, PREFILL_128_F16),
+            Self::Wgmma64 => (&WGMMA_WIDTHS, WGMMA_64_BF16, WGMMA_64_F16),
+            Self::Wgmma128 => (&WGMMA_WIDTHS, WGMMA_128_BF16, WGMMA_128_F16),
+            Self::Wgmma192 => (&WGMMA_WIDTHS, WGMMA_192_BF16, WGMMA_192_F16),
+        };
+        name(ty, head_dim, widths, bf16, f16)
     }
 }
 
@@ -204,7 +266,7 @@ pub unsafe fn decode(
         return unsafe { device.launch(launch) };
     }
     let launch = Launch {
-        kernel: name(ty, head_dim, &DECODE_BF16, &DECODE_F16),
+        kernel: name(ty, head_dim, &WIDTHS, DECODE_BF16, DECODE_F16),
         grid,
         threads: 128,
         shared_bytes: decode_shared_bytes(head_dim),
@@ -232,14 +294,10 @@ pub unsafe fn prefill(
     let AttentionShape { ty, heads, kv_heads, head_dim } = *shape;
     assert!(form.computes(shape), "{shape:?} has no prefill kernel of this form: {form:?}");
     let params = AttentionParams { heads, kv_heads, head_dim, ..params };
-    let (bf16, f16) = match form {
-        PrefillForm::Rows64 => (&PREFILL_64_BF16, &PREFILL_64_F16),
-        PrefillForm::Rows128 => (&PREFILL_128_BF16, &PREFILL_128_F16),
-    };
     let launch = Launch {
-        kernel: name(ty, head_dim, bf16, f16),
+        kernel: form.kernel(ty, head_dim),
         grid: [kv_heads, tiles, 1],
-        threads: 128,
+        threads: form.threads(),
         shared_bytes: form.shared_bytes(head_dim),
         params: params.bytes(),
     };
@@ -262,30 +320,39 @@ fn value_stride(head_dim: u32) -> u32 {
     head_dim + ((80 - 2 * head_dim % 64) % 64) / 2
 }
 
-fn name(ty: Type, head_dim: u32, bf16: &[&'static str; 6], f16: &[&'static str; 6]) -> &'static str {
-    let index = WIDTHS.iter().position(|width| *width == head_dim).expect("a width with a kernel");
+fn name(
+    ty: Type,
+    head_dim: u32,
+    widths: &[u32],
+    bf16: &[&'static str],
+    f16: &[&'static str],
+) -> &'static str {
+    let index = widths.iter().position(|width| *width == head_dim).expect("a width with a kernel");
     ty.pick("", bf16[index], f16[index])
 }
 
 macro_rules! names {
-    ($name:ident, $start:literal) => {
-        const $name: [&str; 6] = [
-            concat!($start, "_32"),
-            concat!($start, "_64"),
-            concat!($start, "_80"),
-            concat!($start, "_96"),
-            concat!($start, "_128"),
-            concat!($start, "_256"),
-        ];
+    ($($name:ident: $start:literal [$($width:literal)*];)*) => {
+        $(const $name: &[&str] = &[$(concat!($start, "_", $width)),*];)*
     };
 }
-names!(DECODE_BF16, "attention_decode_bf16");
-names!(DECODE_F16, "attention_decode_f16");
-names!(PREFILL_64_BF16, "attention_prefill_rows64_bf16");
-names!(PREFILL_64_F16, "attention_prefill_rows64_f16");
-// The last one does not exist: see `PrefillForm::computes`.
-names!(PREFILL_128_BF16, "attention_prefill_rows128_bf16");
-names!(PREFILL_128_F16, "attention_prefill_rows128_f16");
+names! {
+    DECODE_BF16: "attention_decode_bf16" [32 64 80 96 128 256];
+    DECODE_F16: "attention_decode_f16" [32 64 80 96 128 256];
+    PREFILL_64_BF16: "attention_prefill_rows64_bf16" [32 64 80 96 128 256];
+    PREFILL_64_F16: "attention_prefill_rows64_f16" [32 64 80 96 128 256];
+    PREFILL_128_BF16: "attention_prefill_rows128_bf16" [32 64 80 96 128];
+    PREFILL_128_F16: "attention_prefill_rows128_f16" [32 64 80 96 128];
+    WGMMA_64_BF16: "attention_prefill_wgmma64_bf16" [64 128 256];
+    WGMMA_64_F16: "attention_prefill_wgmma64_f16" [64 128 256];
+    WGMMA_128_BF16: "attention_prefill_wgmma128_bf16" [64 128 256];
+    WGMMA_128_F16: "attention_prefill_wgmma128_f16" [64 128 256];
+    WGMMA_192_BF16: "attention_prefill_wgmma192_bf16" [64];
+    WGMMA_192_F16: "attention_prefill_wgmma192_f16" [64];
+}
+
+/// The kernel that an image has if it has those of products of warpgroups.
+pub(super) const WARPGROUP_KERNEL: &str = "attention_prefill_wgmma64_bf16_64";
 
 #[cfg(test)]
 mod tests {
@@ -307,10 +374,14 @@ mod tests {
     fn concurrent_prefill_blocks_fit_shared_memory() {
         const A100_BYTES: u32 = 164 * 1_024;
         const H100_BYTES: u32 = 228 * 1_024;
-        // Blocks that the compiler leaves registers for on an H100, as in `attention_prefill.cu`, by head width.
-        for (form, blocks) in
-            [(PrefillForm::Rows64, [5, 4, 3, 3, 2, 3]), (PrefillForm::Rows128, [3, 2, 2, 2, 2, 0])]
-        {
+        // Blocks that the compiler leaves registers for on an H100, as in the kernels' files, by head width.
+        for (form, blocks) in [
+            (PrefillForm::Rows64, [5, 4, 3, 3, 2, 3]),
+            (PrefillForm::Rows128, [3, 2, 2, 2, 2, 0]),
+            (PrefillForm::Wgmma64, [0, 3, 0, 0, 2, 1]),
+            (PrefillForm::Wgmma128, [0, 1, 0, 0, 1, 1]),
+            (PrefillForm::Wgmma192, [0, 1, 0, 0, 0, 0]),
+        ] {
             for (width, blocks) in WIDTHS.into_iter().zip(blocks) {
                 let shape = AttentionShape { ty: Type::Bf16, heads: 1, kv_heads: 1, head_dim: width };
                 assert_eq!(form.computes(&shape), blocks > 0, "{form:?}, width {width}");
@@ -319,7 +390,7 @@ mod tests {
                     blocks * (bytes + RESERVED_BYTES) <= H100_BYTES,
                     "{form:?}, width {width}: {bytes} bytes"
                 );
-                if blocks > 0 {
+                if blocks > 0 && !form.of_warpgroups() {
                     assert!(bytes <= 99 * 1_024, "{form:?}, width {width} on compute capability 8.9");
                 }
                 if blocks > 0 && form == PrefillForm::Rows128 {
@@ -331,24 +402,30 @@ mod tests {
 
     #[test]
     fn prefill_takes_the_form_of_most_rows_that_has_a_kernel() {
-        use PrefillForm::{Rows64, Rows128};
+        use PrefillForm::{Rows64, Rows128, Wgmma64, Wgmma128, Wgmma192};
         let shape =
             |group: u32, head_dim| AttentionShape { ty: Type::Bf16, heads: 2 * group, kv_heads: 2, head_dim };
-        let of = |shape, most| PrefillForm::of(&shape, most).map(|form| (form, form.tokens(&shape)));
-        for (group, width, within_64, within_128) in [
-            (4, 128, Some((Rows64, 16)), Some((Rows128, 32))),
-            (7, 64, Some((Rows64, 9)), Some((Rows128, 18))),
-            (4, 256, Some((Rows64, 16)), Some((Rows64, 16))),
-            (65, 128, None, Some((Rows128, 1))),
-            (65, 256, None, None),
-            (129, 32, None, None),
-            (1, 192, None, None),
+        for (group, width, forms) in [
+            // Within 64 and 128 rows, by products of warps; within 64, 128 and 192, by those of warpgroups.
+            (4, 128, [Some(Rows64), Some(Rows128), Some(Wgmma64), Some(Wgmma128), Some(Wgmma128)]),
+            (7, 64, [Some(Rows64), Some(Rows128), Some(Wgmma64), Some(Wgmma128), Some(Wgmma192)]),
+            (4, 256, [Some(Rows64), Some(Rows64), Some(Wgmma64), Some(Wgmma128), Some(Wgmma128)]),
+            (4, 96, [Some(Rows64), Some(Rows128), Some(Rows64), Some(Rows128), Some(Rows128)]),
+            (65, 128, [None, Some(Rows128), None, Some(Wgmma128), Some(Wgmma128)]),
+            (65, 256, [None, None, None, Some(Wgmma128), Some(Wgmma128)]),
+            (129, 32, [None; 5]),
+            (129, 64, [None, None, None, None, Some(Wgmma192)]),
+            (1, 192, [None; 5]),
         ] {
             let shape = shape(group, width);
-            assert_eq!(of(shape, Rows64), within_64, "{shape:?}");
-            assert_eq!(of(shape, Rows128), within_128, "{shape:?}");
+            let within = [(64, false), (128, false), (64, true), (128, true), (192, true)]
+                .map(|(rows, warpgroups)| PrefillForm::of(&shape, rows, warpgroups));
+            assert_eq!(within, forms, "{shape:?}");
         }
-        assert_eq!(of(AttentionShape { ty: Type::F32, ..shape(4, 128) }, Rows128), None);
+        assert_eq!(Rows128.tokens(&shape(7, 64)), 18);
+        assert_eq!(Wgmma192.and_smaller(&shape(4, 64)).collect::<Vec<_>>(), [Wgmma192, Wgmma128, Wgmma64]);
+        assert_eq!((Wgmma128.least(&shape(65, 256)), Rows128.least(&shape(4, 64))), (Wgmma128, Rows64));
+        assert_eq!(PrefillForm::of(&AttentionShape { ty: Type::F32, ..shape(4, 128) }, 192, true), None);
     }
 
     fn properties(multiprocessors: u32, shared_kib: u32, decode_blocks: Option<u32>) -> Properties {

@@ -96,6 +96,8 @@ pub struct Properties {
     pub shared_bytes: u32,
     /// Whether a kernel may start before the one ahead of it is done (programmatic dependent launch).
     pub early: bool,
+    /// Whether it has products of warpgroups (`wgmma`, compute capability 9.0), and its kernels are compiled for them.
+    pub warpgroups: bool,
     /// The vendor's library for products, if found.
     pub vendor_products: Option<VendorLibrary>,
     /// Settings for experiments.
@@ -122,6 +124,7 @@ impl Properties {
             multiprocessors,
             shared_bytes: shared_kib << 10,
             early: true,
+            warpgroups: true,
             vendor_products: None,
             switches,
         }

@@ -16,8 +16,11 @@ const WALK_VARIABLE: &str = "INFER_CUDA_WALK";
 const CARVEOUT_VARIABLE: &str = "INFER_CUDA_CARVEOUT";
 const FEW_ROWS_VARIABLE: &str = "INFER_CUDA_FEW_ROWS";
 const PREFILL_ROWS_VARIABLE: &str = "INFER_CUDA_PREFILL_ROWS";
+const WGMMA_VARIABLE: &str = "INFER_CUDA_WGMMA";
 const DECODE_BLOCKS_VARIABLE: &str = "INFER_CUDA_DECODE_BLOCKS";
 pub(super) const IMAGE_VARIABLE: &str = "INFER_CUDA_IMAGE";
+/// Rows of the largest form of prefill attention.
+const MOST_PREFILL_ROWS: u32 = 192;
 /// The value of `INFER_CUDA_CARVEOUT` for no preference.
 const DRIVER: &str = "driver";
 
@@ -39,8 +42,11 @@ pub struct Switches {
     pub carveout: Option<u32>,
     /// Maximum rows of `product_few` if the vendor's library is available (`INFER_CUDA_FEW_ROWS`).
     pub few_rows: u32,
-    /// The form of prefill attention with the most rows that is used (`INFER_CUDA_PREFILL_ROWS`).
-    pub prefill: PrefillForm,
+    /// The most rows of a block of prefill attention (`INFER_CUDA_PREFILL_ROWS`).
+    pub prefill_rows: u32,
+    /// Whether prefill attention uses products of warpgroups if the device has them (`INFER_CUDA_WGMMA`; `on`, `yes`, `true`
+    /// and `1` turn it on).
+    pub wgmma: bool,
     /// Blocks of decode attention for each multiprocessor, at most as many as it has room for (`INFER_CUDA_DECODE_BLOCKS`).
     /// `None`: as many as keep enough memory in flight.
     pub decode_blocks: Option<u32>,
@@ -57,7 +63,8 @@ impl Default for Switches {
             walk: true,
             carveout: Some(100),
             few_rows: product::FEW_BESIDE_VENDOR,
-            prefill: PrefillForm::Rows128,
+            prefill_rows: MOST_PREFILL_ROWS,
+            wgmma: false,
             decode_blocks: None,
             image: None,
         }
@@ -90,7 +97,8 @@ impl Switches {
         let prefill = |name| {
             let Some(word) = word(name) else { return Ok(None) };
             let form = PrefillForm::ALL.into_iter().find(|form| form.rows().to_string() == word);
-            form.map(Some).ok_or_else(|| CudaError::switch(format!("{name}={word}: this must be 64 or 128")))
+            form.map(|form| Some(form.rows()))
+                .ok_or_else(|| CudaError::switch(format!("{name}={word}: this must be 64, 128 or 192")))
         };
         let usual = Self::default();
         let carveout = match word(CARVEOUT_VARIABLE) {
@@ -98,6 +106,7 @@ impl Switches {
             _ => number(CARVEOUT_VARIABLE, 0, 100, " or `driver`")?.or(usual.carveout),
         };
         let off = |word: String| ["off", "no", "false", "0"].contains(&word.as_str());
+        let on = |word: String| ["on", "yes", "true", "1"].contains(&word.as_str());
         Ok(Self {
             early: !word(EARLY_VARIABLE).is_some_and(off),
             fused: !word(FUSED_VARIABLE).is_some_and(off),
@@ -105,7 +114,8 @@ impl Switches {
             walk: !word(WALK_VARIABLE).is_some_and(off),
             carveout,
             few_rows: number(FEW_ROWS_VARIABLE, 0, FEW, "")?.unwrap_or(usual.few_rows),
-            prefill: prefill(PREFILL_ROWS_VARIABLE)?.unwrap_or(usual.prefill),
+            prefill_rows: prefill(PREFILL_ROWS_VARIABLE)?.unwrap_or(usual.prefill_rows),
+            wgmma: word(WGMMA_VARIABLE).is_some_and(on),
             decode_blocks: number(DECODE_BLOCKS_VARIABLE, 1, 32, "")?,
             image: variable(IMAGE_VARIABLE).map(PathBuf::from),
         })
@@ -121,8 +131,9 @@ impl Switches {
         });
         let few_rows =
             (self.few_rows != usual.few_rows).then(|| format!("{FEW_ROWS_VARIABLE}={}", self.few_rows));
-        let prefill = (self.prefill != usual.prefill)
-            .then(|| format!("{PREFILL_ROWS_VARIABLE}={}", self.prefill.rows()));
+        let prefill = (self.prefill_rows != usual.prefill_rows)
+            .then(|| format!("{PREFILL_ROWS_VARIABLE}={}", self.prefill_rows));
+        let wgmma = self.wgmma.then(|| format!("{WGMMA_VARIABLE}=on"));
         let decode_blocks = self.decode_blocks.map(|blocks| format!("{DECODE_BLOCKS_VARIABLE}={blocks}"));
         let image = self.image.as_ref().map(|path| format!("{IMAGE_VARIABLE}={}", path.display()));
         let turned_off = [
@@ -131,7 +142,11 @@ impl Switches {
             off(SPREAD_VARIABLE, self.spread),
             off(WALK_VARIABLE, self.walk),
         ];
-        turned_off.into_iter().chain([carveout, few_rows, prefill, decode_blocks, image]).flatten().collect()
+        turned_off
+            .into_iter()
+            .chain([carveout, few_rows, prefill, wgmma, decode_blocks, image])
+            .flatten()
+            .collect()
     }
 }
 
@@ -177,12 +192,12 @@ mod tests {
             (CARVEOUT_VARIABLE, "50"),
             (FEW_ROWS_VARIABLE, "32"),
             (PREFILL_ROWS_VARIABLE, "64"),
+            (WGMMA_VARIABLE, "on"),
             (DECODE_BLOCKS_VARIABLE, "2"),
             (IMAGE_VARIABLE, "variants/Other.fatbin"),
         ];
         let switches = read(&all).expect("in range");
         let image = Some(PathBuf::from("variants/Other.fatbin"));
-        let prefill = PrefillForm::Rows64;
         let expected = Switches {
             early: false,
             fused: false,
@@ -190,7 +205,8 @@ mod tests {
             walk: false,
             carveout: Some(50),
             few_rows: 32,
-            prefill,
+            prefill_rows: 64,
+            wgmma: true,
             decode_blocks: Some(2),
             image,
         };
@@ -208,8 +224,8 @@ mod tests {
             (CARVEOUT_VARIABLE, "max", "from 0 to 100 or `driver`"),
             (FEW_ROWS_VARIABLE, "33", "from 0 to 32"),
             (FEW_ROWS_VARIABLE, "-1", "from 0 to 32"),
-            (PREFILL_ROWS_VARIABLE, "96", "64 or 128"),
-            (PREFILL_ROWS_VARIABLE, "off", "64 or 128"),
+            (PREFILL_ROWS_VARIABLE, "96", "64, 128 or 192"),
+            (PREFILL_ROWS_VARIABLE, "off", "64, 128 or 192"),
             (DECODE_BLOCKS_VARIABLE, "0", "from 1 to 32"),
         ] {
             let CudaError { kind, message } = read(&[(name, value)]).expect_err(value);

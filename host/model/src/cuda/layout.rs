@@ -82,9 +82,10 @@ pub(super) fn prefill_form(
     properties: &Properties,
     options: &DeviceOptions,
 ) -> Option<PrefillForm> {
+    let switches = &properties.switches;
     // Where single tokens go through prefill too, so that they get the same bits, a block of fewer rows wastes less.
-    let most = if options.deterministic { PrefillForm::Rows64 } else { properties.switches.prefill };
-    PrefillForm::of(shape, most)
+    let rows = if options.deterministic { 64 } else { switches.prefill_rows };
+    PrefillForm::of(shape, rows, switches.wgmma && properties.warpgroups)
 }
 
 /// The fewest tokens of a tile of prefill.
@@ -94,7 +95,7 @@ pub(super) fn tile_tokens(
     options: &DeviceOptions,
 ) -> Option<u32> {
     let most = prefill_form(shape, properties, options)?;
-    Some(PrefillForm::least(shape).unwrap_or(most).tokens(shape))
+    Some(most.least(shape).tokens(shape))
 }
 
 /// How a decode of `items` tokens cuts contexts.
@@ -182,23 +183,32 @@ pub(super) mod tests {
     };
 
     #[test]
-    fn prompts_attend_in_the_form_that_switches_allow_and_in_64_rows_if_deterministic() {
-        use PrefillForm::{Rows64, Rows128};
+    fn prompts_attend_in_the_form_that_device_and_switches_allow_and_in_64_rows_if_deterministic() {
+        use PrefillForm::{Rows64, Rows128, Wgmma64, Wgmma128};
         let shape = AttentionShape { ty: Type::Bf16, heads: 32, kv_heads: 8, head_dim: 128 };
-        for (prefill, deterministic, form) in
-            [(Rows128, false, Rows128), (Rows64, false, Rows64), (Rows128, true, Rows64)]
-        {
+        let usual = Switches::default();
+        let of_64 = Switches { prefill_rows: 64, ..usual.clone() };
+        let wgmma = Switches { wgmma: true, ..usual.clone() };
+        for (switches, warpgroups, deterministic, form) in [
+            (&usual, true, false, Rows128),
+            (&of_64, true, false, Rows64),
+            (&usual, true, true, Rows64),
+            (&wgmma, true, false, Wgmma128),
+            (&wgmma, true, true, Wgmma64),
+            (&wgmma, false, false, Rows128),
+        ] {
             let properties = Properties {
                 name: String::new(),
                 capability: (9, 0),
                 multiprocessors: 132,
                 shared_bytes: 228 << 10,
                 early: true,
+                warpgroups,
                 vendor_products: None,
-                switches: Switches { prefill, ..Switches::default() },
+                switches: switches.clone(),
             };
             let options = DeviceOptions { deterministic, ..OPTIONS };
-            assert_eq!(prefill_form(&shape, &properties, &options), Some(form), "{prefill:?}");
+            assert_eq!(prefill_form(&shape, &properties, &options), Some(form), "{properties:?}");
         }
     }
 }

@@ -62,20 +62,20 @@ pub(super) struct Tiles {
     pub alone: bool,
 }
 
-/// The form of a step's tiles: the one of most rows if at least two of its blocks are there for each multiprocessor, which
-/// can run two at once. With fewer, a warp would have too few others beside it to wait for memory.
+/// The form of a step's tiles: the one of most rows of which there are enough blocks for each multiprocessor.
 pub(super) fn form(
     shape: &AttentionShape,
     most: PrefillForm,
     multiprocessors: u32,
     batch: &Batch,
 ) -> PrefillForm {
-    let tokens = most.tokens(shape);
-    // Single tokens attend one by one, or are alone in a block of any form.
-    let prompts = batch.rows.iter().filter(|row| row.token_len > 1 && !is_decode(row));
-    let tiles: u32 = prompts.map(|row| row.token_len.div_ceil(tokens)).sum();
-    let enough = tiles * shape.kv_heads >= 2 * multiprocessors;
-    PrefillForm::least(shape).filter(|_| !enough).unwrap_or(most)
+    let is_enough = |form: &PrefillForm| {
+        // Single tokens attend one by one, or are alone in a block of any form.
+        let prompts = batch.rows.iter().filter(|row| row.token_len > 1 && !is_decode(row));
+        let tiles: u32 = prompts.map(|row| row.token_len.div_ceil(form.tokens(shape))).sum();
+        tiles * shape.kv_heads >= form.least_blocks() * multiprocessors
+    };
+    most.and_smaller(shape).find(is_enough).unwrap_or_else(|| most.least(shape))
 }
 
 /// Writes everything but samples. Without `tiles` all tokens attend one by one; `padded` is the number of tokens to pad to,
@@ -261,10 +261,11 @@ mod tests {
 
     #[test]
     fn long_prompts_attend_in_larger_blocks() {
-        use PrefillForm::{Rows64, Rows128};
+        use PrefillForm::{Rows64, Rows128, Wgmma64, Wgmma128, Wgmma192};
         let shape = AttentionShape { ty: Type::Bf16, heads: 32, kv_heads: 8, head_dim: 128 };
         let of_lengths = |most, lengths: &[u32]| {
             let rows = lengths.iter().map(|len| Row { token_len: *len, ..Row::default() }).collect();
+            let shape = AttentionShape { head_dim: if most == Wgmma192 { 64 } else { 128 }, ..shape };
             form(&shape, most, 132, &Batch { rows, ..Batch::default() })
         };
         // 33 tiles of 32 tokens and eight key heads are 264 blocks.
@@ -274,6 +275,11 @@ mod tests {
         assert_eq!(of_lengths(Rows128, &[512, 513]), Rows128);
         assert_eq!(of_lengths(Rows128, &[512, 512, 1]), Rows64);
         assert_eq!(of_lengths(Rows64, &[4_096]), Rows64);
+        // 17 tiles of 32 or of 48 tokens are 136 blocks.
+        assert_eq!(of_lengths(Wgmma128, &[512]), Wgmma64);
+        assert_eq!(of_lengths(Wgmma128, &[513]), Wgmma128);
+        assert_eq!(of_lengths(Wgmma192, &[16 * 48]), Wgmma128);
+        assert_eq!(of_lengths(Wgmma192, &[16 * 48 + 1]), Wgmma192);
     }
 
     #[test]

@@ -77,6 +77,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "cuda-prefill-rows",
     "cuda-spread",
     "cuda-walk",
+    "cuda-wgmma",
     "log",
     "log-format",
 ];
@@ -124,6 +125,7 @@ mod tests {
             ("INFER_CUDA_PREFIL_ROWS", "INFER_CUDA_PREFILL_ROWS"),
             ("INFER_CUDA_SPRAED", "INFER_CUDA_SPREAD"),
             ("INFER_CUDA_WALKS", "INFER_CUDA_WALK"),
+            ("INFER_CUDA_WGMA", "INFER_CUDA_WGMMA"),
             ("INFER_max_batch_size", "INFER_MAX_BATCH_SIZE"),
         ] {
             let error = gather(&environment(&[(name, "3")])).unwrap_err().to_string();
@@ -142,6 +144,7 @@ mod tests {
             "INFER_CUDA_PREFILL_ROWS",
             "INFER_CUDA_SPREAD",
             "INFER_CUDA_WALK",
+            "INFER_CUDA_WGMMA",
             "INFER_LOG",
             "INFER_SERVICE_HOST",
             "INFER_PORT_8000_TCP_ADDR",

@@ -9,8 +9,8 @@ use crate::lex::Token;
 use crate::operands::{Operand, constant, operands_of, shown, special_named};
 use crate::ops::{Class, Forms, combine};
 use crate::program::{
-    Guard, Instruction, Kernel, Matrix, Op, PARAM_BASE, POISON, SHARED_BASE, Shape, Slot, Source, SourceLine,
-    Space, Special,
+    GroupProduct, Guard, Instruction, Kernel, Left, Matrix, Op, PARAM_BASE, POISON, SHARED, SHARED_BASE,
+    Shape, Slot, Source, SourceLine, Space, Special,
 };
 
 /// A body while it is read.
@@ -19,6 +19,8 @@ pub(crate) struct Body<'a, 'f> {
     forms: &'f Forms,
     /// Registers declared together: class, first slot, and their number.
     families: HashMap<&'a str, (Class, Slot, u32)>,
+    /// Names that each open scope within the body declared.
+    scopes: Vec<Vec<&'a str>>,
     constants: HashMap<u64, Slot>,
     labels: HashMap<&'a str, usize>,
     /// Branches to labels: instruction, label, line.
@@ -34,10 +36,25 @@ impl<'a, 'f> Body<'a, 'f> {
             kernel,
             forms,
             families: HashMap::new(),
+            scopes: Vec::new(),
             constants: HashMap::new(),
             labels: HashMap::new(),
             branches: Vec::new(),
         }
+    }
+
+    /// A scope within the body, as inline assembly has for its own registers.
+    pub(crate) fn open(&mut self) {
+        self.scopes.push(Vec::new());
+    }
+
+    /// The end of the latest scope; `false` if there is none.
+    pub(crate) fn close(&mut self) -> bool {
+        let Some(names) = self.scopes.pop() else { return false };
+        for name in names {
+            self.families.remove(name);
+        }
+        true
     }
 
     pub(crate) fn label(&mut self, label: &'a str, line: u32) -> Result<(), Error> {
@@ -114,7 +131,10 @@ impl<'a, 'f> Body<'a, 'f> {
             self.slot(POISON)?;
         }
         match self.families.insert(name, (class, first, count.unwrap_or(0))) {
-            None => Ok(()),
+            None => {
+                self.scopes.last_mut().into_iter().for_each(|names| names.push(name));
+                Ok(())
+            }
             Some(_) => Err(format!("`{name}` is declared twice")),
         }
     }
@@ -162,7 +182,7 @@ impl<'a, 'f> Body<'a, 'f> {
                 _ => Err(format!("`{word}` has 32 bits")),
             };
         }
-        if word == "shared" && class != Class::Half {
+        if SHARED.contains(&word) && class != Class::Half {
             return self.constant(SHARED_BASE);
         }
         if word.strip_suffix("_param_0") == Some(&self.kernel.name) && class == Class::Double {
@@ -275,6 +295,29 @@ impl<'a, 'f> Body<'a, 'f> {
                 new.args[0] = self.target_of(old, class_of(shape.bytes))?;
                 new.args[2] = self.source_of(operand, class_of(shape.bytes))?;
             }
+            (
+                ["vote", "sync", "any", "pred"],
+                [Operand::Word(any), Operand::Word(own), Operand::Word(mask)],
+            ) => {
+                new.op = Op::Vote;
+                new.args[0] = self.target_of(any, Class::Predicate)?;
+                new.args[1] = self.source_of(own, Class::Predicate)?;
+                new.args[2] = self.source_of(mask, Class::Word)?;
+            }
+            (["trap"], []) => new.op = Op::Trap,
+            (["fence", "proxy", "async", "shared::cta"], []) => new.op = Op::Publish,
+            (["wgmma", "fence", "sync", "aligned"], []) => new.op = Op::FenceProducts,
+            (["wgmma", "commit_group", "sync", "aligned"], []) => new.op = Op::CommitProducts,
+            (["wgmma", "wait_group", "sync", "aligned"], [Operand::Word(left)]) => {
+                new.op = Op::WaitProducts;
+                new.offset = left.parse().map_err(|_| "a number of groups is expected")?;
+            }
+            (
+                ["wgmma", "mma_async", "sync", "aligned", shape, "f32", a, b],
+                [Operand::List(d), rest @ ..],
+            ) if a == b => {
+                self.multiply_group(shape, a, d, rest, new)?;
+            }
             (["cp", "async", "commit_group"], []) => new.op = Op::CommitCopies,
             (["cp", "async", "wait_group"], [Operand::Word(left)]) => {
                 new.op = Op::WaitCopies;
@@ -302,11 +345,7 @@ impl<'a, 'f> Body<'a, 'f> {
                 ["mma", "sync", "aligned", "m16n8k16", "row", "col", "f32", a, b, "f32"],
                 [Operand::List(d), Operand::List(left), Operand::List(right), Operand::List(c)],
             ) if a == b && [d.len(), left.len(), right.len(), c.len()] == [4, 4, 2, 4] => {
-                new.op = Op::Multiply(match *a {
-                    "bf16" => Matrix::Bf16,
-                    "f16" => Matrix::F16,
-                    _ => return Err("an unknown type of factors".to_owned()),
-                });
+                new.op = Op::Multiply(matrix_named(a)?);
                 let mut slots = [0; 14];
                 for (index, word) in d.iter().chain(left).chain(right).chain(c).enumerate() {
                     slots[index] = match index < 4 {
@@ -319,6 +358,68 @@ impl<'a, 'f> Body<'a, 'f> {
             }
             _ => return Err("an unknown instruction".to_owned()),
         }
+        Ok(())
+    }
+
+    /// `wgmma.mma_async`: sums, left factor in registers or by its descriptor, descriptor of the right one, whether to add,
+    /// signs of the factors, and for each in shared memory whether it is transposed.
+    fn multiply_group(
+        &mut self,
+        shape: &str,
+        ty: &str,
+        d: &[&'a str],
+        rest: &[Operand<'a>],
+        new: &mut Instruction,
+    ) -> Result<(), Wrong> {
+        let columns: Option<usize> = shape
+            .strip_prefix("m64n")
+            .and_then(|shape| shape.strip_suffix("k16"))
+            .and_then(|columns| columns.parse().ok());
+        if !columns.is_some_and(|columns| columns % 8 == 0 && columns <= 256 && 2 * d.len() == columns) {
+            return Err("sums of another shape".to_owned());
+        }
+        let (left, right, add, transposed) = match rest {
+            [
+                Operand::List(left),
+                Operand::Word(right),
+                Operand::Word(add),
+                Operand::Word("1"),
+                Operand::Word("1"),
+                Operand::Word(transposed),
+            ] if left.len() == 4 => {
+                let mut slots = [0; 4];
+                for (slot, word) in slots.iter_mut().zip(left) {
+                    *slot = self.source_of(word, Class::Word)?;
+                }
+                (Left::Registers(slots), right, add, transposed)
+            }
+            [
+                Operand::Word(left),
+                Operand::Word(right),
+                Operand::Word(add),
+                Operand::Word("1"),
+                Operand::Word("1"),
+                Operand::Word("0"),
+                Operand::Word(transposed),
+            ] => (Left::Shared(self.source_of(left, Class::Double)?), right, add, transposed),
+            _ => return Err("operands that are not known".to_owned()),
+        };
+        let transposed = match *transposed {
+            "0" => false,
+            "1" => true,
+            _ => return Err("whether the right factor is transposed".to_owned()),
+        };
+        let product = GroupProduct {
+            matrix: matrix_named(ty)?,
+            d: d.iter().map(|word| self.target_of(word, Class::Word)).collect::<Result<_, _>>()?,
+            left,
+            right: self.source_of(right, Class::Double)?,
+            transposed,
+            add: self.source_of(add, Class::Predicate)?,
+        };
+        new.op = Op::MultiplyGroup;
+        new.offset = self.kernel.group_products.len() as i64;
+        self.kernel.group_products.push(product);
         Ok(())
     }
 
@@ -417,6 +518,14 @@ impl<'a, 'f> Body<'a, 'f> {
             };
         }
         Ok(())
+    }
+}
+
+fn matrix_named(ty: &str) -> Result<Matrix, Wrong> {
+    match ty {
+        "bf16" => Ok(Matrix::Bf16),
+        "f16" => Ok(Matrix::F16),
+        _ => Err("an unknown type of factors".to_owned()),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Runs the blocks of a launch one after another, and within a block the threads in an order drawn from the seed.
 
+use crate::group::Products;
 use crate::memory::{Memory, Refused};
 use crate::program::{Kernel, Module, Op, Special};
-use crate::race::{Kind, Moment, Races};
+use crate::race::{Kind, Moment, Races, Who};
 use crate::thread::{State, Thread};
 use crate::warp::{LANES, Lanes};
 use crate::{Error, Global};
@@ -37,6 +38,8 @@ pub struct Machine {
     /// Barriers of blocks so far, and of each warp of a block.
     block_barriers: u32,
     warp_barriers: Vec<u32>,
+    /// Of each warp of a block.
+    products: Vec<Products>,
     ready: Vec<u32>,
     arrived: Vec<usize>,
     unordered: bool,
@@ -73,6 +76,7 @@ impl Machine {
         self.slots.resize(threads * kernel.slots.len(), 0);
         self.warp_barriers.resize(32, 0);
         self.arrived.resize(32, 0);
+        self.products.resize_with(32, Products::default);
         self.races.prepare(shared_bytes, if kernel.small_shared { 1 } else { 4 });
         self.shared.resize(shared_bytes, POISON);
         let Self { races, shared, unordered, .. } = self;
@@ -88,6 +92,9 @@ impl Machine {
             let block = [(at % x) as u32, (at / x % y) as u32, (at / x / y) as u32];
             self.prepare(kernel, grid, block, threads, early);
             memory.shared.fill(POISON);
+            if !kernel.group_products.is_empty() {
+                memory.check_published();
+            }
             memory.block = at as u32;
             self.block(kernel, &mut memory, &mut random).map_err(|fault| {
                 let place = fault.thread.map(|thread| {
@@ -106,6 +113,7 @@ impl Machine {
     fn prepare(&mut self, kernel: &Kernel, grid: [u32; 3], block: [u32; 3], threads: usize, early: bool) {
         self.block_barriers += 1;
         self.arrived.fill(0);
+        self.products.iter_mut().for_each(Products::clear);
         self.ready.clear();
         self.ready.extend(0..threads as u32);
         for (index, slots) in self.slots.chunks_exact_mut(kernel.slots.len()).enumerate() {
@@ -135,29 +143,10 @@ impl Machine {
             let stride = kernel.slots.len();
             let slots = &mut self.slots[index * stride..][..stride];
             let state = self.threads[index].run(kernel, slots, memory, index as u32, now);
-            let state = state.map_err(|refused| Fault {
-                thread: Some(index),
-                said: match refused {
-                    Refused::Said(said) => said,
-                    Refused::Race(at, kind, conflict) => {
-                        let what = |kind| match kind {
-                            Kind::Read => "a read",
-                            Kind::Write => "a write",
-                            Kind::Atomic => "an atomic operation",
-                        };
-                        let (own, other) = (what(kind), what(conflict.kind));
-                        let place = kernel.place(conflict.instruction as usize);
-                        format!(
-                            "{own} at {at:#x} of shared memory, with no barrier since {other} by another thread or by \
-                             {} last, {place}",
-                            conflict.thread,
-                        )
-                    }
-                },
-            })?;
+            let state = state.map_err(|refused| said(kernel, index, refused))?;
             self.threads[index].state = state;
             match state {
-                State::AtWarp => self.meet_warp(kernel, warp, index)?,
+                State::AtWarp => self.meet_warp(kernel, memory, warp, index)?,
                 State::AtBlock => {
                     at_block += 1;
                     if at_block == self.threads.len() {
@@ -172,7 +161,13 @@ impl Machine {
     }
 
     /// A lane has arrived; the last one lets the warp go on.
-    fn meet_warp(&mut self, kernel: &Kernel, warp: usize, index: usize) -> Result<(), Fault> {
+    fn meet_warp(
+        &mut self,
+        kernel: &Kernel,
+        memory: &mut Memory<'_>,
+        warp: usize,
+        index: usize,
+    ) -> Result<(), Fault> {
         self.arrived[warp] += 1;
         let first = warp * LANES;
         if self.arrived[warp] < LANES {
@@ -185,7 +180,21 @@ impl Machine {
         let slots = &mut self.slots[first * stride..][..LANES * stride];
         let instruction = &kernel.instructions[at];
         let mut lanes = Lanes { slots, stride };
-        lanes.execute(kernel, instruction).map_err(|said| Fault { thread: Some(index), said })?;
+        let now = Moment { block: self.block_barriers, warp: self.warp_barriers[warp] };
+        let who = Who { thread: first as u32, instruction: at as u32, now };
+        let products = &mut self.products[warp];
+        let done = match instruction.op {
+            Op::MultiplyGroup => {
+                products.start(kernel, instruction.offset as usize, &mut lanes, memory, &who)
+            }
+            Op::WaitProducts => products.wait(kernel, instruction.offset as u32, &mut lanes, memory, &who),
+            Op::CommitProducts => {
+                products.commit();
+                Ok(())
+            }
+            _ => lanes.execute(kernel, instruction).map_err(Refused::from),
+        };
+        done.map_err(|refused| said(kernel, index, refused))?;
         if matches!(instruction.op, Op::WarpBarrier) {
             self.warp_barriers[warp] += 1;
         }
@@ -199,6 +208,7 @@ impl Machine {
         for first in (0..self.threads.len()).step_by(LANES) {
             self.same_place(kernel, first, self.threads[first].at)?;
         }
+        self.same_products()?;
         self.block_barriers += 1;
         for index in 0..self.threads.len() {
             self.go_on(index);
@@ -223,9 +233,27 @@ impl Machine {
         }
     }
 
+    /// The four warps of a group issue their products together.
+    fn same_products(&self) -> Result<(), Fault> {
+        let differ = |group: &[Products]| group.iter().any(|warp| warp.issued != group[0].issued);
+        match self.products.chunks(4).position(differ) {
+            None => Ok(()),
+            Some(group) => Err(Fault {
+                thread: Some(group * 4 * LANES),
+                said: "warps of its group issued other products".to_owned(),
+            }),
+        }
+    }
+
     fn all_ended(&self, kernel: &Kernel) -> Result<(), Fault> {
         let Some(index) = self.threads.iter().position(|thread| thread.state != State::Ended) else {
-            return Ok(());
+            return match self.products.iter().position(Products::are_flying) {
+                None => self.same_products(),
+                Some(warp) => Err(Fault {
+                    thread: Some(warp * LANES),
+                    said: "the warp ends with products in flight".to_owned(),
+                }),
+            };
         };
         let others = match self.threads[index].state {
             State::AtWarp => &self.threads[index / LANES * LANES..][..LANES],
@@ -240,6 +268,26 @@ impl Machine {
         };
         Err(Fault { thread: Some(index), said: format!("it waits for threads that {place}") })
     }
+}
+
+fn said(kernel: &Kernel, thread: usize, refused: Refused) -> Fault {
+    let said = match refused {
+        Refused::Said(said) => said,
+        Refused::Race(at, kind, conflict) => {
+            let what = |kind| match kind {
+                Kind::Read => "a read",
+                Kind::Write => "a write",
+                Kind::Atomic => "an atomic operation",
+            };
+            let (own, other) = (what(kind), what(conflict.kind));
+            let place = kernel.place(conflict.instruction as usize);
+            format!(
+                "{own} at {at:#x} of shared memory, with no barrier since {other} by another thread or by {} last, {place}",
+                conflict.thread,
+            )
+        }
+    };
+    Fault { thread: Some(thread), said }
 }
 
 /// Checks a launch against what the kernel says.

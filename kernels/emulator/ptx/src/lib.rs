@@ -14,6 +14,7 @@
 
 mod copies;
 mod decode;
+mod group;
 mod launch;
 mod lex;
 mod memory;

@@ -29,6 +29,7 @@ pub(crate) struct Memory<'a> {
     pub(crate) shared: &'a mut [u8],
     params: &'a [u8],
     races: Option<&'a mut Races>,
+    published: Option<Published>,
     /// Index of the block that runs.
     pub(crate) block: u32,
 }
@@ -40,7 +41,49 @@ impl<'a> Memory<'a> {
         params: &'a [u8],
         races: Option<&'a mut Races>,
     ) -> Self {
-        Self { global, known: [0..0, 0..0, 0..0, 0..0], next: 0, shared, params, races, block: 0 }
+        Self {
+            global,
+            known: [0..0, 0..0, 0..0, 0..0],
+            next: 0,
+            shared,
+            params,
+            races,
+            published: None,
+            block: 0,
+        }
+    }
+
+    /// Checks from now on that what tensor cores read was published to them. A new block has written nothing.
+    pub(crate) fn check_published(&mut self) {
+        self.published = Some(Published::new(self.shared.len()));
+    }
+
+    /// What this thread wrote to shared memory is there for the tensor cores, as soon as they are behind it.
+    pub(crate) fn publish(&mut self, thread: u32) {
+        if let Some(published) = &mut self.published {
+            published.fences[thread as usize] += 1;
+        }
+    }
+
+    /// The tensor cores read 16 bytes of shared memory, at some moment from `since` to now.
+    pub(crate) fn read_by_tensor_cores(&mut self, at: u64, who: &Who, since: Moment) -> Result<(), Refused> {
+        let at = within("the block's shared memory", SHARED_BASE, self.shared.len(), at, PART)?;
+        self.order(at, PART, Kind::Read, who, since)?;
+        match self.published.as_ref().and_then(|published| published.lacks(at)) {
+            None => Ok(()),
+            Some(thread) => Err(format!(
+                "the tensor cores read {PART} bytes at {:#x} of shared memory that thread {thread} wrote with no \
+                 `fence.proxy.async` since",
+                SHARED_BASE + at as u64
+            )
+            .into()),
+        }
+    }
+
+    /// Two bytes of shared memory, which was checked.
+    pub(crate) fn shared_half(&self, at: u64) -> u16 {
+        let at = (at - SHARED_BASE) as usize;
+        u16::from_le_bytes([self.shared[at], self.shared[at + 1]])
     }
 
     /// Reads values. `waited`: whether the thread has waited for earlier kernels.
@@ -195,6 +238,11 @@ impl<'a> Memory<'a> {
     }
 
     fn order(&mut self, at: usize, bytes: u64, kind: Kind, who: &Who, since: Moment) -> Result<(), Refused> {
+        if kind != Kind::Read
+            && let Some(published) = &mut self.published
+        {
+            published.write(at, bytes, who.thread);
+        }
         let Some(races) = &mut self.races else { return Ok(()) };
         let found = races.access(at as u64, bytes, kind, who, since);
         found.map_err(|conflict| Refused::Race(SHARED_BASE + at as u64, kind, conflict))
@@ -205,6 +253,35 @@ impl<'a> Memory<'a> {
             return Err(format!("{bytes} bytes at {at:#x} are not aligned"));
         }
         contained(self, at, bytes)
+    }
+}
+
+/// Bytes that tensor cores read at once.
+const PART: u64 = 16;
+
+/// Which threads wrote parts of shared memory, and whether they executed `fence.proxy.async` since.
+struct Published {
+    /// Of each part the thread that wrote it last, and that one's fences before.
+    writers: Vec<Option<(u32, u32)>>,
+    /// Of each thread.
+    fences: Vec<u32>,
+}
+
+impl Published {
+    fn new(shared_bytes: usize) -> Self {
+        Self { writers: vec![None; shared_bytes.div_ceil(PART as usize)], fences: vec![0; 1_024] }
+    }
+
+    fn write(&mut self, at: usize, bytes: u64, thread: u32) {
+        let fences = self.fences[thread as usize];
+        let parts = at / PART as usize..(at + bytes as usize).div_ceil(PART as usize);
+        self.writers[parts].fill(Some((thread, fences)));
+    }
+
+    /// The thread that wrote a part and published nothing since.
+    fn lacks(&self, at: usize) -> Option<u32> {
+        let (thread, fences) = self.writers[at / PART as usize]?;
+        (self.fences[thread as usize] == fences).then_some(thread)
     }
 }
 

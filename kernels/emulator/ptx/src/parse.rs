@@ -7,7 +7,7 @@ use crate::Error;
 use crate::decode::Body;
 use crate::lex::{Placed, Token, tokens};
 use crate::ops::Forms;
-use crate::program::{Kernel, Module};
+use crate::program::{Kernel, Module, SHARED, SHARED_BASE};
 
 impl Module {
     /// Reads PTX text.
@@ -33,7 +33,9 @@ impl Module {
                 }
                 ".target" => {
                     let target = reader.word()?;
-                    let number = target.strip_prefix("sm_").and_then(|number| number.parse().ok());
+                    let number =
+                        target.strip_prefix("sm_").map(|name| name.strip_suffix('a').unwrap_or(name));
+                    let number = number.and_then(|number| number.parse().ok());
                     module.target = number.ok_or_else(|| reader.wrong(format!("target {target}")))?;
                     // Set by `-lineinfo` and `-G`.
                     while reader.skip(',') {
@@ -141,17 +143,17 @@ impl<'a> Reader<'a, '_> {
         Ok(())
     }
 
-    /// `.extern .shared .align 16 .b8 shared[];`: the dynamic shared memory.
+    /// `.extern .shared .align 16 .b8 shared[];`: the dynamic shared memory, of which a kernel knows one name.
     fn shared(&mut self) -> Result<(), Error> {
         self.expect_word(".shared")?;
         self.expect_word(".align")?;
         let align = self.number()?;
         self.expect_word(".b8")?;
-        self.expect_word("shared")?;
+        let name = self.word()?;
         self.expect('[')?;
         self.expect(']')?;
-        if align > 16 {
-            return Err(self.wrong("shared memory aligned to more than 16 bytes"));
+        if !SHARED.contains(&name) || u64::from(align) > SHARED_BASE {
+            return Err(self.wrong("shared memory of another name or alignment"));
         }
         self.expect(';')
     }
@@ -200,7 +202,9 @@ impl<'a> Reader<'a, '_> {
         loop {
             let token = self.next()?;
             match token {
-                Token::Mark('}') if statement.is_empty() => break,
+                Token::Mark('{') if statement.is_empty() => body.open(),
+                Token::Mark('}') if statement.is_empty() && !body.close() => break,
+                Token::Mark('}') if statement.is_empty() => {}
                 Token::Mark(';') => {
                     body.statement(&statement, self.line())?;
                     statement.clear();

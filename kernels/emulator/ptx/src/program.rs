@@ -6,8 +6,10 @@ use std::collections::HashMap;
 /// Index of a slot.
 pub(crate) type Slot = u16;
 
-/// Where shared memory starts. Not 0, so that a null address is outside it.
+/// Where shared memory starts. Not 0, so that a null address is outside it; aligned as a swizzled matrix must be.
 pub(crate) const SHARED_BASE: u64 = 1 << 10;
+/// Names of the dynamic shared memory.
+pub(crate) const SHARED: [&str; 2] = ["shared", "swizzled_shared"];
 /// Where parameters start, as far from shared memory as from any allocation.
 pub(crate) const PARAM_BASE: u64 = 1 << 30;
 /// Content of registers that were never written: NaN as any type.
@@ -25,6 +27,11 @@ impl Module {
     /// The architecture that the file is for: 80 or 90.
     pub fn target(&self) -> u32 {
         self.target
+    }
+
+    /// Whether kernels use products of warpgroups.
+    pub fn has_warpgroups(&self) -> bool {
+        self.kernels.values().any(|kernel| !kernel.group_products.is_empty())
     }
 
     /// Names of the kernels, sorted.
@@ -51,6 +58,7 @@ pub(crate) struct Kernel {
     pub(crate) specials: Vec<(Special, Slot)>,
     /// Operands of matrix products: four of d, four of a, two of b, four of c.
     pub(crate) products: Vec<[Slot; 14]>,
+    pub(crate) group_products: Vec<GroupProduct>,
     /// Whether an access to shared memory is smaller than four bytes.
     pub(crate) small_shared: bool,
     /// Where instructions come from, if the file says so.
@@ -85,6 +93,29 @@ pub(crate) struct Source {
     pub(crate) place: SourceLine,
     /// Of a function that was inlined.
     pub(crate) caller: Option<SourceLine>,
+}
+
+/// Operands of a matrix product of a warpgroup.
+#[derive(Debug)]
+pub(crate) struct GroupProduct {
+    pub(crate) matrix: Matrix,
+    /// Half as many as the sums have columns.
+    pub(crate) d: Vec<Slot>,
+    pub(crate) left: Left,
+    /// Descriptor of the right factor.
+    pub(crate) right: Slot,
+    /// Whether the sums run along its rows.
+    pub(crate) transposed: bool,
+    /// Whether to add to the sums.
+    pub(crate) add: Slot,
+}
+
+/// Where the left factor is.
+#[derive(Debug)]
+pub(crate) enum Left {
+    Registers([Slot; 4]),
+    /// Its descriptor.
+    Shared(Slot),
 }
 
 /// Special registers that kernels read.
@@ -151,6 +182,18 @@ pub(crate) enum Op {
     Shuffle,
     /// `offset`: index in the kernel's products.
     Multiply(Matrix),
+    /// `args`: whether any lane's is set, and a lane's; mask.
+    Vote,
+    /// `wgmma.fence`.
+    FenceProducts,
+    /// `offset`: index in the kernel's products of warpgroups.
+    MultiplyGroup,
+    CommitProducts,
+    /// At most `offset` groups stay in flight.
+    WaitProducts,
+    /// `fence.proxy.async`.
+    Publish,
+    Trap,
     /// `griddepcontrol.wait`.
     WaitKernels,
     /// `griddepcontrol.launch_dependents`.
@@ -178,4 +221,13 @@ pub(crate) type Combine = fn(u64, u64) -> u64;
 pub(crate) enum Matrix {
     Bf16,
     F16,
+}
+
+impl Matrix {
+    pub(crate) fn widen(self) -> fn(u16) -> f32 {
+        match self {
+            Self::Bf16 => |bits| f32::from_bits(u32::from(bits) << 16),
+            Self::F16 => |bits| half::f16::from_bits(bits).to_f32(),
+        }
+    }
 }

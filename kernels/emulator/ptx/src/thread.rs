@@ -101,7 +101,16 @@ impl Thread {
                 Op::WaitKernels => self.waited = true,
                 // Earlier kernels may still run from the start, whenever this one says so.
                 Op::LaunchNext => {}
-                Op::Shuffle | Op::Multiply(_) | Op::WarpBarrier => return Ok(State::AtWarp),
+                Op::Publish => memory.publish(index),
+                Op::Trap => return Err("a trap".to_owned().into()),
+                Op::Shuffle
+                | Op::Multiply(_)
+                | Op::WarpBarrier
+                | Op::Vote
+                | Op::FenceProducts
+                | Op::MultiplyGroup
+                | Op::CommitProducts
+                | Op::WaitProducts => return Ok(State::AtWarp),
                 Op::BlockBarrier => return Ok(State::AtBlock),
                 Op::Return => return self.end(),
             }

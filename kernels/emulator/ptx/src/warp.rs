@@ -13,11 +13,16 @@ pub(crate) struct Lanes<'a> {
 }
 
 impl Lanes<'_> {
-    fn get(&self, lane: usize, slot: u16) -> u32 {
+    pub(crate) fn get(&self, lane: usize, slot: u16) -> u32 {
         self.slots[lane * self.stride + usize::from(slot)] as u32
     }
 
-    fn set(&mut self, lane: usize, slot: u16, value: u64) {
+    /// All bits of a slot.
+    pub(crate) fn whole(&self, lane: usize, slot: u16) -> u64 {
+        self.slots[lane * self.stride + usize::from(slot)]
+    }
+
+    pub(crate) fn set(&mut self, lane: usize, slot: u16, value: u64) {
         self.slots[lane * self.stride + usize::from(slot)] = value;
     }
 
@@ -27,6 +32,7 @@ impl Lanes<'_> {
         let mask = match instruction.op {
             Op::WarpBarrier => Some(args[0]),
             Op::Shuffle => Some(args[5]),
+            Op::Vote => Some(args[2]),
             _ => None,
         };
         if let Some(mask) = mask
@@ -36,6 +42,10 @@ impl Lanes<'_> {
         }
         match instruction.op {
             Op::Shuffle => self.shuffle(args),
+            Op::Vote => {
+                let any = (0..LANES).any(|lane| self.get(lane, args[1]) != 0);
+                (0..LANES).for_each(|lane| self.set(lane, args[0], u64::from(any)));
+            }
             Op::Multiply(matrix) => self.multiply(&kernel.products[instruction.offset as usize], matrix),
             _ => {}
         }
@@ -63,19 +73,14 @@ impl Lanes<'_> {
     ///   of b, numbers 0 to 3 in two words: rows like the columns of a with 8 more from number 2 on; column `group`;
     ///   of c and d, numbers 0 to 3: rows `group`, 8 more from number 2 on; columns `place * 2`, 1 more for odd numbers.
     fn multiply(&mut self, slots: &[u16; 14], matrix: Matrix) {
-        let widen: fn(u16) -> f32 = match matrix {
-            Matrix::Bf16 => |bits| f32::from_bits(u32::from(bits) << 16),
-            Matrix::F16 => |bits| half::f16::from_bits(bits).to_f32(),
-        };
+        let widen = matrix.widen();
         let mut a = [[0.0_f32; 16]; 16];
         let mut b = [[0.0_f32; 8]; 16];
         for lane in 0..LANES {
             let (group, place) = (lane / 4, lane % 4);
             for number in 0..8 {
-                let word = self.get(lane, slots[4 + number / 2]);
-                let row = group + if number & 2 != 0 { 8 } else { 0 };
-                let column = place * 2 + number % 2 + if number >= 4 { 8 } else { 0 };
-                a[row][column] = widen((word >> (16 * (number % 2))) as u16);
+                let (row, column, value) = fragment(self, lane, &slots[4..8], number, matrix);
+                a[row][column] = value;
             }
             for number in 0..4 {
                 let word = self.get(lane, slots[8 + number / 2]);
@@ -103,4 +108,18 @@ impl Lanes<'_> {
             }
         }
     }
+}
+
+/// Row, column and value of one of the eight numbers of a that a lane has in four words.
+pub(crate) fn fragment(
+    lanes: &Lanes<'_>,
+    lane: usize,
+    slots: &[u16],
+    number: usize,
+    matrix: Matrix,
+) -> (usize, usize, f32) {
+    let word = lanes.get(lane, slots[number / 2]);
+    let row = lane / 4 + if number & 2 != 0 { 8 } else { 0 };
+    let column = lane % 4 * 2 + number % 2 + if number >= 4 { 8 } else { 0 };
+    (row, column, matrix.widen()((word >> (16 * (number % 2))) as u16))
 }

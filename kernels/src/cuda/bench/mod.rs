@@ -117,6 +117,7 @@ static PREFILL: Table = Table {
         ("model", "model"),
         ("tokens", "tokens"),
         ("block_rows", "rows of a block"),
+        ("products_by", "products by"),
         ("us", "us"),
         ("tflop_per_s", "TFLOP/s"),
         ("share_of_products", "of the product rate"),
@@ -218,7 +219,7 @@ impl Bench<'_> {
     fn prefills(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
         let attention = shape.attention(Type::Bf16);
         for &tokens in self.extent.prompts {
-            for form in PrefillForm::ALL.into_iter().filter(|form| form.computes(&attention)) {
+            for form in PrefillForm::all_on(attention, self.device.properties()) {
                 let us = prefill_us(self.device, attention, form, tokens)?;
                 let t = f64::from(tokens);
                 let rate = 4.0 * f64::from(shape.q_width()) * t * (t + 1.0) / 2.0 / us * 1e6;
@@ -226,6 +227,7 @@ impl Bench<'_> {
                     shape.name.into(),
                     tokens.into(),
                     form.rows().into(),
+                    if form.of_warpgroups() { "wgmma" } else { "mma.sync" }.into(),
                     Cell::Number(us, 1),
                     Cell::Number(rate / 1e12, 0),
                     Cell::Share(rate / self.operations_per_s),

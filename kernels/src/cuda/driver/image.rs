@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::cuda::error::{CudaError, CudaErrorKind};
 use crate::cuda::switches::IMAGE_VARIABLE;
 
-/// Every kernel for sm_80, sm_89 and sm_90, and PTX for newer devices; empty if the build found no toolkit.
+/// Every kernel for sm_80, sm_89 and sm_90a, and PTX for newer devices; empty if the build found no toolkit.
 static KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// The first word of an image (a fatbin), in little-endian order.

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::result;
 use cudarc::driver::sys;
 
+use super::attention::WARPGROUP_KERNEL;
 use super::blas::Blas;
 use super::device::{Device, Graph, Launch, Mark, Memory, Properties, Type, VendorLibrary};
 use super::error::{CudaError, CudaErrorKind};
@@ -140,6 +141,7 @@ impl Driver {
                 multiprocessors,
                 shared_bytes,
                 early: false,
+                warpgroups: false,
                 vendor_products: None,
                 switches,
             },
@@ -147,6 +149,8 @@ impl Driver {
         driver.properties.early =
             capability.0 == 9 && driver.properties.switches.early && driver.kernels_wait()?;
         driver.early = AtomicBool::new(driver.properties.early);
+        // An image for other architectures lacks these kernels.
+        driver.properties.warpgroups = capability == (9, 0) && driver.find(WARPGROUP_KERNEL).is_ok();
         let names = ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"];
         if let Some(opened) = library::open_packaged(&names) {
             driver.use_vendor(opened, if capability.0 >= 9 { 32 << 20 } else { 4 << 20 }, warn);
