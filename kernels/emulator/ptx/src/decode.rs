@@ -2,6 +2,8 @@
 //!
 //! A register's declared width must be the operand's. Constants become slots that nothing writes.
 
+mod products;
+
 use std::collections::HashMap;
 
 use crate::Error;
@@ -9,8 +11,8 @@ use crate::lex::Token;
 use crate::operands::{Operand, constant, operands_of, shown, special_named};
 use crate::ops::{Class, Forms, combine};
 use crate::program::{
-    GroupProduct, Guard, Instruction, Kernel, Left, Matrix, Op, PARAM_BASE, POISON, SHARED, SHARED_BASE,
-    Shape, Slot, Source, SourceLine, Space, Special,
+    Guard, Instruction, Kernel, Op, PARAM_BASE, POISON, SHARED, SHARED_BASE, Shape, Slot, Source, SourceLine,
+    Space, Special,
 };
 
 /// A body while it is read.
@@ -345,81 +347,10 @@ impl<'a, 'f> Body<'a, 'f> {
                 ["mma", "sync", "aligned", "m16n8k16", "row", "col", "f32", a, b, "f32"],
                 [Operand::List(d), Operand::List(left), Operand::List(right), Operand::List(c)],
             ) if a == b && [d.len(), left.len(), right.len(), c.len()] == [4, 4, 2, 4] => {
-                new.op = Op::Multiply(matrix_named(a)?);
-                let mut slots = [0; 14];
-                for (index, word) in d.iter().chain(left).chain(right).chain(c).enumerate() {
-                    slots[index] = match index < 4 {
-                        true => self.target_of(word, Class::Word)?,
-                        false => self.source_of(word, Class::Word)?,
-                    };
-                }
-                new.offset = self.kernel.products.len() as i64;
-                self.kernel.products.push(slots);
+                self.multiply(a, [d, left, right, c], new)?;
             }
             _ => return Err("an unknown instruction".to_owned()),
         }
-        Ok(())
-    }
-
-    /// `wgmma.mma_async`: sums, left factor in registers or by its descriptor, descriptor of the right one, whether to add,
-    /// signs of the factors, and for each in shared memory whether it is transposed.
-    fn multiply_group(
-        &mut self,
-        shape: &str,
-        ty: &str,
-        d: &[&'a str],
-        rest: &[Operand<'a>],
-        new: &mut Instruction,
-    ) -> Result<(), Wrong> {
-        let columns: Option<usize> = shape
-            .strip_prefix("m64n")
-            .and_then(|shape| shape.strip_suffix("k16"))
-            .and_then(|columns| columns.parse().ok());
-        if !columns.is_some_and(|columns| columns % 8 == 0 && columns <= 256 && 2 * d.len() == columns) {
-            return Err("sums of another shape".to_owned());
-        }
-        let (left, right, add, transposed) = match rest {
-            [
-                Operand::List(left),
-                Operand::Word(right),
-                Operand::Word(add),
-                Operand::Word("1"),
-                Operand::Word("1"),
-                Operand::Word(transposed),
-            ] if left.len() == 4 => {
-                let mut slots = [0; 4];
-                for (slot, word) in slots.iter_mut().zip(left) {
-                    *slot = self.source_of(word, Class::Word)?;
-                }
-                (Left::Registers(slots), right, add, transposed)
-            }
-            [
-                Operand::Word(left),
-                Operand::Word(right),
-                Operand::Word(add),
-                Operand::Word("1"),
-                Operand::Word("1"),
-                Operand::Word("0"),
-                Operand::Word(transposed),
-            ] => (Left::Shared(self.source_of(left, Class::Double)?), right, add, transposed),
-            _ => return Err("operands that are not known".to_owned()),
-        };
-        let transposed = match *transposed {
-            "0" => false,
-            "1" => true,
-            _ => return Err("whether the right factor is transposed".to_owned()),
-        };
-        let product = GroupProduct {
-            matrix: matrix_named(ty)?,
-            d: d.iter().map(|word| self.target_of(word, Class::Word)).collect::<Result<_, _>>()?,
-            left,
-            right: self.source_of(right, Class::Double)?,
-            transposed,
-            add: self.source_of(add, Class::Predicate)?,
-        };
-        new.op = Op::MultiplyGroup;
-        new.offset = self.kernel.group_products.len() as i64;
-        self.kernel.group_products.push(product);
         Ok(())
     }
 
@@ -518,14 +449,6 @@ impl<'a, 'f> Body<'a, 'f> {
             };
         }
         Ok(())
-    }
-}
-
-fn matrix_named(ty: &str) -> Result<Matrix, Wrong> {
-    match ty {
-        "bf16" => Ok(Matrix::Bf16),
-        "f16" => Ok(Matrix::F16),
-        _ => Err("an unknown type of factors".to_owned()),
     }
 }
 
