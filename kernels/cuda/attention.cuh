@@ -116,6 +116,34 @@ DEVICE void write_words(T* to, const u32 (&words)[WORDS]) {
         *reinterpret_cast<u32*>(to) = words[0];
 }
 
+// The largest score of a lane's row (0: row g, 1: row g + 8), of all columns.
+template <u32 N>
+DEVICE float largest_of_row(const float (&scores)[N][4], u32 row) {
+    float here = negative_infinity();
+#pragma unroll
+    for (u32 n = 0; n < N; n++) here = larger(here, larger(scores[n][2 * row], scores[n][2 * row + 1]));
+    here = larger(here, shuffle_xor(here, 1));
+    return larger(here, shuffle_xor(here, 2));
+}
+
+// What scores are taken relative to: for rows that have seen nothing yet any finite number works.
+DEVICE float finite(float largest) { return largest == negative_infinity() ? 0.0f : largest; }
+
+// Makes scores of positions from `start` on that the lane's rows g and g + 8, at these positions, don't see weigh nothing.
+template <u32 N>
+DEVICE void hide_unseen(const AttentionParams& p, float (&scores)[N][4], u32 start, u32 lane, const u32 (&positions)[2]) {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++)
+#pragma unroll
+        for (u32 n = 0; n < N; n++)
+#pragma unroll
+            for (u32 j = 0; j < 2; j++) {
+                const u32 position = start + n * 8 + lane % 4 * 2 + j, own = positions[half];
+                const bool seen = position <= own && (p.window == 0 || position + p.window > own);
+                if (!seen) scores[n][2 * half + j] = negative_infinity();
+            }
+}
+
 // Sixteen rows' running softmax and sums. Lane (g, t) holds rows g and g + 8; of a chunk of 8 * W dimensions starting
 // at `base`, sums[...][0] is dimension base + 2 * t * W + i and sums[...][1] is base + (2 * t + 1) * W + i.
 template <class T, u32 D>
@@ -139,14 +167,8 @@ struct Rows16 {
     DEVICE void soften(float (&scores)[N][4], float factor) {
 #pragma unroll
         for (u32 row = 0; row < 2; row++) {
-            float here = negative_infinity();
-#pragma unroll
-            for (u32 n = 0; n < N; n++) here = larger(here, larger(scores[n][2 * row], scores[n][2 * row + 1]));
-            here = larger(here, shuffle_xor(here, 1));
-            here = larger(here, shuffle_xor(here, 2));
-            const float most = larger(largest[row], here * factor);
-            // For rows that have seen nothing yet any finite number works.
-            const float from = most == negative_infinity() ? 0.0f : most;
+            const float most = larger(largest[row], largest_of_row(scores, row) * factor);
+            const float from = finite(most);
             const float decay = exp2_fast(largest[row] - from);
             float sum = 0.0f;
 #pragma unroll

@@ -121,19 +121,10 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
             const bool whole = start + TILE - 1 <= lowest && (p.window == 0 || start + p.window > highest);
             if (!whole)
 #pragma unroll
-                for (u32 m = 0; m < M; m++)
-#pragma unroll
-                    for (u32 half = 0; half < 2; half++) {
-                        const u32 own = position_of(first_row + m * 16 + half * 8 + lane / 4);
-#pragma unroll
-                        for (u32 n = 0; n < TILE / 8; n++)
-#pragma unroll
-                            for (u32 j = 0; j < 2; j++) {
-                                const u32 position = start + n * 8 + lane % 4 * 2 + j;
-                                const bool seen = position <= own && (p.window == 0 || position + p.window > own);
-                                if (!seen) scores[m][n][2 * half + j] = negative_infinity();
-                            }
-                    }
+                for (u32 m = 0; m < M; m++) {
+                    const u32 row = first_row + m * 16 + lane / 4;
+                    hide_unseen(p, scores[m], start, lane, {position_of(row), position_of(row + 8)});
+                }
 #pragma unroll
             for (u32 m = 0; m < M; m++) sums[m].template soften<TILE / 8>(scores[m], factor);
 #pragma unroll

@@ -64,14 +64,8 @@ struct Softmax {
     DEVICE void soften(float (&scores)[N][4], float factor, float (&decay)[2]) {
 #pragma unroll
         for (u32 row = 0; row < 2; row++) {
-            float here = negative_infinity();
-#pragma unroll
-            for (u32 n = 0; n < N; n++) here = larger(here, larger(scores[n][2 * row], scores[n][2 * row + 1]));
-            here = larger(here, shuffle_xor(here, 1));
-            here = larger(here, shuffle_xor(here, 2));
-            const float most = larger(largest[row], here * factor);
-            // For rows that have seen nothing yet any finite number works.
-            const float from = most == negative_infinity() ? 0.0f : most;
+            const float most = larger(largest[row], largest_of_row(scores, row) * factor);
+            const float from = finite(most);
             decay[row] = exp2_fast(largest[row] - from);
             float sums[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -158,19 +152,10 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         if (p.soft_cap > 0.0f) cap(p, scores);
         // Most tiles are seen by all rows of a warp.
         const bool whole = start + TILE - 1 <= lowest && (p.window == 0 || start + p.window > highest);
-        if (!whole)
-#pragma unroll
-            for (u32 half = 0; half < 2; half++) {
-                const u32 own = position_of(first_row + half * 8 + lane / 4);
-#pragma unroll
-                for (u32 n = 0; n < TILE / 8; n++)
-#pragma unroll
-                    for (u32 j = 0; j < 2; j++) {
-                        const u32 position = start + n * 8 + lane % 4 * 2 + j;
-                        const bool seen = position <= own && (p.window == 0 || position + p.window > own);
-                        if (!seen) scores[n][2 * half + j] = negative_infinity();
-                    }
-            }
+        if (!whole) {
+            const u32 row = first_row + lane / 4;
+            hide_unseen(p, scores, start, lane, {position_of(row), position_of(row + 8)});
+        }
         softmax.soften(scores, factor, decay);
     };
     const auto pack_weights = [&] {
