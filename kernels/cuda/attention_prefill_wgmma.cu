@@ -193,6 +193,7 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         soften(decay);
         hold_until(softmax.total[0] + softmax.total[1]);
         wait_products<0>(sums);
+        keep_until_here(weights);
 #pragma unroll
         for (u32 i = 0; i < D / 8; i++)
 #pragma unroll
@@ -203,6 +204,7 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     begin_products();
     begin_sums(stage);
     wait_products<0>(sums);
+    keep_until_here(weights);
 
     T* out = static_cast<T*>(p.out);
 #pragma unroll

@@ -62,6 +62,8 @@ DEVICE void begin_products() {}
 DEVICE void commit_products() { emulate::commit_products(); }
 template <int LEFT, u32 N>
 DEVICE void wait_products(float (&)[N][4]) { emulate::wait_products(LEFT); }
+template <u32 N>
+DEVICE void keep_until_here(u32 (&)[N][4]) {}
 DEVICE void hold_until(float) {}
 template <class T, u32 N>
 DEVICE void multiply(float (&d)[N][4], u64 a, u64 b, bool add) {
@@ -85,6 +87,14 @@ DEVICE void wait_products(float (&d)[N][4]) {
 #pragma unroll
     for (u32 i = 0; i < N; i++)
         asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
+}
+
+// Factors in registers keep theirs up to here, behind a wait for their products: ptxas before 13.3 may not know that these read
+// them until then, and reuse them.
+template <u32 N>
+DEVICE void keep_until_here(u32 (&a)[N][4]) {
+#pragma unroll
+    for (u32 i = 0; i < N; i++) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
 }
 
 // What is written before, up to this sum of numbers that aren't negative, is computed before what is written after. Without a

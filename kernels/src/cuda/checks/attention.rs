@@ -389,6 +389,11 @@ pub(super) fn prefill(
             }
         }
     }
-    Ok("two types, six widths, 64 to 192 rows, up to 128 queries a key, windows, soft caps; three ways of cutting bit by bit"
-        .to_owned())
+    let rows = match device.properties().warpgroups {
+        true => "64 and 128 rows by warps, 64 to 192 by warpgroups",
+        false => "64 and 128 rows (none by warpgroups: the device or the image lacks them)",
+    };
+    Ok(format!(
+        "two types, six widths, {rows}, up to 128 queries a key, windows, soft caps; three ways of cutting bit by bit"
+    ))
 }
