@@ -164,6 +164,11 @@ apart() {
     (export INFER_CUDA_FUSED=off && limited "$@")
 }
 
+# With prompts' attention by products of warpgroups, where there are any.
+by_warpgroups() {
+    (export INFER_CUDA_WGMMA=on && limited "$@")
+}
+
 bench() {
     limited "$infer" bench serve --device cuda --baseline off --kv-memory 4GiB "$@"
 }
@@ -280,6 +285,8 @@ fi
 step golden 120 limited "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step golden-plainly 60 plainly "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step golden-apart 60 apart "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
+[ -z "$golden" ] || step golden-wgmma 60 by_warpgroups "$infer" gpu-check --seeds 1 --golden "$golden" --only golden \
+    --only deterministic --only graphs --only paged --only draft
 [ "$seeds" -eq 1 ] || step kernels 150 limited "$infer" gpu-check --seeds "$seeds"
 # Requests one after the other; sixteen at a time; sixteen that share a prefix. Greedy, so all must come through.
 step serve 60 bench --workload w1,w2,w3

@@ -66,6 +66,22 @@ fn golden_logits_of_gemma3() {
     golden_logits("gemma3-bf16");
 }
 
+/// The kernels of real models' head widths, with each kind of products in prefill.
+#[test]
+fn golden_logits_of_heads_as_wide_as_real_ones() {
+    for name in ["llama-wide-bf16", "qwen3-wide-bf16", "gemma3-wide-bf16"] {
+        for wgmma in [false, true] {
+            let Some(mut emulator) = Emulator::new(7) else { return };
+            emulator.switch(Switches { wgmma, ..Switches::default() });
+            let emulator = Arc::new(emulator);
+            let device: Arc<dyn Device> = emulator.clone();
+            passes(checks::golden(&device, &golden().join(name), Extent::UpTo(70)));
+            let by_warpgroups = emulator.launches().keys().any(|kernel| kernel.contains("wgmma"));
+            assert_eq!(by_warpgroups, wgmma, "{name}");
+        }
+    }
+}
+
 /// What products of few rows include isn't launched by itself, and makes no difference but in the last places.
 #[test]
 fn products_of_few_rows_include_what_surrounds_them() {

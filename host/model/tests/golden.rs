@@ -24,6 +24,12 @@ const CASES: &[(&str, DType)] = &[
     ("qwen2-bf16", DType::Bf16),
     ("mistral-bf16", DType::F32),
     ("qwen3-yarn-f16", DType::F32),
+    ("llama-wide-bf16", DType::F32),
+    ("llama-wide-bf16", DType::Bf16),
+    ("qwen3-wide-bf16", DType::F32),
+    ("qwen3-wide-bf16", DType::Bf16),
+    ("gemma3-wide-bf16", DType::F32),
+    ("gemma3-wide-bf16", DType::Bf16),
 ];
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];

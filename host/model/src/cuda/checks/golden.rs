@@ -16,7 +16,7 @@ use crate::{DType, LoadOptions, Model, Source};
 /// How much of the golden data is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// A few prompts of up to this many tokens, and as many greedy steps: for the emulated device.
+    /// The longest few prompts of up to this many tokens, and few greedy steps: for the emulated device.
     UpTo(usize),
     /// Everything.
     All,
@@ -24,6 +24,8 @@ pub enum Extent {
 
 /// Number of prompts for [`Extent::UpTo`].
 const FEW: usize = 3;
+/// Number of greedy steps for it.
+const FEW_STEPS: usize = 12;
 /// Longest sequence of the golden data.
 const MAX_SEQ_LEN: u32 = 400;
 
@@ -108,7 +110,8 @@ fn read(path: &Path, device: &Arc<dyn Device>, extent: Extent) -> Result<(Case, 
     let mut prompts: Vec<Prompt> = prompts.iter().filter_map(|prompt| read_prompt(prompt, &arrays)).collect();
     if let Extent::UpTo(most) = extent {
         prompts.retain(|prompt| prompt.ids.len() <= most);
-        prompts.truncate(FEW);
+        prompts.sort_by_key(|prompt| prompt.ids.len());
+        prompts.drain(..prompts.len().saturating_sub(FEW));
     }
     let on_device = model.to_device(device).map_err(|error| wrong(error.to_string()))?;
     Ok((Case { name, prompts, tolerance, safe_margin }, on_device))
@@ -171,7 +174,7 @@ impl Case {
     fn greedy(&self, model: &DeviceModel, extent: Extent) -> Result<(), String> {
         let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, Mode::RECORDED)?;
         let most = match extent {
-            Extent::UpTo(most) => most,
+            Extent::UpTo(_) => FEW_STEPS,
             Extent::All => usize::MAX,
         };
         let steps = |prompt: &Prompt| {

@@ -21,8 +21,9 @@ pub use same::{
     contiguous_is_paged, drafts_change_no_token, graphs_are_eager, memory_runs_out, tokens_stand_alone,
 };
 
-/// Golden checkpoints that the checks of whole models run on, beside the golden logits of all.
-const FAMILIES: [&str; 4] = ["llama-bf16", "qwen3-bf16", "gemma3-bf16", "llama-f32"];
+/// Golden checkpoints that the checks of whole models run on, beside the golden logits of all: heads as wide as real models',
+/// and those of float32.
+const FAMILIES: [&str; 4] = ["llama-wide-bf16", "qwen3-wide-bf16", "gemma3-wide-bf16", "llama-f32"];
 
 type ModelCheck = fn(&Arc<dyn Device>, &Path) -> Result<String, String>;
 

@@ -1,0 +1,199 @@
+"""Makes the golden checkpoints whose heads are as wide as real models': `python3 make.py` beside this file.
+
+Needs torch 2.15.0, transformers 5.23.0, numpy and safetensors. Another machine's sums may differ in the last places, so new
+files replace all of a checkpoint, never some.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+# Prompts on both sides of the kernels' tiles of 64 keys, and the last past blocks of 192 rows; the first three are short enough
+# for the emulated device.
+LENGTHS = [1, 7, 12, 65, 131, 263]
+GREEDY_STEPS = 32
+# Every head prefers keys this far back: one distance a head, in turn.
+DISTANCES = [0, 1, 2, 5, 17, 64, 3, 100]
+VOCAB = 320
+# Large enough for attention to find its distance, and small enough for bf16 to stay within 2 %.
+STRENGTH = 0.7
+GEMMA_BRANCH = 0.35
+# Standard deviation of logits, over that of a hidden state.
+LOGITS = 0.35
+
+LLAMA3_ROPE = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=48)
+COMMON = dict(vocab_size=VOCAB, hidden_size=64, max_position_embeddings=1024, bos_token_id=2, dtype="bfloat16",
+              tie_word_embeddings=True)
+CHECKPOINTS = {
+    # Llama 3.2 1B's heads, four to a pair of keys and values.
+    "llama-wide-bf16": dict(
+        COMMON, model_type="llama", num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2, head_dim=64,
+        intermediate_size=128, rms_norm_eps=1e-5, rope_parameters=LLAMA3_ROPE,
+    ),
+    # Those of Qwen 3 and of Llama 3.1 8B.
+    "qwen3-wide-bf16": dict(
+        COMMON, model_type="qwen3", num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=128,
+        intermediate_size=128, rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
+    ),
+    # Gemma 3 1B's, with one pair for all; the window ends within a tile.
+    "gemma3-wide-bf16": dict(
+        COMMON, model_type="gemma3_text", num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, head_dim=256,
+        intermediate_size=96, rms_norm_eps=1e-6, query_pre_attn_scalar=256, sliding_window=72,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="default", rope_theta=1000000.0),
+            sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+        ),
+    ),
+}
+
+
+def weights(model, config, random):
+    """Random weights, of which 1/16 of the hidden channels are constants from which heads make their preferred distances."""
+    hidden, width = config.hidden_size, config.head_dim
+    constants = hidden // 16
+    gemma = config.model_type == "gemma3_text"
+    state = {}
+    for name, like in model.state_dict().items():
+        if name == "lm_head.weight":
+            continue
+        values = torch.randn(like.shape, generator=random)
+        if "norm" in name:
+            values = values * 0.2 + 1.0
+            place = name.split(".")[-2]
+            if place == "norm":
+                # Without constants, which say nothing about tokens; so large that logits are usual ones.
+                signs = torch.randint(0, 2, like.shape, generator=random) * 2 - 1
+                values *= signs * LOGITS * (math.sqrt(hidden) if gemma else 1.0)
+                values[:constants] = 0.0
+            elif gemma and place in ("post_attention_layernorm", "post_feedforward_layernorm"):
+                # Behind projections, as nothing may be added to the constants.
+                values *= GEMMA_BRANCH
+                values[:constants] = 0.0
+            elif place.endswith("layernorm"):
+                values[:constants] = 1.0
+            # Gemma adds 1 to the weights.
+            values -= 1.0 if gemma else 0.0
+        elif "embed" in name:
+            values[:, :constants] = 1.0
+            values *= 1.0 / math.sqrt(hidden) if gemma else 1.0
+        else:
+            values /= math.sqrt(like.shape[1])
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                values[:constants] = 0.0
+            else:
+                values[:, :constants] = 0.0
+        state[name] = values
+    rope = model.model.rotary_emb
+    for layer in range(config.num_hidden_layers):
+        kind = config.layer_types[layer] if gemma else None
+        turns = getattr(rope, f"{kind}_inv_freq") if kind else rope.inv_freq
+        prefix = f"model.layers.{layer}.self_attn"
+        queries, keys = state[f"{prefix}.q_proj.weight"], state[f"{prefix}.k_proj.weight"]
+        group = config.num_attention_heads // config.num_key_value_heads
+        for kv in range(config.num_key_value_heads):
+            # Equal in all frequencies, so that the score peaks where all of them agree.
+            direction = torch.randn(width // 2, 2, generator=random)
+            direction /= direction.norm(dim=1, keepdim=True)
+            x, y = (STRENGTH * direction).unbind(1)
+            keys[kv * width:(kv + 1) * width, :constants] = torch.cat([x, y])[:, None] / constants
+            for head in range(kv * group, (kv + 1) * group):
+                far = DISTANCES[(3 * layer + head) % len(DISTANCES)]
+                cos, sin = torch.cos(-far * turns), torch.sin(-far * turns)
+                turned = torch.cat([x * cos - y * sin, y * cos + x * sin])
+                queries[head * width:(head + 1) * width, :constants] = turned[:, None] / constants
+    return {name: values.to(torch.bfloat16).contiguous() for name, values in state.items()}
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids]), use_cache=False).logits[0]
+
+
+def greedy(model, ids, steps):
+    """Tokens, margins and logits of each step, by one whole forward per token."""
+    ids, tokens, margins, rows = list(ids), [], [], []
+    for _ in range(steps):
+        row = logits(model, ids)[-1]
+        (first, second), (token, _) = (list(part) for part in row.topk(2))
+        tokens.append(int(token))
+        margins.append(float(first - second))
+        rows.append(row)
+        ids.append(int(token))
+    return tokens, margins, torch.stack(rows)
+
+
+def make(name, settings, seed):
+    folder = Path(__file__).parent / name
+    folder.mkdir(exist_ok=True)
+    settings = dict(settings, eos_token_id=[1])
+    config = AutoConfig.for_model(**settings)
+    config._attn_implementation = "eager"
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    random = torch.Generator().manual_seed(seed)
+    state = weights(model, config, random)
+    wide = {key: values.float() for key, values in state.items()}
+    missing, unexpected = model.load_state_dict(wide, strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+    model.tie_weights()
+
+    prompts = [torch.randint(3, VOCAB, (length,), generator=random).tolist() for length in LENGTHS]
+    arrays, described, runs = {}, [], []
+    for number, ids in enumerate(prompts):
+        at = sorted({0, len(ids) // 3, len(ids) // 2, len(ids) - 2, len(ids) - 1} & set(range(len(ids))))
+        all_rows = logits(model, ids)
+        rows = all_rows[at]
+        best = rows.topk(2).values
+        tokens, margins, steps = greedy(model, ids, GREEDY_STEPS)
+        arrays[f"p{number:02}.logits"] = rows.contiguous()
+        if number == 2:
+            arrays[f"p{number:02}.greedy_logits"] = steps
+        described.append(dict(name=f"p{number:02}", ids=ids, positions=at, margins=(best[:, 0] - best[:, 1]).tolist(),
+                              greedy=dict(ids=tokens, margins=margins)))
+        runs.append((all_rows, tokens, margins))
+
+    # The end tokens: two that greedy decoding arrives at.
+    ends = sorted({runs[0][1][9], runs[3][1][20]})
+    cases = []
+    for number, (_, tokens, margins) in enumerate(runs):
+        stop = next((step for step, token in enumerate(tokens) if token in ends), None)
+        steps = len(tokens) if stop is None else stop + 1
+        cases.append(dict(prompt=f"p{number:02}", max_new_tokens=GREEDY_STEPS, generated_ids=tokens[:steps],
+                          finish_reason="length" if stop is None else "stop", min_margin=min(margins[:steps])))
+
+    # How far honest rounding goes, and how much attention depends on what is far back.
+    half = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    half.load_state_dict(state, strict=False)
+    half.tie_weights()
+    off = relative = 0.0
+    for ids, (rows, *_) in zip(prompts, runs):
+        differ = logits(half, ids).float() - rows
+        off = max(off, float(differ.abs().max()))
+        relative = max(relative, float((differ.norm(dim=1) / rows.norm(dim=1)).max()))
+    longest, (rows, *_) = prompts[-1], runs[-1]
+    recent = longest[-64:]
+    near = logits(model, recent)[-1]
+    print(f"{name}: logits {rows.std():.2f}, bf16 off by {relative:.1e} ({off:.2f}); of the last 64 tokens alone "
+          f"{float((near - rows[-1]).norm() / rows[-1].norm()):.2f}; ends {ends}: {[case['finish_reason'] for case in cases]}")
+
+    golden = dict(prompts=described, eos=dict(cases=cases),
+                  safe_margin=dict(float32_compute=1e-3, bfloat16_compute=2 * off))
+    written = {key: value for key, value in config.to_dict().items() if key in settings or key == "architectures"}
+    written.update(architectures=[type(model).__name__], model_type=settings["model_type"], eos_token_id=ends,
+                   dtype="bfloat16")
+    (folder / "config.json").write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
+    (folder / "generation_config.json").write_text(json.dumps(dict(bos_token_id=2, eos_token_id=ends)) + "\n")
+    (folder / "golden.json").write_text(json.dumps(golden) + "\n")
+    save_file(state, folder / "model.safetensors", metadata=dict(format="pt"))
+    save_file(arrays, folder / "golden.safetensors")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for seed, (name, settings) in enumerate(CHECKPOINTS.items(), 1):
+        make(name, settings, seed)
