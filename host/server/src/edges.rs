@@ -418,6 +418,7 @@ mod tests {
         let traces = [
             ("short.csv", Format::Azure, 4),
             ("short.jsonl", Format::Mooncake, 3),
+            ("chats.jsonl", Format::Bailian, 5),
             ("sessions.csv", Format::BurstGpt, 4),
         ];
         for (name, format, requests) in traces {

@@ -9,6 +9,7 @@ use infer_sim::trace::{After, Format, Recorded, Shares, Text, TraceError, in_ord
 use infer_sim::{Outcome, Profile, Settings, Slo, replay};
 
 const AZURE: &str = include_str!("traces/azure.csv");
+const BAILIAN: &str = include_str!("traces/bailian.jsonl");
 const BURSTGPT: &str = include_str!("traces/burstgpt.csv");
 const MOONCAKE: &str = include_str!("traces/mooncake.jsonl");
 
@@ -40,6 +41,17 @@ fn formats_are_detected_by_their_first_line_and_read() {
             MOONCAKE,
             Format::Mooncake,
             &[(0, 1_500, 50), (3_000_000, 1_400, 30), (6_000_000, 2_048, 10), (6_500_000, 600, 20)],
+        ),
+        (
+            BAILIAN,
+            Format::Bailian,
+            &[
+                (0, 70, 26),
+                (2_386_000, 48, 9),
+                (14_136_000, 121, 132),
+                (113_886_000, 300, 40),
+                (114_886_000, 20, 4),
+            ],
         ),
     ] {
         assert_eq!(Format::of(text.lines().next().unwrap()), Some(format));
@@ -78,8 +90,12 @@ fn rows_are_sorted_and_times_start_at_the_earliest() {
 
 #[test]
 fn limit_of_a_public_format_s_requests_does_not_tell_their_length() {
-    for (format, text) in [(Format::Azure, AZURE), (Format::BurstGpt, BURSTGPT), (Format::Mooncake, MOONCAKE)]
-    {
+    for (format, text) in [
+        (Format::Azure, AZURE),
+        (Format::Bailian, BAILIAN),
+        (Format::BurstGpt, BURSTGPT),
+        (Format::Mooncake, MOONCAKE),
+    ] {
         let limits: Vec<u32> = read(format, text).into_iter().map(|row| row.unwrap().max_tokens).collect();
         assert!(limits.iter().all(|&limit| limit == 1_024), "{}: {limits:?}", format.name());
     }
@@ -167,6 +183,16 @@ fn errors_name_line_and_column() {
             "{\"timestamp\": 1, \"input_length\": 99999999, \"output_length\": 1}",
             "line 1, column 18: `input_length` is 99999999",
         ),
+        (
+            Format::Bailian,
+            "{\"chat_id\": 1, \"timestamp\": 1e10, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": []}",
+            "line 1, column 16: `timestamp` is 10000000000, not from 0 to 10000000000 seconds",
+        ),
+        (
+            Format::Bailian,
+            "{\"chat_id\": -1, \"timestamp\": 1}",
+            "line 1, column 14: invalid value: integer `-1`",
+        ),
     ] {
         let error = read(format, text).pop().expect("a fault").expect_err("a fault").to_string();
         assert!(error.starts_with(says), "{error}");
@@ -194,6 +220,27 @@ fn only_blocks_with_equal_ids_are_shared() {
     assert_eq!((outcome.cache.events[1], outcome.cache.events[2]), (2, 2), "{:?}", outcome.cache);
     assert_eq!(outcome.cache.mean_cached, Some((1_024.0 + 512.0) / 2.0));
     assert_eq!((outcome.finished, outcome.requests), (4, 4));
+}
+
+#[test]
+fn chats_of_bailian_are_sessions_and_blocks_count_with_all_before_them() {
+    let rows: Vec<Recorded> = read(Format::Bailian, BAILIAN).into_iter().map(Result::unwrap).collect();
+    let of = |row: usize| (rows[row].tenant, rows[row].session);
+    assert_eq!((of(0).0, of(1).0, of(4).0), (0, 1, 2), "kinds become tenants");
+    assert_eq!([of(2), of(3)], [of(0); 2], "whatever a request's parent is, its session is the first one's");
+    let sessions = [of(0), of(1), of(4)].map(|(_, session)| session);
+    let [first, second, third] = sessions;
+    assert!(!sessions.contains(&0) && first != second && second != third && third != first, "{sessions:?}");
+    // 70 tokens fill four blocks, and the last id is of the rest.
+    let blocks = |row: usize| &rows[row].text.blocks;
+    assert_eq!((blocks(0).len(), rows[0].text.whole != 0), (4, true));
+    assert_eq!(blocks(2)[..4], blocks(0)[..]);
+    assert!(blocks(1)[1..].iter().all(|id| !blocks(0).contains(id)), "the same text after another");
+    let outcome = play(rows, 1.0);
+    // The second turn finds four blocks of the first, the third seven of the second; the others find none.
+    assert_eq!(outcome.cache.events[0], 2, "{:?}", outcome.cache);
+    assert_eq!(outcome.cache.mean_cached, Some((4.0 + 7.0) * 16.0 / 2.0));
+    assert_eq!((outcome.finished, outcome.requests), (5, 5));
 }
 
 /// Two turns of a conversation: the second sends the first, its output, and 200 new tokens.

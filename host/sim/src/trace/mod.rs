@@ -6,8 +6,8 @@
 
 mod azure;
 mod burstgpt;
+mod hashed;
 mod lines;
-mod mooncake;
 mod order;
 mod replay;
 
@@ -127,6 +127,9 @@ pub enum Format {
     Azure,
     /// Mooncake's traces: JSON lines with milliseconds, lengths, and an id per 512 tokens.
     Mooncake,
+    /// Alibaba Bailian's traces: JSON lines with seconds, lengths, chats, and an id per 16 tokens; each kind of request
+    /// becomes a tenant.
+    Bailian,
     /// BurstGPT's traces: `Timestamp,Model,Request tokens,..` in seconds, since version 2 with sessions; each model
     /// becomes a tenant.
     BurstGpt,
@@ -134,13 +137,14 @@ pub enum Format {
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 3] = [Self::Azure, Self::Mooncake, Self::BurstGpt];
+    pub const ALL: [Self; 4] = [Self::Azure, Self::Mooncake, Self::Bailian, Self::BurstGpt];
 
     /// Short name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Azure => "azure",
             Self::Mooncake => "mooncake",
+            Self::Bailian => "bailian",
             Self::BurstGpt => "burstgpt",
         }
     }
@@ -149,7 +153,8 @@ impl Format {
     pub fn of(first_line: &str) -> Option<Self> {
         let line = first_line.trim_start_matches('\u{feff}').trim();
         match line {
-            _ if line.starts_with('{') && line.contains("\"hash_ids\"") => Some(Self::Mooncake),
+            _ if hashed::is_bailian(line) => Some(Self::Bailian),
+            _ if hashed::is_first(line) => Some(Self::Mooncake),
             _ if azure::is_head(line) => Some(Self::Azure),
             _ if burstgpt::is_head(line) => Some(Self::BurstGpt),
             _ => None,
@@ -161,7 +166,8 @@ impl Format {
     pub fn read<'a>(self, file: impl BufRead + Send + 'a) -> Reader<'a> {
         match self {
             Self::Azure => in_order(azure::Azure::new(file)),
-            Self::Mooncake => in_order(mooncake::Mooncake::new(file)),
+            Self::Mooncake => in_order(hashed::Hashed::mooncake(file)),
+            Self::Bailian => in_order(hashed::Hashed::bailian(file)),
             Self::BurstGpt => in_order(burstgpt::BurstGpt::new(file)),
         }
     }

@@ -20,7 +20,7 @@ use crate::tenants::{KeyDigest, fresh};
 #[derive(Args)]
 pub struct TraceArgs {
     /// Replay a trace instead of workloads: a recording of a host (`infer sim record`), or a file of Azure's LLM
-    /// inference traces (CSV), Mooncake's (JSON lines) or BurstGPT's (CSV)
+    /// inference traces (CSV), Mooncake's or Alibaba Bailian's (JSON lines) or BurstGPT's (CSV)
     #[arg(
         long,
         value_name = "FILE",

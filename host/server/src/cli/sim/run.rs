@@ -25,7 +25,7 @@ A workload of your own is a JSON file like those that --list prints:
   infer sim run --list --workload chat --format json --out mine.json
   infer sim run --workload mine.json
 Traces are recordings of a host (`infer sim record`), or files of Azure's LLM inference traces (CSV), Mooncake's
-(JSONL) and BurstGPT's (CSV). A recording also provides the default settings of the host and, for `run`, its
+and Alibaba Bailian's (JSONL) and BurstGPT's (CSV). A recording also provides the default settings of the host and, for `run`, its
 policies, but neither its device nor its model: name them, or fit a profile (`infer sim calibrate`):
   infer sim run --trace requests.csv --device l4 --model 8b --load 2
 `compare` also compares hosts: it takes several values of the flags that describe them, from --device to

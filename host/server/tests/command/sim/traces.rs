@@ -7,8 +7,8 @@ use super::{results, rows, sim, text};
 #[test]
 fn public_trace_formats_are_replayed_and_compared() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/traces/");
-    let [azure, burstgpt, mooncake] =
-        ["azure.csv", "burstgpt.csv", "mooncake.jsonl"].map(|name| format!("{dir}{name}"));
+    let [azure, burstgpt, mooncake, bailian] =
+        ["azure.csv", "burstgpt.csv", "mooncake.jsonl", "bailian.jsonl"].map(|name| format!("{dir}{name}"));
     let output = sim(&[
         "compare",
         "--trace",
@@ -38,6 +38,8 @@ fn public_trace_formats_are_replayed_and_compared() {
     assert_eq!(of.collect::<Vec<_>>(), models.repeat(4), "a row per tenant where there are several");
     let one = text(&sim(&["run", "--trace", &mooncake, "--requests", "2", "--format", "csv"]).stdout);
     assert!(one.contains("\nmooncake,1,continuous,2,2,0,0,"), "{one}");
+    let chats = text(&sim(&["run", "--trace", &bailian, "--format", "csv"]).stdout);
+    assert!(chats.contains("\nbailian,1,continuous,5,5,0,0,"), "{chats}");
 }
 
 #[test]
