@@ -72,18 +72,29 @@ pub fn compile(tests: &Built) -> Result<Option<&'static str>, String> {
 
 /// Builds `infer` with kernels and runs every check that needs a GPU.
 pub fn gpu_check() -> Result<(), String> {
-    let home = ensure()?;
-    crate::cargo::ensure_wasm_targets()?;
-    let with_kernels = ["build", "--release", "--features", "cuda", "--bin", "infer"];
-    let infer = build(cargo(&with_kernels).env("CUDA_HOME", &home), "infer")?;
+    let infer = build_infer(&ensure()?)?;
     let golden = root().join("tests").join("golden");
     let out = target_dir()?.join("gpu-check");
     run(Command::new("sh").arg(root().join("kernels/cuda/gpu-check.sh")).arg(infer).arg(golden).arg(out))
 }
 
+/// Builds `infer` with kernels, and returns its path.
+pub fn build_infer(home: &Path) -> Result<PathBuf, String> {
+    crate::cargo::ensure_wasm_targets()?;
+    let with_kernels = ["build", "--release", "--features", "cuda", "--bin", "infer"];
+    build(cargo(&with_kernels).env("CUDA_HOME", home), "infer")
+}
+
+/// Compiles the kernels in `sources` for one architecture, the one that figures are measured on.
+pub fn image(home: &Path, sources: &Path, flags: &[&str], to: &Path) -> Result<(), String> {
+    let mut nvcc = Command::new(home.join("bin/nvcc"));
+    nvcc.args(["-std=c++17", "-O3", "-fatbin", "-gencode=arch=compute_90a,code=sm_90a"]).args(flags);
+    run(nvcc.arg(sources.join("all.cu")).arg("-o").arg(to))
+}
+
 /// The toolkit in `CUDA_HOME`, `CUDA_PATH`, the default location, or else in the target directory, where it is
 /// installed if needed.
-fn ensure() -> Result<PathBuf, String> {
+pub fn ensure() -> Result<PathBuf, String> {
     let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
     // The build script refuses relative paths.
     let named = named.map(PathBuf::from).filter(|home| home.is_absolute());

@@ -1,5 +1,5 @@
 //! Project commands: `cargo xtask demo|test|check|bench|fuzz|clients|scale-out|arm|mac|cuda-toolkit|emulated-gpu|gpu-check|
-//! train-demo`.
+//! gpu-bundle|train-demo`.
 //!
 //! Depends only on the standard library, so that the first command on a fresh machine starts within seconds; heavy work
 //! runs in child processes of cargo. Deliberately absent: logic that belongs in a test or in the `infer` binary.
@@ -8,6 +8,7 @@
 mod absent;
 mod arm;
 mod binaries;
+mod bundle;
 mod cargo;
 mod clients;
 mod cuda;
@@ -40,6 +41,7 @@ Commands:
   cuda-toolkit     find nvcc, or install it from PyPI, and print the value for CUDA_HOME
   emulated-gpu     build an emulated GPU, and print the variables with which `infer --device cuda` uses it
   gpu-check        build with GPU kernels and run every check that needs a GPU
+  gpu-bundle [REV] pack for a machine with a GPU and no cargo: infer, checks, benchmarks; REV: kernels to compare with
   train-demo       retrain the demo model (takes minutes; the same seed gives the same weights)
   help             print this text
 ";
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         "cuda-toolkit" => cuda::toolkit(),
         "emulated-gpu" => emulated::gpu(),
         "gpu-check" => cuda::gpu_check(),
+        "gpu-bundle" => bundle::bundle(&rest),
         "train-demo" => demo::train(&rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

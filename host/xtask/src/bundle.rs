@@ -1,0 +1,73 @@
+//! Packs what a machine with a GPU needs that has neither cargo nor a toolkit: the program, the scripts of kernels/cuda, the
+//! golden checkpoints, and images for comparisons.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::cargo::{root, run, target_dir};
+use crate::cuda;
+
+/// What is packed as it lies in the repository, so that the scripts find each other.
+const FILES: [&str; 6] = [
+    "kernels/cuda/gpu-bench.sh",
+    "kernels/cuda/gpu-check.sh",
+    "kernels/cuda/gpu-run.sh",
+    "kernels/cuda/peers.py",
+    "kernels/cuda/stamps.py",
+    "tests/golden",
+];
+/// Of these, `peers.py` needs the tokenizer.
+const TOKENIZER: &str = "host/demo/checkpoint";
+
+/// Builds and packs all of it. `args`: a revision whose kernels are an image to compare with, if any.
+pub fn bundle(args: &[String]) -> Result<(), String> {
+    let baseline = match args {
+        [] => None,
+        [revision] if !revision.starts_with('-') => Some(revision),
+        _ => return Err("usage: cargo xtask gpu-bundle [REVISION]".to_owned()),
+    };
+    let target = target_dir()?;
+    let folder = target.join("gpu-bundle");
+    let _ = std::fs::remove_dir_all(&folder);
+    for file in FILES.into_iter().chain([TOKENIZER]) {
+        let to = folder.join(file);
+        let parent = to.parent().expect("it is in the folder");
+        std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
+        run(Command::new("cp").arg("-R").arg(root().join(file)).arg(to))?;
+    }
+    let home = cuda::ensure()?;
+    let source = root().join("kernels/cuda");
+    cuda::image(&home, &source, &["-DINFER_STAMPS"], &folder.join("stamps.fatbin"))?;
+    if let Some(revision) = baseline {
+        let old = target.join("gpu-bundle-baseline");
+        checkout(revision, &old)?;
+        cuda::image(&home, &old.join("kernels/cuda"), &[], &folder.join("baseline.fatbin"))?;
+    }
+    let infer = cuda::build_infer(&home)?;
+    let program = folder.join("infer");
+    std::fs::copy(&infer, &program).map_err(|e| format!("{}: {e}", program.display()))?;
+    // Symbols are a third of it. Without the tool it is only larger.
+    if let Err(why) = run(Command::new("strip").arg(&program)) {
+        eprintln!("{why}; the program keeps its symbols");
+    }
+    let archive = target.join("gpu-bundle.tar.gz");
+    run(Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(&target).arg("gpu-bundle"))?;
+    let bytes = std::fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
+    println!("{}", archive.display());
+    eprintln!(
+        "{} MB. On the machine with the GPU:  tar xzf gpu-bundle.tar.gz && sh gpu-bundle/kernels/cuda/gpu-run.sh figures OUT",
+        bytes / 1_000_000
+    );
+    Ok(())
+}
+
+/// Writes the kernels of a revision to `folder`.
+fn checkout(revision: &str, folder: &Path) -> Result<(), String> {
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let archive = folder.join("kernels.tar");
+    let mut git = Command::new("git");
+    git.current_dir(root()).args(["archive", "--output"]).arg(&archive).args([revision, "kernels/cuda"]);
+    run(&mut git)?;
+    run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(folder))
+}
