@@ -225,12 +225,17 @@ fn only_blocks_with_equal_ids_are_shared() {
 #[test]
 fn chats_of_bailian_are_sessions_and_blocks_count_with_all_before_them() {
     let rows: Vec<Recorded> = read(Format::Bailian, BAILIAN).into_iter().map(Result::unwrap).collect();
-    let of = |row: usize| (rows[row].tenant, rows[row].session);
-    assert_eq!((of(0).0, of(1).0, of(4).0), (0, 1, 2), "kinds become tenants");
-    assert_eq!([of(2), of(3)], [of(0); 2], "whatever a request's parent is, its session is the first one's");
-    let sessions = [of(0), of(1), of(4)].map(|(_, session)| session);
-    let [first, second, third] = sessions;
+    assert!(rows.iter().all(|row| row.tenant == 0), "types share text, and tenants don't");
+    let sessions: Vec<u64> = rows.iter().map(|row| row.session).collect();
+    assert_eq!(
+        sessions[2..4],
+        [sessions[0]; 2],
+        "whatever a request's parent is, its session is the first one's"
+    );
+    let [first, second, third] = [0, 1, 4].map(|row| sessions[row]);
     assert!(!sessions.contains(&0) && first != second && second != third && third != first, "{sessions:?}");
+    let continued: Vec<u32> = rows.iter().map(|row| row.continued).collect();
+    assert_eq!(continued, [0, 0, 4 * 16, 7 * 16, 0], "what a chat's prompt has of the one before");
     // 70 tokens fill four blocks, and the last id is of the rest.
     let blocks = |row: usize| &rows[row].text.blocks;
     assert_eq!((blocks(0).len(), rows[0].text.whole != 0), (4, true));

@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::BufRead;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use infer_api::trace::{End, FORMAT, Head, Line, Request};
+use infer_api::trace::{End, FORMAT, Head, Line, Policy, Request};
 use infer_sim::trace::{After, Lines, MAX_TOKENS, Recorded, Shares, Text, TraceError};
 
 /// Longest line of a recording, which holds the view of a full queue.
@@ -22,12 +24,51 @@ pub struct RecordedLines {
     complete: bool,
     /// Called if it ends elsewhere.
     cut_off: Box<dyn FnMut() + Send>,
+    changes: Changes,
+}
+
+/// How often live policies were replaced, as far as a recording was read.
+#[derive(Default)]
+struct Changes {
+    live: Vec<Policy>,
+    count: u64,
+    /// The highest count of all readers of the recording.
+    most: Arc<AtomicU64>,
+}
+
+impl Changes {
+    fn note(&mut self, line: &Line) {
+        match line {
+            Line::Head(head) => self.live.clone_from(&head.policies),
+            Line::Policy(policy) => {
+                // After a loss, policies are stated again.
+                let differs = |live: &&mut Policy| live.kind == policy.kind && **live != *policy;
+                if let Some(live) = self.live.iter_mut().find(differs) {
+                    live.clone_from(policy);
+                    self.count += 1;
+                    self.most.fetch_max(self.count, Ordering::Relaxed);
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 impl RecordedLines {
     /// Reads from the first line on; `cut_off` is called at the end of a recording that lacks its last line.
     pub fn new(file: Box<dyn BufRead + Send>, cut_off: Box<dyn FnMut() + Send>) -> Self {
-        Self { lines: Lines::up_to(MAX_LINE_BYTES, file), complete: true, cut_off }
+        Self {
+            lines: Lines::up_to(MAX_LINE_BYTES, file),
+            complete: true,
+            cut_off,
+            changes: Changes::default(),
+        }
+    }
+
+    /// Raises `most` to the number of changes of live policies, as they are read.
+    pub fn counting(mut self, most: Arc<AtomicU64>) -> Self {
+        self.changes.most = most;
+        self
     }
 
     /// The next line with its number. An incomplete last line is the end: the recorder was stopped while writing it.
@@ -36,6 +77,7 @@ impl RecordedLines {
         let error = match serde_json::from_str(text) {
             Ok(parsed) => {
                 self.complete = matches!(parsed, Line::Foot(_));
+                self.changes.note(&parsed);
                 return Ok(Some((line, parsed)));
             }
             Err(error) => error,
@@ -154,6 +196,7 @@ impl RecordedRequests {
                     prompt_tokens: request.prompt.max(1),
                     output_tokens: 1,
                     max_tokens: request.max.max(1),
+                    continued: 0,
                     text: Text {
                         block_tokens: self.block_tokens,
                         blocks: request.blocks,
@@ -274,6 +317,31 @@ mod tests {
 
     fn lines(text: &str) -> RecordedLines {
         RecordedLines::new(Box::new(Cursor::new(text.to_owned())), Box::new(|| {}))
+    }
+
+    #[test]
+    fn changes_of_policies_are_counted_once_each() {
+        let policy = |kind: &str, name: &str| {
+            let member = infer_api::trace::Member { name: name.to_owned(), ..Default::default() };
+            Policy { kind: kind.to_owned(), members: vec![member] }
+        };
+        let policies = vec![policy("scheduler", "srpt"), policy("admission", "slo")];
+        let said = [
+            Line::Head(Box::new(Head { format: FORMAT, policies, ..Head::default() })),
+            Line::Policy(policy("scheduler", "srpt")),
+            Line::Policy(policy("scheduler", "fair")),
+            Line::Policy(policy("scheduler", "fair")),
+            Line::Policy(policy("scheduler", "srpt")),
+            Line::Policy(policy("admission", "builtin")),
+        ];
+        let text: String = said.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+        let most = Arc::<AtomicU64>::default();
+        // The second reader doesn't get as far.
+        for end in [said.len(), 3] {
+            let mut lines = lines(&text).counting(Arc::clone(&most));
+            (0..end).for_each(|_| assert!(lines.next_line().unwrap().is_some()));
+        }
+        assert_eq!(most.load(Ordering::Relaxed), 3);
     }
 
     #[test]

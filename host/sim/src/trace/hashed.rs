@@ -1,7 +1,7 @@
 //! JSON lines with times, lengths, and ids of each prompt's blocks: Mooncake's traces and Alibaba Bailian's.
 //!
-//! Bailian's also name the request before in the same chat, and a type of request, which becomes a tenant. When requests
-//! ended is unknown, so all arrive at their recorded times.
+//! Bailian's also name the request before in the same chat. When requests ended is unknown, so all arrive at their recorded
+//! times. Their types don't become tenants, because they share text, and tenants of a host don't.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufRead;
@@ -9,13 +9,11 @@ use std::io::BufRead;
 use infer_core::testing::SplitMix;
 use serde::Deserialize;
 
-use super::lines::{Lines, short, wrong};
+use super::lines::{Lines, wrong};
 use super::{MAX_NEW_TOKENS, MAX_TOKENS, Recorded, Text, TraceError};
 
-/// Requests whose sessions are remembered.
-const MAX_CHATS: usize = 1 << 18;
-/// Maximum number of types of requests. A file with more probably has its fields mixed up.
-const MAX_KINDS: usize = 100;
+/// Block ids that are remembered of earlier requests in chats, each of which counts as one more.
+const MAX_KEPT: usize = 1 << 22;
 
 /// Whether a first line is one of a trace of this kind.
 pub(super) fn is_first(line: &str) -> bool {
@@ -37,8 +35,6 @@ struct Row {
     chat_id: Option<u64>,
     /// Negative for the first of a chat.
     parent_chat_id: Option<i64>,
-    #[serde(default, rename = "type")]
-    kind: String,
 }
 
 /// In what the formats differ.
@@ -61,8 +57,6 @@ const BAILIAN: Dialect =
 pub(super) struct Hashed<R> {
     lines: Lines<R>,
     dialect: Dialect,
-    /// Types of requests, by tenant.
-    kinds: Vec<String>,
     chats: Chats,
     id: u64,
 }
@@ -77,7 +71,7 @@ impl<R: BufRead> Hashed<R> {
     }
 
     fn new(file: R, dialect: Dialect) -> Self {
-        Self { lines: Lines::new(file), dialect, kinds: Vec::new(), chats: Chats::default(), id: 0 }
+        Self { lines: Lines::new(file), dialect, chats: Chats::default(), id: 0 }
     }
 
     fn read(&mut self) -> Result<Option<Recorded>, TraceError> {
@@ -116,27 +110,19 @@ impl<R: BufRead> Hashed<R> {
         } else {
             0
         };
-        let known = self.kinds.iter().position(|known| *known == row.kind);
-        if known.is_none() && self.kinds.len() == MAX_KINDS {
-            let message = format!("`{}` is one type too many; the limit is {MAX_KINDS}", short(&row.kind));
-            return Err(at("type", message));
-        }
-        let tenant = known.unwrap_or_else(|| {
-            self.kinds.push(row.kind);
-            self.kinds.len() - 1
-        });
         let parent = row.parent_chat_id.and_then(|id| u64::try_from(id).ok());
+        let (session, continued) = row.chat_id.map_or((0, 0), |chat| self.chats.add(chat, parent, &blocks));
         self.id += 1;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded above")]
         let at_us = (row.timestamp * us_per_unit) as u64;
         Ok(Some(Recorded {
             id: self.id,
             at_us,
-            tenant: u32::try_from(tenant).expect("kinds are bounded"),
-            session: row.chat_id.map_or(0, |chat| self.chats.session(chat, parent)),
+            session,
             prompt_tokens,
             output_tokens,
             max_tokens: output_tokens.max(MAX_NEW_TOKENS),
+            continued: continued * block_tokens,
             text: Text { block_tokens, blocks, whole, shares: None },
             ..Recorded::default()
         }))
@@ -151,28 +137,42 @@ impl<R: BufRead> Iterator for Hashed<R> {
     }
 }
 
-/// The session of each chat, which is named after its first request; the chats that came first are forgotten first.
+/// Requests in chats, by id. The first to come are forgotten first.
 #[derive(Default)]
 struct Chats {
-    sessions: BTreeMap<u64, u64>,
+    requests: BTreeMap<u64, Turn>,
     order: VecDeque<u64>,
+    kept: usize,
+}
+
+struct Turn {
+    /// That of the chat's first request.
+    session: u64,
+    /// Ids of its full blocks.
+    blocks: Box<[u64]>,
 }
 
 impl Chats {
-    /// That of a request with this id, which follows another or is the first of its chat.
-    fn session(&mut self, chat: u64, parent: Option<u64>) -> u64 {
+    /// Adds a request that follows `parent` or is the first of its chat. Returns its session, which is named after the first
+    /// one, and how many of its blocks begin `parent`, too.
+    fn add(&mut self, id: u64, parent: Option<u64>, blocks: &[u64]) -> (u64, u32) {
+        let before = parent.and_then(|parent| self.requests.get(&parent));
         // 0 stands for no session.
-        let first = parent.unwrap_or(chat).wrapping_add(1).max(1);
-        let session = parent.and_then(|parent| self.sessions.get(&parent).copied()).unwrap_or(first);
-        if self.sessions.insert(chat, session).is_none() {
-            self.order.push_back(chat);
+        let first = parent.unwrap_or(id).wrapping_add(1).max(1);
+        let session = before.map_or(first, |turn| turn.session);
+        let equal = |turn: &Turn| turn.blocks.iter().zip(blocks).take_while(|(a, b)| a == b).count();
+        let common = before.map_or(0, equal) as u32;
+        self.kept += blocks.len() + 1;
+        match self.requests.insert(id, Turn { session, blocks: blocks.into() }) {
+            Some(replaced) => self.kept -= replaced.blocks.len() + 1,
+            None => self.order.push_back(id),
         }
-        if self.sessions.len() > MAX_CHATS
+        while self.kept > MAX_KEPT
             && let Some(oldest) = self.order.pop_front()
         {
-            self.sessions.remove(&oldest);
+            self.kept -= self.requests.remove(&oldest).map_or(0, |turn| turn.blocks.len() + 1);
         }
-        session
+        (session, common)
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Recorded {
     pub output_tokens: u32,
     /// The request's `max_tokens`, at least `output_tokens`. Public formats don't contain it, see [`limited`].
     pub max_tokens: u32,
+    /// Tokens at the start of its prompt that are known to be its conversation's already, beside what `text` shares.
+    pub continued: u32,
     /// What its prompt has in common with others.
     pub text: Text,
     /// The request whose end it waited for.
@@ -127,8 +129,7 @@ pub enum Format {
     Azure,
     /// Mooncake's traces: JSON lines with milliseconds, lengths, and an id per 512 tokens.
     Mooncake,
-    /// Alibaba Bailian's traces: JSON lines with seconds, lengths, chats, and an id per 16 tokens; each kind of request
-    /// becomes a tenant.
+    /// Alibaba Bailian's traces: JSON lines with seconds, lengths, chats, and an id per 16 tokens.
     Bailian,
     /// BurstGPT's traces: `Timestamp,Model,Request tokens,..` in seconds, since version 2 with sessions; each model
     /// becomes a tenant.

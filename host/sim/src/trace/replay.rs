@@ -184,7 +184,7 @@ impl<'a> Replay<'a> {
         };
         let key = recorded.followed.then_some(recorded.id);
         let length = u32::try_from(request.prompt.len()).expect("prompts are bounded");
-        let continued = recorded.text.shares.map_or(0, |shares| shares.tokens);
+        let continued = recorded.text.shares.map_or(0, |shares| shares.tokens).max(recorded.continued);
         Arrival {
             at,
             conversation: key,
