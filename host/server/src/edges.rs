@@ -119,7 +119,7 @@ pub fn calls(bytes: &[u8]) {
     for reasoning in [Expected::Never, Expected::Tagged, Expected::Opened, Expected::Within] {
         for style in [Tools::Hermes, Tools::Llama3] {
             let names = vec!["weather".to_owned(), "time".to_owned()];
-            let speech = Speech { reasoning, shaped, style, names, parallel: true };
+            let speech = Speech { reasoning, shaped, style, names, forced: false, parallel: true };
             let all = |step: usize| {
                 let mut speaker = Speaker::new(&speech);
                 let mut parts: Vec<Part> = Vec::new();

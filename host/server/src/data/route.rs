@@ -141,7 +141,7 @@ pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) 
     let request_id = RequestId::of(&head.headers);
     let path = head.uri.path();
     let found = Route::of(path);
-    let form = found.map_or(ErrorForm::OpenAi, |(route, _)| route.endpoint.error_form());
+    let form = found.map_or_else(|| form_below(path), |(route, _)| route.endpoint.error_form());
     let (tenant, outcome) = match enter(&app, found, &head) {
         Ok(Entry::Preflight(answer)) => (None, Ok(answer)),
         Ok(Entry::Request(found, tenant)) => {
@@ -233,6 +233,12 @@ fn no_such_path(path: &str) -> ApiError {
     ApiError::not_found(format!("no such path: {shown}; {}", advice(path)))
 }
 
+/// The form of errors of a path that doesn't exist: that of the paths above it.
+fn form_below(path: &str) -> ErrorForm {
+    let mut all = segments(path).skip_while(|segment| *segment == "v1");
+    if all.next() == Some("messages") { ErrorForm::Anthropic } else { ErrorForm::OpenAi }
+}
+
 /// First segments, after the version, of other servers' paths for what this host doesn't do.
 const OTHER_TASKS: [&str; 8] =
     ["embeddings", "rerank", "score", "pooling", "classify", "moderations", "audio", "images"];
@@ -246,6 +252,7 @@ fn advice(path: &str) -> &'static str {
         ["chat", "completions"] | ["completions" | "responses"] | ["models" | "messages", ..] => {
             "the path begins with /v1: add it to the client's base URL"
         }
+        ["v1", "responses", "input_tokens"] => "to count tokens, use /v1/messages/count_tokens or /tokenize",
         ["v1", "v1", ..] => "the path begins with one /v1: remove it from the client's base URL",
         _ => match all.iter().copied().find(|segment| !["v1", "v2"].contains(segment)) {
             Some("responses") => {
@@ -415,6 +422,19 @@ mod tests {
     }
 
     #[test]
+    fn errors_of_unknown_paths_have_the_form_of_those_above() {
+        for (path, form) in [
+            ("/v1/messages/batches", ErrorForm::Anthropic),
+            ("/v1/v1/messages", ErrorForm::Anthropic),
+            ("/v1/messages2", ErrorForm::OpenAi),
+            ("/v1/nothing/messages", ErrorForm::OpenAi),
+            ("/", ErrorForm::OpenAi),
+        ] {
+            assert_eq!(form_below(path), form, "{path}");
+        }
+    }
+
+    #[test]
     fn unknown_path_comes_with_advice() {
         for (path, part) in [
             ("/metrics", "(--metrics)"),
@@ -432,6 +452,7 @@ mod tests {
             ("/v1/v1/messages", "remove it from the client's base URL"),
             ("/responses", "add it to the client's base URL"),
             ("/v1//responses/resp_1", "stores no responses"),
+            ("/v1/responses/input_tokens", "use /v1/messages/count_tokens or /tokenize"),
             ("/v1/responses/resp_1/cancel", "stores no responses"),
             ("/v1/responses/compact", "stores no responses"),
             ("/v1/conversations/conv_1/items", "stores no conversations"),

@@ -280,7 +280,14 @@ mod tests {
             prompt_tokens: 9,
             max_tokens: 5,
             shows_thinking: true,
-            speech: Speech { reasoning, shaped: false, style: Tools::Hermes, names, parallel: true },
+            speech: Speech {
+                reasoning,
+                shaped: false,
+                style: Tools::Hermes,
+                names,
+                forced: false,
+                parallel: true,
+            },
         }
     }
 
@@ -379,6 +386,7 @@ mod tests {
             (call("{\"a\": oops}}</tool_call>"), json!({"INVALID_JSON": "{\"a\": oops}"})),
             (call("[1]}</tool_call>"), json!({"INVALID_JSON": "[1]"})),
             (call("null}</tool_call>"), json!({})),
+            ("<tool_call>{\"name\": \"time\", ".to_owned(), json!({"INVALID_JSON": ""})),
         ] {
             let reply = body(&text, &outcome(FinishReason::Length, None));
             assert_eq!(reply["content"][0]["input"], input, "{text}");

@@ -5,7 +5,7 @@
 //! brackets suffice. Arguments are passed on as the model wrote them.
 
 /// Arguments of a call that has none, as JSON.
-pub const NO_ARGUMENTS: &str = "{}";
+const NO_ARGUMENTS: &str = "{}";
 
 /// A part of a call.
 #[derive(Debug, PartialEq, Eq)]
@@ -81,11 +81,6 @@ impl CallJson {
         self.place == Place::Done
     }
 
-    /// Whether any of the call's arguments were reported.
-    pub fn has_arguments(&self) -> bool {
-        self.has_arguments
-    }
-
     /// Whether the text is not a call, or not JSON.
     pub fn is_broken(&self) -> bool {
         self.place == Place::Broken
@@ -103,9 +98,6 @@ impl CallJson {
                 self.seen.push(letter);
             }
             self.step(letter, found);
-            if self.is_broken() && self.has_begun() {
-                self.complete_arguments(found);
-            }
             if matches!(self.place, Place::Done | Place::Broken) {
                 return text[at + letter.len_utf8()..].to_owned();
             }
@@ -229,14 +221,10 @@ impl CallJson {
         if self.name.is_none() {
             return Place::Broken;
         }
-        self.complete_arguments(found);
-        Place::Done
-    }
-
-    /// Clients parse the arguments as JSON, so a call without any gets an empty object.
-    fn complete_arguments(&mut self, found: &mut Vec<Found>) {
+        // Clients parse the arguments as JSON, so a call without any gets an empty object.
         if !self.has_arguments {
             self.tell(NO_ARGUMENTS.to_owned(), found);
         }
+        Place::Done
     }
 }

@@ -4,7 +4,7 @@
 
 use infer_chat::Tools;
 
-use super::call_json::{CallJson, Found, NO_ARGUMENTS};
+use super::call_json::{CallJson, Found};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -23,7 +23,8 @@ pub enum Part {
         /// The function's name.
         name: String,
     },
-    /// More of the last call's arguments: JSON text.
+    /// More of the last call's arguments: JSON text. A call that ends without any, before it is complete, has none, so that it
+    /// isn't taken for one that needs none.
     Arguments(String),
     /// The end of the last call, which is complete.
     Done,
@@ -36,6 +37,8 @@ pub struct Calls {
     style: Tools,
     /// Functions that may be called.
     names: Vec<String>,
+    /// Whether the output must be calls.
+    forced: bool,
     state: State,
     /// Text that may turn out to be part of a call.
     held: String,
@@ -51,9 +54,10 @@ enum State {
 }
 
 impl Calls {
-    /// Looks for calls of `names` in the syntax of models with this kind of template.
-    pub fn new(style: Tools, names: Vec<String>) -> Self {
-        Self { style, names, state: State::Text, held: String::new(), after_call: false }
+    /// Looks for calls of `names` in the syntax of models with this kind of template. If they are `forced`, the beginning of a
+    /// call is no text, even if nothing follows.
+    pub fn new(style: Tools, names: Vec<String>, forced: bool) -> Self {
+        Self { style, names, forced, state: State::Text, held: String::new(), after_call: false }
     }
 
     /// Reads more text.
@@ -69,16 +73,19 @@ impl Calls {
         let mut parts = Vec::new();
         let rest = std::mem::take(&mut self.held);
         match std::mem::replace(&mut self.state, State::Text) {
+            State::Text | State::Call(_) if self.forced => {}
             State::Text => self.text(&mut parts, rest),
             State::Call(mut call) if !call.has_begun() => {
                 let seen = call.take_seen();
                 self.text(&mut parts, self.opening() + &seen + &rest);
             }
-            State::Call(call) if !call.has_arguments() => {
-                parts.push(Part::Arguments(NO_ARGUMENTS.to_owned()));
-            }
             State::Call(_) => {}
-            State::Behind(passed) => self.text(&mut parts, (passed + &rest).trim().to_owned()),
+            State::Behind(passed) => {
+                let text = (passed + &rest).trim().to_owned();
+                if self.style != Tools::Hermes || !CLOSE.starts_with(&text) {
+                    self.text(&mut parts, text);
+                }
+            }
         }
         parts
     }
@@ -227,7 +234,11 @@ mod tests {
 
     /// The parts found, with adjacent texts and arguments joined.
     fn read(style: Tools, text: &str, width: usize) -> Vec<Part> {
-        let mut calls = Calls::new(style, vec!["weather".to_owned(), "time".to_owned()]);
+        read_of(style, false, text, width)
+    }
+
+    fn read_of(style: Tools, forced: bool, text: &str, width: usize) -> Vec<Part> {
+        let mut calls = Calls::new(style, vec!["weather".to_owned(), "time".to_owned()], forced);
         let letters: Vec<char> = text.chars().collect();
         let mut parts = Vec::new();
         for piece in letters.chunks(width) {
@@ -255,7 +266,25 @@ mod tests {
     }
 
     fn broken(name: &str) -> Vec<Part> {
-        [&call(name, "{}")[..2], &[Part::Broken]].concat()
+        vec![Part::Call { name: name.to_owned() }, Part::Broken]
+    }
+
+    #[test]
+    fn beginning_of_a_forced_call_is_no_text() {
+        let name = |name: &str| vec![Part::Call { name: name.to_owned() }];
+        let hermes = [
+            ("<tool", vec![]),
+            ("<tool_call>\n{\"na", vec![]),
+            ("<tool_call>\n{\"name\": \"time\", ", name("time")),
+        ];
+        let llama = [("{\"na", vec![]), ("{\"name\": \"time\", ", name("time"))];
+        for (style, all) in [(Tools::Hermes, &hermes[..]), (Tools::Llama3, &llama)] {
+            for (written, parts) in all {
+                for width in [1, 3, 1_000] {
+                    assert_eq!(read_of(style, true, written, width), *parts, "{written:?} by {width}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -295,18 +324,16 @@ mod tests {
                 [call("time", "{}"), vec![text("and so < on")]].concat(),
             ),
             (format!("<tool_call>{bare}}} </tool_call>"), call("time", "{}")),
-            // Arguments are always JSON, even if they are missing or the call is broken.
+            (format!("<tool_call>{bare}\n</tool"), call("time", "{}")),
+            // Arguments are JSON, even if they are missing, unless the call is broken or cut off.
             (tagged(r#"{"name": "time", "arguments": null}"#), call("time", "{}")),
             (tagged(r#"{"name": "time", "arguments": ""}"#), call("time", "{}")),
             (tagged(r#"{"arguments": " ", "name": "time"}"#), call("time", "{}")),
             (tagged(r#"{"name": "time" oops"#), broken("time")),
-            (
-                "<tool_call>{\"name\": \"time\"".to_owned(),
-                vec![Part::Call { name: "time".to_owned() }, Part::Arguments("{}".to_owned())],
-            ),
+            ("<tool_call>{\"name\": \"time\"".to_owned(), vec![Part::Call { name: "time".to_owned() }]),
             (
                 "<tool_call>{\"name\": \"time\", \"arguments\": \"{\\\"a".to_owned(),
-                vec![Part::Call { name: "time".to_owned() }, Part::Arguments("{}".to_owned())],
+                vec![Part::Call { name: "time".to_owned() }],
             ),
             (tagged("no json"), vec![text("<tool_call>\nno json\n</tool_call>")]),
             (tagged(r#"{"x": 1}"#), vec![text("<tool_call>\n{\"x\": 1}\n</tool_call>")]),

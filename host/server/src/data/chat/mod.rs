@@ -109,6 +109,7 @@ pub async fn begin(
             shaped: prelude != Prelude::None,
             style: template.tools(),
             names: if offer.is_shown() { offer.names().map(str::to_owned).collect() } else { Vec::new() },
+            forced: offer.is_forced(),
             parallel: offer.parallel,
         },
         logprobs: logprobs.is_some().then(|| served.tokenizer.clone()),

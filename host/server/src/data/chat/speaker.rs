@@ -20,6 +20,8 @@ pub struct Speech {
     pub style: Tools,
     /// Functions that the model may call; none if the prompt offers none.
     pub names: Vec<String>,
+    /// Whether it must call one.
+    pub forced: bool,
     /// Whether it may call several.
     pub parallel: bool,
 }
@@ -56,10 +58,10 @@ pub struct Speaker {
 impl Speaker {
     /// Expects outputs like these.
     pub fn new(speech: &Speech) -> Self {
-        let Speech { reasoning, shaped, style, names, parallel } = speech;
+        let Speech { reasoning, shaped, style, names, forced, parallel } = speech;
         Self {
             reasoning: Reasoning::new(*reasoning, *shaped),
-            calls: (!names.is_empty()).then(|| Calls::new(*style, names.clone())),
+            calls: (!names.is_empty()).then(|| Calls::new(*style, names.clone(), *forced)),
             parallel: *parallel,
             begun: 0,
             arguments: String::new(),
@@ -177,7 +179,14 @@ mod tests {
 
     fn speech(parallel: bool) -> Speech {
         let names = vec!["time".to_owned(), "weather".to_owned()];
-        Speech { reasoning: Expected::Tagged, shaped: false, style: Tools::Hermes, names, parallel }
+        Speech {
+            reasoning: Expected::Tagged,
+            shaped: false,
+            style: Tools::Hermes,
+            names,
+            forced: false,
+            parallel,
+        }
     }
 
     fn speaker(parallel: bool) -> Speaker {
@@ -188,14 +197,15 @@ mod tests {
     fn nothing_follows_the_one_call_allowed_even_if_it_is_broken() {
         let broken = "<tool_call>{\"name\": \"time\" oops</tool_call>";
         let whole = "<tool_call>{\"name\": \"time\"}</tool_call>";
-        for (first, end) in [(broken, Part::Broken), (whole, Part::Done)] {
+        let none = Part::Arguments("{}".to_owned());
+        for (first, end) in [(broken, vec![Part::Broken]), (whole, vec![none, Part::Done])] {
             let mut speaker = speaker(false);
             let mut parts = speaker.push(first.to_owned());
             assert_eq!(speaker.go(), Go::Stop, "{first}");
             parts.extend(speaker.push("<tool_call>{\"name\": \"weather\"}</tool_call> and more".to_owned()));
             parts.extend(speaker.finish());
             let name = "time".to_owned();
-            let expected = [Part::Call { name }, Part::Arguments("{}".to_owned()), end];
+            let expected = [vec![Part::Call { name }], end].concat();
             assert_eq!(parts, expected, "{first}");
         }
     }

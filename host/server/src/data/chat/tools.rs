@@ -199,8 +199,11 @@ fn schema(name: &str, function: &Value) -> Result<Value, ApiError> {
 fn check(tool: &Value) -> Result<(), ApiError> {
     let wrong = |what: &str| ApiError::wrong_type(TOOLS, what);
     let Value::Object(tool) = tool else { return Err(wrong("a list of objects")) };
-    if tool.get("type").and_then(Value::as_str) != Some("function") {
-        return Err(ApiError::invalid(TOOLS, "the type of a tool must be `function`").code("not_supported"));
+    let kind = tool.get("type").and_then(Value::as_str);
+    if kind != Some("function") {
+        let found = kind.map_or_else(String::new, |kind| format!(", not `{kind:.64}`"));
+        let message = format!("the type of a tool must be `function`{found}");
+        return Err(ApiError::invalid(TOOLS, message).code("not_supported"));
     }
     let Some(Value::Object(function)) = tool.get("function") else {
         return Err(wrong("`function`, an object, in each tool"));

@@ -35,10 +35,13 @@ const BY_NAME: &[&str] = &["properties", "patternProperties"];
 /// Keywords with a schema or a list of them.
 const WITHIN: &[&str] =
     &["items", "prefixItems", "additionalItems", "additionalProperties", "allOf", "anyOf", "oneOf"];
+/// The farthest bounds of numbers that the compiler takes, either way: the last double before 2^63. Schemas of 64-bit integers
+/// and of floats have farther ones.
+const FARTHEST: i64 = 9_223_372_036_854_774_784;
 /// Longest place in a schema that an error shows.
 const PLACE_BYTES: usize = 200;
 
-/// Takes what restricts nothing out of a schema that is not too deep, and patterns that can't be enforced unless it is
+/// Takes what restricts nothing out of a schema that is not too deep, brings bounds of numbers near enough, and takes out patterns that can't be enforced unless it is
 /// `strict`.
 ///
 /// # Errors
@@ -162,6 +165,17 @@ fn clean(value: &mut Value, schemas: &HashSet<*const Value>) {
 }
 
 fn keep(keywords: &mut Map<String, Value>) {
+    for (keyword, bound) in keywords.iter_mut() {
+        match (keyword.as_str(), bound.as_f64()) {
+            ("minimum" | "exclusiveMinimum", Some(least)) if least < -(FARTHEST as f64) => {
+                *bound = Value::from(-FARTHEST);
+            }
+            ("maximum" | "exclusiveMaximum", Some(most)) if most > FARTHEST as f64 => {
+                *bound = Value::from(FARTHEST);
+            }
+            _ => {}
+        }
+    }
     let idle = keywords.iter().filter(|(keyword, value)| is_idle(keyword, value, keywords));
     let idle: Vec<String> = idle.map(|(keyword, _)| keyword.clone()).collect();
     keywords.retain(|keyword, value| match (keyword.as_str(), value) {
@@ -218,6 +232,20 @@ mod tests {
             json!({"type": "string", "pattern": "^a"}),
             "only what JSON Schema ignores, too"
         );
+    }
+
+    #[test]
+    fn bounds_that_are_too_far_are_brought_nearer() {
+        let far = json!({"minimum": i64::MIN, "maximum": u64::MAX, "items": {"exclusiveMaximum": 1.7e308,
+            "exclusiveMinimum": -3.4e38, "const": {"minimum": -1e300}}});
+        let near = json!({"minimum": -FARTHEST, "maximum": FARTHEST, "items": {"exclusiveMaximum": FARTHEST,
+            "exclusiveMinimum": -FARTHEST, "const": {"minimum": -1e300}}});
+        let within = json!({"minimum": -9_007_199_254_740_991_i64, "maximum": 1e18, "exclusiveMaximum": 3});
+        for (schema, ready_schema) in [(far, near), (within.clone(), within)] {
+            let mut schema = schema;
+            ready(&mut schema, true).unwrap();
+            assert_eq!(schema, ready_schema);
+        }
     }
 
     #[test]
