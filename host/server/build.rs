@@ -130,10 +130,16 @@ fn workspace(manifest: &str, inherited: &BTreeSet<String>) -> Result<String> {
     Ok(text)
 }
 
-/// What stands in a section of a manifest.
+/// What stands in a section of a manifest, without comments at its end: they are about the next section.
 fn body<'a>(manifest: &'a str, section: &str) -> Result<&'a str> {
     let (_, after) = manifest.split_once(section).with_context(|| format!("no {section} in Cargo.toml"))?;
-    Ok(after.split("\n[").next().unwrap_or(after))
+    let mut body = after.split("\n[").next().unwrap_or(after).trim_end();
+    while let Some((before, last)) = body.rsplit_once('\n')
+        && last.starts_with('#')
+    {
+        body = before.trim_end();
+    }
+    Ok(body)
 }
 
 /// One package of a lock file.

@@ -65,7 +65,7 @@ pub enum LoadError {
         found: String,
     },
     /// It belongs in another slot.
-    #[error("the component is a {found} policy and does not fit the {expected} slot")]
+    #[error("the component is {} policy and does not fit the {expected} slot", with_article(.found))]
     WrongKind {
         /// The requested slot.
         expected: PolicyKind,
@@ -119,6 +119,10 @@ impl LoadError {
             Self::SelfTest { .. } => "self-test",
         }
     }
+}
+
+fn with_article(kind: &PolicyKind) -> String {
+    format!("{} {kind}", if *kind == PolicyKind::Admission { "an" } else { "a" })
 }
 
 fn hint(import: &str) -> &'static str {

@@ -37,10 +37,11 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let (width, height) = room(area);
     let newer = pane.newer(log, scroll(look, area).most);
     let mut title = Line::from(Span::styled(" Log ", look.theme.title));
+    let noun = if log.len() == 1 { "line" } else { "lines" };
     let lines = if pane.filter().is_empty() {
-        format!("{} lines ", count(log.len() as u64))
+        format!("{} {noun} ", count(log.len() as u64))
     } else {
-        format!("{} of {} lines ", count(shown.len() as u64), count(log.len() as u64))
+        format!("{} of {} {noun} ", count(shown.len() as u64), count(log.len() as u64))
     };
     title.push_span(Span::styled(lines, look.theme.label));
     if !pane.filter().is_empty() {

@@ -200,6 +200,8 @@ fn replays_with_the_same_hits(Recorded { lines, path, .. }: &Recorded) {
     assert_eq!(in_the_simulator, on_the_host);
     assert!(on_the_host[0] == 1 && on_the_host[1] > 2, "{on_the_host:?}");
     assert_eq!((&cells[0]["finished"], &cells[0]["requests"]), (&json!(12), &json!(12)));
+    let changed = "host: its host's policies were changed once while it was recorded; only the chosen";
+    assert!(said(&replayed).contains(changed), "{}", said(&replayed));
     // Played twice as fast, it takes less time.
     let faster = infer(
         &["run", "--device", "cpu", "--model", "demo", "--load", "2", "--format", "json", "--trace"],
@@ -273,6 +275,8 @@ fn calibrates_and_judges(Recorded { path, .. }: &Recorded) {
     assert_eq!(std::fs::read_to_string(&profile).unwrap(), once, "the same recording gives the same profile");
     let judged = infer(&["judge", "--format", "json", "--device", profile.to_str().unwrap()], path);
     assert!(judged.status.success(), "{}", said(&judged));
+    let changed = "changed once while it was recorded; the predictions are for those at its start";
+    assert!(said(&judged).contains(changed), "{}", said(&judged));
     let figures: Vec<Value> = serde_json::from_slice(&judged.stdout).unwrap();
     assert_eq!(figures.len(), 7);
     for figure in &figures {

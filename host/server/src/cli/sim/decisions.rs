@@ -18,8 +18,9 @@ Needs a recording with decisions: infer sim record --decisions --out FILE. Every
 component, starting from its recorded state. A policy is a function of its state and its input, so all answers must be
 bit-identical; exit code 1 if any differs. A prefix cache may know more about its blocks than its state and the pool
 reveal: if it was already running when the recording started, its answers may differ in the order of blocks. After a
-gap in the recording, a policy's calls are skipped until its state is recorded again. With --scheduler, --admission or
---prefix-cache, the calls go to another policy instead; its differences are shown and are no failure.";
+gap in the recording, or if a policy doesn't import its recorded state, its calls are skipped until its state is
+recorded again. With --scheduler, --admission or --prefix-cache, the calls go to another policy instead; its
+differences are shown and are no failure.";
 
 /// Differences shown per slot.
 const SHOWN: usize = 3;
@@ -59,7 +60,7 @@ pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
             other,
             known: Vec::new(),
             asked: None,
-            adrift: false,
+            adrift: None,
             tally: Tally::default(),
         });
     }
@@ -84,13 +85,15 @@ pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
             }
             Line::Lost { happenings } => {
                 lost += happenings;
-                replay.slots.iter_mut().for_each(|slot| slot.adrift = true);
+                replay.slots.iter_mut().for_each(|slot| slot.adrift = Some(Adrift::Gap));
                 continue;
             }
             _ => continue,
         };
         let asked = question.and_then(|question| replay.ask(question));
-        asked.map_err(|error| wrong(&format!("line {line}: {error}")))?;
+        if let Some(note) = asked.map_err(|error| wrong(&format!("line {line}: {error}")))? {
+            eprintln!("{shown}: line {line}: {note}");
+        }
     }
     report(&replay.slots, lost)
 }
@@ -99,7 +102,7 @@ fn report(slots: &[Slot], lost: u64) -> Result<(), Failure> {
     let mut text = String::new();
     let mut differ = 0;
     for Slot { kind, other, tally, .. } in slots {
-        let Tally { asked, equal, skipped, examples } = tally;
+        let Tally { asked, equal, skipped, cold, examples } = tally;
         let what = match kind {
             PolicyKind::Scheduler => "plans",
             PolicyKind::Admission => "answers of admission policies",
@@ -112,6 +115,9 @@ fn report(slots: &[Slot], lost: u64) -> Result<(), Failure> {
             text +=
                 &format!("  {skipped} more are behind a gap: the policy's state at that point is unknown\n");
         }
+        if *cold > 0 {
+            text += &format!("  {cold} more follow a state that the policy did not import\n");
+        }
         for example in examples {
             text += &format!("  {example}\n");
         }
@@ -123,9 +129,16 @@ fn report(slots: &[Slot], lost: u64) -> Result<(), Failure> {
     }
     emit(None, &text)?;
     if slots.iter().all(|slot| slot.tally.asked == 0) {
-        let why = match slots.iter().map(|slot| slot.tally.skipped).sum::<u64>() {
-            0 => "the recording contains no decisions".to_owned(),
-            skipped => format!("no decision could be checked: all {skipped} are behind a gap; record again"),
+        let sum = |count: fn(&Tally) -> u64| slots.iter().map(|slot| count(&slot.tally)).sum::<u64>();
+        let why = match (sum(|tally| tally.skipped), sum(|tally| tally.cold)) {
+            (0, 0) => "the recording contains no decisions".to_owned(),
+            (skipped, 0) => {
+                format!("no decision could be checked: all {skipped} are behind a gap; record again")
+            }
+            (skipped, cold) => format!(
+                "no decision could be checked: {skipped} are behind a gap, and {cold} follow a state that the policy \
+                 did not import"
+            ),
         };
         return Err(Failure::Failed(why));
     }
@@ -150,9 +163,17 @@ struct Slot {
     known: Vec<Policy>,
     /// The policy that is called, with the digest of the recorded one.
     asked: Option<(String, AnyPolicy)>,
-    /// After a gap, until the recording contains the policy's state again.
-    adrift: bool,
+    /// Why the policy's state is unknown, until the recording contains it again.
+    adrift: Option<Adrift>,
     tally: Tally,
+}
+
+#[derive(Clone, Copy)]
+enum Adrift {
+    /// Events are missing.
+    Gap,
+    /// The policy did not import its recorded state. A host starts it cold then, which is no fault.
+    Cold,
 }
 
 /// Counts of a slot.
@@ -160,7 +181,10 @@ struct Slot {
 struct Tally {
     asked: u64,
     equal: u64,
+    /// Calls behind a gap.
     skipped: u64,
+    /// Calls after a state that was not imported.
+    cold: u64,
     examples: Vec<String>,
 }
 
@@ -177,14 +201,24 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn ask(&mut self, question: Question) -> Result<(), String> {
+    /// Puts a question to its slot's policy. Returns what to note about it.
+    fn ask(&mut self, question: Question) -> Result<Option<String>, String> {
         let slot = &mut self.slots[question.kind as usize];
-        slot.adrift &= question.state.is_none();
-        if slot.adrift && slot.other.is_none() {
-            slot.tally.skipped += 1;
-            return Ok(());
+        if question.state.is_some() {
+            slot.adrift = None;
         }
-        slot.prepare(&question, self.loader, self.components)?;
+        let note = match slot.adrift {
+            Some(_) if slot.other.is_none() => None,
+            _ => slot.prepare(&question, self.loader, self.components)?,
+        };
+        if let (Some(why), None) = (slot.adrift, &slot.other) {
+            let skipped = match why {
+                Adrift::Gap => &mut slot.tally.skipped,
+                Adrift::Cold => &mut slot.tally.cold,
+            };
+            *skipped += 1;
+            return Ok(note);
+        }
         let (_, policy) = slot.asked.as_mut().expect("`prepare` sets it");
         let answer = question.view.put_to(policy).ok_or("the call doesn't fit this kind of policy")?;
         let now = answer.map(|answer| answer_json(&answer)).map_err(|fault| fault.to_string());
@@ -195,22 +229,23 @@ impl<'a> Replay<'a> {
             let (then, now) = (in_short(&question.answer), now.as_ref().map_or_else(Clone::clone, in_short));
             slot.tally.examples.push(format!("{}: then {then}; now {now}", when(&question.view)));
         }
-        Ok(())
+        Ok(note)
     }
 }
 
 impl Slot {
-    /// Loads the policy for `question` unless it is loaded already, and restores its recorded state.
+    /// Loads the policy for `question` unless it is loaded already, and restores its recorded state. If the policy does
+    /// not import that, the slot is adrift; returns what it said.
     fn prepare(
         &mut self,
         question: &Question,
         loader: &PolicyLoader,
         components: &Components,
-    ) -> Result<(), String> {
+    ) -> Result<Option<String>, String> {
         let same = self.asked.as_ref().is_some_and(|(sha256, _)| *sha256 == question.sha256);
         let is_other = self.other.is_some() && self.asked.is_some();
         if is_other || (same && question.state.is_none()) {
-            return Ok(());
+            return Ok(None);
         }
         let choice = match &self.other {
             Some(other) => other.clone(),
@@ -231,10 +266,17 @@ impl Slot {
                 AnyPolicy::Admission(policy) => policy.import_state(state),
                 AnyPolicy::PrefixCache(policy) => policy.import_state(state),
             };
-            taken.map_err(|fault| fault.to_string())?;
+            if let Err(fault) = taken {
+                (self.asked, self.adrift) = (None, Some(Adrift::Cold));
+                return Ok(Some(format!(
+                    "the {} policy {} did not import its recorded state: {}; its calls are skipped until its state is \
+                     recorded again",
+                    self.kind, choice.label, fault.message
+                )));
+            }
         }
         self.asked = Some((question.sha256.clone(), policy));
-        Ok(())
+        Ok(None)
     }
 
     /// The latest live policy with this digest, and its configuration.

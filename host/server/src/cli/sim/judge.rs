@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::policies::{self, Choice, Components};
 use super::settings::{profile, validated};
-use super::trace::TraceFile;
+use super::trace::{NO_RECORDING, TraceFile};
 use super::{Failure, check_inputs, check_out, emit};
 use crate::trace::RecordedLines;
 
@@ -85,14 +85,15 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
     for path in &args.recordings {
         let wrong = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
         let trace = TraceFile::find(path)?.closed_loop(args.closed_loop);
-        let head = trace
-            .head()
-            .ok_or_else(|| wrong("not a recording of a host, so nothing was measured".to_owned()))?;
+        let head = trace.head().ok_or_else(|| wrong(NO_RECORDING.to_owned()))?;
         if head.engine.speculate > 0 {
             return Err(wrong(super::calibrate::DRAFT_TOKENS.to_owned()));
         }
         let lines = trace.lines().map_err(wrong)?;
         let measured = measure(lines).map_err(wrong)?;
+        if let Some(changes) = trace.changes() {
+            eprintln!("{changes}; the predictions are for those at its start");
+        }
         let slot = |kind: PolicyKind| -> Result<Choice, Failure> {
             let policy = head.policies.iter().find(|policy| policy.kind == kind.name());
             let policy = policy.ok_or_else(|| wrong(format!("the recording names no {kind} policy")))?;

@@ -203,6 +203,17 @@ impl Task {
         let sweep = Sweep { hosts, contenders, subjects, seeds: self.seeds.clone(), threads: self.threads };
         Ok((sweep, lengths))
     }
+
+    /// Says on stderr which replayed recordings' policies were changed while they were made.
+    pub fn note_changes(&self) {
+        let simulated = match self.compares {
+            true => "only the chosen ones are simulated",
+            false => "only the chosen ones are simulated, or else those at its start",
+        };
+        for changes in self.traces.iter().filter_map(|(_, trace)| trace.changes()) {
+            eprintln!("{changes}; {simulated}");
+        }
+    }
 }
 
 /// Fails if a result can't be written, or would overwrite the other one or a trace.

@@ -1,16 +1,22 @@
 //! Trace files: recordings of a host, and public formats.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use infer_api::trace::Head;
 use infer_sim::trace::{Format, Lines, Reader, in_order};
 
 use super::Failure;
 use crate::trace::{MAX_LINE_BYTES, RecordedLines, RecordedRequests};
+
+/// Why a file can't be used where only a recording can.
+pub const NO_RECORDING: &str = "not a recording of a host; make one with `infer sim record`";
+
+/// How a recording's first line begins.
+const HEAD: &str = "{\"head\"";
 
 /// A trace file and its format.
 pub struct TraceFile {
@@ -19,6 +25,8 @@ pub struct TraceFile {
     closed_loop: bool,
     /// The warning that it was cut off has been printed.
     cut: Arc<AtomicBool>,
+    /// How often its host's policies were changed, as far as it was read.
+    changes: Arc<AtomicU64>,
 }
 
 enum Kind {
@@ -33,7 +41,7 @@ impl TraceFile {
         let mut lines = Lines::up_to(MAX_LINE_BYTES, open(path).map_err(wrong)?);
         let first = lines.next().map_err(|error| wrong(error.to_string()))?;
         let (_, text) = first.ok_or_else(|| wrong("is empty".to_owned()))?;
-        let kind = if text.starts_with("{\"head\"") {
+        let kind = if text.starts_with(HEAD) {
             let mut recording = recording(path)?;
             let head = recording.head().map_err(|error| wrong(error.to_string()))?;
             Kind::Recording(Box::new(head))
@@ -44,7 +52,13 @@ impl TraceFile {
             })?;
             Kind::Public(format)
         };
-        Ok(Self { path: path.to_owned(), kind, closed_loop: false, cut: Arc::default() })
+        Ok(Self {
+            path: path.to_owned(),
+            kind,
+            closed_loop: false,
+            cut: Arc::default(),
+            changes: Arc::default(),
+        })
     }
 
     /// Refuses `--closed-loop` unless one of the traces is a recording.
@@ -88,7 +102,18 @@ impl TraceFile {
 
     /// The lines of a recording.
     pub fn lines(&self) -> Result<RecordedLines, String> {
-        lines(&self.path, Arc::clone(&self.cut))
+        let lines = lines(&self.path, open(&self.path)?, Arc::clone(&self.cut));
+        Ok(lines.counting(Arc::clone(&self.changes)))
+    }
+
+    /// Says how often its host's policies were changed, as far as it was read; `None` if they weren't.
+    pub fn changes(&self) -> Option<String> {
+        let often = match self.changes.load(Ordering::Relaxed) {
+            0 => return None,
+            1 => "once".to_owned(),
+            changes => format!("{changes} times"),
+        };
+        Some(format!("{}: its host's policies were changed {often} while it was recorded", self.name()))
     }
 }
 
@@ -96,18 +121,30 @@ fn open(path: &Path) -> Result<BufReader<File>, String> {
     File::open(path).map(BufReader::new).map_err(|error| format!("can't be read: {error}"))
 }
 
-/// The lines of a recording, from its first.
+/// The lines of a recording, from its first. The file is opened once, so that it can be a pipe.
 pub fn recording(path: &Path) -> Result<RecordedLines, Failure> {
-    lines(path, Arc::default()).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+    let wrong = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
+    let mut file = open(path).map_err(wrong)?;
+    // Reading it again says why it can't be read.
+    if file.fill_buf().is_ok_and(|begins| !may_be_recording(begins)) {
+        return Err(wrong(NO_RECORDING.to_owned()));
+    }
+    Ok(lines(path, file, Arc::default()))
+}
+
+/// Whether a recording may begin with these bytes, which may be fewer than its first line has.
+fn may_be_recording(begins: &[u8]) -> bool {
+    let text = begins.strip_prefix("\u{feff}".as_bytes()).unwrap_or(begins).trim_ascii_start();
+    text.starts_with(HEAD.as_bytes()) || HEAD.as_bytes().starts_with(text)
 }
 
 /// Warns once per file that it was cut off, however often it is read.
-fn lines(path: &Path, warned: Arc<AtomicBool>) -> Result<RecordedLines, String> {
+fn lines(path: &Path, file: BufReader<File>, warned: Arc<AtomicBool>) -> RecordedLines {
     let shown = path.display().to_string();
     let cut_off = move || {
         if !warned.swap(true, Ordering::Relaxed) {
             eprintln!("{shown}: the recording was cut off; requests in flight end there");
         }
     };
-    Ok(RecordedLines::new(Box::new(open(path)?), Box::new(cut_off)))
+    RecordedLines::new(Box::new(file), Box::new(cut_off))
 }

@@ -97,6 +97,7 @@ fn errors_name_the_bad_trace_or_profile_and_its_fault() {
     let broken = file("broken.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,7,nine\n");
     let old = file("old.jsonl", "{\"head\":{\"format\":9}}\n");
     let empty = file("empty.csv", "");
+    let mooncake = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/traces/mooncake.jsonl");
     let profile = file("profile.json", "{\"format\": 1}");
     let head = "{\"format\":3,\"name\":\"x\",\"block_size\":16,\"total_blocks\":99,\"spread\":[],\"fit\":{\"steps\":1,\
                 \"error_p50_percent\":0,\"error_p95_percent\":0,\"total_percent\":0}";
@@ -126,9 +127,13 @@ fn errors_name_the_bad_trace_or_profile_and_its_fault() {
         (&["run", "--device", &zero, "--model", "8b"], 2, "a profile file includes its model"),
         (&["run", "--device", "missing.json"], 2, "--device missing.json: can't be read"),
         (&["run", "--slo-ttft-ms", "0"], 2, "--slo-ttft-ms must be more than 0"),
-        (&["decisions", &notes], 2, "line 1, column 1: expected value"),
-        (&["judge", "--device", "h100", &broken], 2, "not a recording of a host, so nothing was measured"),
-        (&["calibrate", &notes], 2, "notes.csv: line 1, column 1"),
+        (&["decisions", &notes], 2, "notes.csv: not a recording of a host; make one with `infer sim record`"),
+        (&["decisions", mooncake], 2, "mooncake.jsonl: not a recording of a host; make one"),
+        (&["decisions", &empty], 2, "a recording must start with its head"),
+        (&["judge", "--device", "h100", &broken], 2, "broken.csv: not a recording of a host; make one"),
+        (&["judge", "--device", "h100", mooncake], 2, "mooncake.jsonl: not a recording of a host; make one"),
+        (&["calibrate", mooncake], 2, "mooncake.jsonl: not a recording of a host; make one"),
+        (&["calibrate", &old], 2, "missing field `host`"),
     ] {
         let output = sim(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));

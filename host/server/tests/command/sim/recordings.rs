@@ -130,3 +130,93 @@ fn decisions_behind_a_gap_are_no_empty_recording() {
         assert!(text(&output.stderr).contains(says), "{says}: {}", text(&output.stderr));
     }
 }
+
+#[test]
+fn policies_that_were_changed_while_recording_are_noted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = recording(dir.path(), "monday.jsonl", 100, 3);
+    let content = std::fs::read_to_string(&path).expect("it was written");
+    let lines: Vec<trace::Line> =
+        content.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
+    let policy = |name: &str| {
+        let member = trace::Member { name: name.to_owned(), ..trace::Member::default() };
+        trace::Policy { kind: "scheduler".to_owned(), members: vec![member] }
+    };
+    let said = |command: &str, changes: &[&str]| {
+        let mut lines = lines.clone();
+        let trace::Line::Head(head) = &mut lines[0] else { panic!("a head comes first") };
+        head.policies = vec![policy("fair")];
+        lines.extend(changes.iter().map(|name| trace::Line::Policy(policy(name))));
+        let line = |line: &trace::Line| serde_json::to_string(line).expect("JSON") + "\n";
+        std::fs::write(&path, lines.iter().map(line).collect::<String>()).expect("it can be written");
+        let builtin = ["--scheduler", "builtin", "--admission", "builtin", "--prefix-cache", "builtin"];
+        let output = sim(&[&[command, "--trace", &path][..], &builtin].concat());
+        assert!(output.status.success(), "{command}: {}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    for unchanged in [&[][..], &["fair", "fair"][..]] {
+        let said = said("compare", unchanged);
+        assert!(!said.contains("changed"), "{unchanged:?}: {said}");
+    }
+    for (command, changes, says) in [
+        ("compare", &["srpt"][..], "once while it was recorded; only the chosen ones are simulated\n"),
+        (
+            "run",
+            &["srpt", "fair"],
+            "2 times while it was recorded; only the chosen ones are simulated, or else those at its start\n",
+        ),
+    ] {
+        let (said, says) =
+            (said(command, changes), format!("monday: its host's policies were changed {says}"));
+        assert!(said.contains(&says), "{command}: {said}");
+    }
+}
+
+#[test]
+fn decisions_after_a_state_that_is_not_imported_are_skipped() {
+    let lru = infer_bundle::find("prefix-cache", "lru").expect("it is shipped");
+    let kind = "prefix-cache".to_owned();
+    let member = trace::Member {
+        name: "lru".to_owned(),
+        sha256: lru.sha256.to_owned(),
+        config: serde_json::json!({}),
+    };
+    let head = trace::Head {
+        format: trace::FORMAT,
+        decisions: true,
+        policies: vec![trace::Policy { kind: kind.clone(), members: vec![member] }],
+        ..trace::Head::default()
+    };
+    let asked = |sha256: &str, state: Option<&str>| {
+        trace::Line::Asked(Box::new(trace::Asked {
+            kind: kind.clone(),
+            sha256: sha256.to_owned(),
+            state: state.map(str::to_owned),
+            question: serde_json::json!({"evict": {"now": 1, "need": 1}}),
+            answer: serde_json::json!([]),
+            ..trace::Asked::default()
+        }))
+    };
+    let cold = [
+        trace::Line::Head(Box::new(head)),
+        // It keeps no state.
+        asked(lru.sha256, Some("ff")),
+        asked(lru.sha256, None),
+    ];
+    let all = [&cold[..], &[asked("", Some(""))]].concat();
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cold.jsonl");
+    let refusal = "line 2: the prefix-cache policy lru did not import its recorded state: this policy keeps no state; its";
+    for (lines, code, says) in [
+        (&all[..], 0, "2 more follow a state that the policy did not import\n"),
+        (&cold[..], 1, "no decision could be checked: 0 are behind a gap, and 2 follow a state"),
+    ] {
+        let line = |line: &trace::Line| serde_json::to_string(line).expect("JSON") + "\n";
+        std::fs::write(&path, lines.iter().map(line).collect::<String>()).expect("it can be written");
+        let output = sim(&["decisions", path.to_str().expect("UTF-8")]);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(says) && said.matches(refusal).count() == 1, "{said}");
+        assert_eq!(code == 0, said.starts_with("1 of 1 answers of prefix caches are equal\n"), "{said}");
+    }
+}

@@ -306,6 +306,8 @@ mod tests {
         {
             assert!(vendored.contains(&path), "{path} in {vendored:?}");
         }
+        let comments: Vec<_> = WORKSPACE.lines().filter(|line| line.starts_with('#')).collect();
+        assert!(comments.is_empty(), "of other sections of the workspace's manifest: {comments:?}");
         for (_, content) in VENDORED.iter().filter(|(path, _)| path.ends_with("Cargo.toml")) {
             let inherited = content.lines().filter_map(|line| line.strip_suffix(".workspace = true"));
             for name in inherited {
