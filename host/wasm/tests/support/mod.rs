@@ -144,8 +144,7 @@ fn componentize_in(wit: &Path, module: &[u8], world: &str) -> Vec<u8> {
     let (package, _) = resolve.push_dir(wit).expect("wit/ parses");
     let world = resolve.select_world(&[package], Some(world)).expect("the world exists");
     let mut module = module.to_vec();
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false)
-        .expect("metadata fits");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("metadata fits");
     let mut encoder = ComponentEncoder::default();
     encoder.validate(true).module(&module).expect("the module fits its world");
     encoder.encode().expect("the component encodes")
