@@ -2,8 +2,9 @@
 //!
 //! A rate limit bounds what a tenant uses over a minute, and refuses the rest; a flood within it still takes all slots
 //! and memory at once. Here a flood queues behind its own tenant's limit, and only what would fill the host's queue is
-//! refused. In flight are sequences that run, or will without another call. It looks at nothing else, so it belongs in
-//! a list: `tenant-cap,memory-aware`.
+//! refused. In flight are sequences that run, or will without another call. Slots that a limit leaves idle can be lent
+//! to tenants at theirs; a lent one comes back when its sequence ends, for nothing is preempted. It looks at nothing
+//! else, so it belongs in a list: `tenant-cap,memory-aware`.
 
 use infer_policy_sdk::{
     Admission, Load, Policy, Pressure, Reason, Refusal, Request, SequenceId, Verdict, export_policy,
@@ -22,13 +23,16 @@ pub struct Config {
     pub max_in_flight: u32,
     /// Whether the limit grows with a tenant's weight.
     pub by_weight: bool,
+    /// A tenant at its limit may have more while fewer sequences than this are in flight on the host, all tenants
+    /// together; 0 lends nothing.
+    pub lend_below: u32,
     /// A tenant's requests are refused while so many of its sequences wait; 0 for three quarters of the host's queue.
     pub max_held: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { max_in_flight: 0, by_weight: true, max_held: 0 }
+        Self { max_in_flight: 0, by_weight: true, lend_below: 0, max_held: 0 }
     }
 }
 
@@ -58,6 +62,10 @@ impl Policy for TenantCap {
                 "type": "boolean", "default": true,
                 "description": "Whether a tenant of weight 2 may have twice as many"
             },
+            "lend_below": {
+                "type": "integer", "minimum": 0, "default": 0,
+                "description": "A tenant at its limit may have more while fewer sequences than this are in flight on the host; 0 lends nothing"
+            },
             "max_held": {
                 "type": "integer", "minimum": 0, "default": 0,
                 "description": "A tenant's requests are refused while so many of its sequences wait; 0 for three quarters of the host's queue"
@@ -76,7 +84,7 @@ impl Admission for TenantCap {
         let is_new = request.id > self.latest && load.now <= request.arrived;
         self.latest = self.latest.max(request.id);
         let limit = self.limit(load);
-        if load.tenant_in_flight < limit {
+        if load.tenant_in_flight < limit || in_flight(load) < self.config.lend_below {
             return Verdict::Admit;
         }
         let held = held(load);
@@ -84,9 +92,9 @@ impl Admission for TenantCap {
         if !is_new || held < most {
             return Verdict::WaitTenant;
         }
-        let in_flight = load.tenant_in_flight;
+        let of_tenant = load.tenant_in_flight;
         let message = format!(
-            "{in_flight} requests of the tenant are in flight, of at most {limit}, and {held} wait, of at most {most}"
+            "{of_tenant} requests of the tenant are in flight, of at most {limit}, and {held} wait, of at most {most}"
         );
         Verdict::Refuse(Refusal { reason: Reason::Rate, message, retry_after_ms: retry_after_ms(load) })
     }
@@ -111,6 +119,11 @@ impl TenantCap {
 fn or_most_of(configured: u32, all: u32) -> u32 {
     let spared = (all / 4).max(1);
     if configured == 0 { all.saturating_sub(spared).max(1) } else { configured }
+}
+
+/// Sequences of all tenants that run, or will without another call.
+fn in_flight(load: &Load) -> u32 {
+    load.running.saturating_add(load.admitted).saturating_add(load.preempted)
 }
 
 /// Sequences of the tenant that wait for an answer.

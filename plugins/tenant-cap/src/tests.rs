@@ -40,6 +40,7 @@ fn configuration_matches_its_schema() {
 fn meets_the_requirements_of_every_admission_policy() {
     check_admission(|| policy("{}"));
     check_admission(|| policy(r#"{"max_in_flight": 1, "by_weight": false, "max_held": 1}"#));
+    check_admission(|| policy(r#"{"max_in_flight": 1, "lend_below": 4294967295}"#));
 }
 
 #[test]
@@ -84,6 +85,27 @@ fn by_default_no_weight_may_take_every_slot() {
             assert_eq!(policy.admit(&request(2), &at(limit)), Verdict::WaitTenant, "{slots}, {weight}");
         }
     }
+}
+
+#[test]
+fn slots_that_are_idle_on_the_host_are_lent_to_a_tenant_at_its_limit() {
+    let mut policy = policy(r#"{"max_in_flight": 3, "lend_below": 20, "max_held": 5}"#);
+    let at = |running, admitted, preempted, held| Load { running, admitted, preempted, ..load(3, held) };
+    assert_eq!(policy.admit(&request(1), &at(19, 0, 0, 5)), Verdict::Admit, "though five wait");
+    assert_eq!(policy.admit(&request(2), &at(20, 0, 0, 0)), Verdict::WaitTenant);
+    assert_eq!(policy.admit(&request(3), &at(10, 9, 0, 0)), Verdict::Admit);
+    assert_eq!(policy.admit(&request(4), &at(10, 9, 1, 0)), Verdict::WaitTenant, "those to come count, too");
+    assert_eq!(policy.admit(&request(5), &at(u32::MAX, 1, 1, 0)), Verdict::WaitTenant);
+    let below_limit = Load { tenant_in_flight: 2, ..at(40, 0, 0, 0) };
+    assert_eq!(
+        policy.admit(&request(6), &below_limit),
+        Verdict::Admit,
+        "a tenant's own share is never lent away"
+    );
+    assert_eq!(
+        self::policy(r#"{"max_in_flight": 3}"#).admit(&request(1), &at(3, 0, 0, 0)),
+        Verdict::WaitTenant
+    );
 }
 
 /// A host takes in all requests of an instant and then asks about the held ones, at the same time.

@@ -143,6 +143,19 @@ fn tenant_cap_leaves_slots_to_a_quiet_tenant_beside_a_flood() {
 }
 
 #[test]
+fn tenant_cap_lends_what_a_low_limit_leaves_idle_and_still_protects_the_quiet_tenant() {
+    let run = Run::new("tenants", 1.0, 20_000, 800);
+    let capped = |config| run.with(PolicyKind::Admission, "tenant-cap", config);
+    let kept = capped(r#"{"max_in_flight": 12}"#);
+    let lent = capped(r#"{"max_in_flight": 12, "lend_below": 56}"#);
+    let all = run.with(PolicyKind::Admission, "memory-aware", "{}");
+    let ttft = |outcome: &Outcome, which| tenant(outcome, which).ttft_ms.mean;
+    assert!(ttft(&lent, 1) < 0.7 * ttft(&kept, 1), "{} {}", ttft(&lent, 1), ttft(&kept, 1));
+    assert!(ttft(&lent, 2) < 0.1 * ttft(&all, 2), "{} {}", ttft(&lent, 2), ttft(&all, 2));
+    assert_eq!(tenant(&lent, 1).finished, tenant(&all, 1).finished, "nothing is refused for it");
+}
+
+#[test]
 fn admission_by_expected_outputs_fills_the_device_and_seldom_preempts() {
     let pool = Profile::named("l4", "8b").expect("a known profile").blocks(16);
     for (blocks, max_tokens) in [(pool, None), (pool, Some(2_500)), (600, None), (600, Some(2_500))] {
