@@ -205,6 +205,9 @@ pub struct ChatCompletion {
     pub created: u64,
     /// The served model.
     pub model: String,
+    /// Token ids of the rendered conversation, if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
     /// The `n` choices.
     pub choices: Vec<ChatChoice>,
     /// Token counts.
@@ -223,6 +226,9 @@ pub struct ChatChoice {
     pub message: Reply,
     /// Log-probabilities of its tokens, if requested.
     pub logprobs: Option<ChatLogprobs>,
+    /// The output's token ids, reasoning and calls included, if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
     /// `stop`, `length`, `tool_calls` or `cancelled`.
     pub finish_reason: Option<String>,
 }
@@ -256,6 +262,9 @@ pub struct ChatChunkChoice {
     /// Log-probabilities of the added tokens, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<ChatLogprobs>,
+    /// Ids of the added tokens, if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
     /// Null in all chunks but the choice's last.
     pub finish_reason: Option<String>,
 }

@@ -102,6 +102,9 @@ pub struct CompletionRequest {
     /// Continue past the model's end tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore_eos: Option<bool>,
+    /// Return the token ids of the prompt and of the output, as `prompt_token_ids` and `token_ids`. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub return_token_ids: Option<bool>,
     /// Equal seeds sample equal tokens. Default: random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
@@ -219,12 +222,15 @@ pub struct NamedLogprob {
     pub logprob: f32,
 }
 
-/// Data of a `prompt` event, which precedes the tokens if the request has `echo`.
+/// Data of a `prompt` event, which precedes the tokens if the request has `echo` or `return_token_ids`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PromptEvent {
-    /// The prompt's text.
+    /// The prompt's text; empty without `echo`.
     pub prompt: String,
+    /// The prompt's token ids, if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
     /// Index of the choice; absent if there is only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
@@ -295,6 +301,12 @@ pub struct Choice {
     pub index: u32,
     /// The text, or what a chunk adds to it.
     pub text: String,
+    /// The prompt's token ids, if requested; in a stream, only in the choice's first chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+    /// The output's token ids, or those that a chunk adds, if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
     /// Log-probabilities of its tokens, if requested.
     pub logprobs: Option<CompletionLogprobs>,
     /// `stop`, `length` or `cancelled`; null in all chunks but the choice's last.

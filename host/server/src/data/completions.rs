@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::request::common::{self, Common, MAX_LOGPROBS};
 use super::request::fields::{self, boolean, check_model, integer, not_supported, refuse_rest, string};
 use super::request::json::{NOT_A_PROMPT, PromptField};
-use super::response::echo::{self, Echoes, Prompted};
+use super::response::echo::{self, Echoes, Prompted, Told};
 use super::response::frames::Head;
 use super::response::named::NamedFrames;
 use super::response::openai::{CompletionBody, CompletionFrames};
@@ -22,6 +22,8 @@ use crate::http::{Answer, ApiError, ReadBody, Room, json_bytes};
 
 /// `max_tokens` of requests that set none, if the context has room for it.
 pub const DEFAULT_MAX_TOKENS: u32 = 128;
+/// Most token ids of prompts in one response: some 30 MB of JSON.
+const MAX_PROMPT_IDS: usize = 1 << 22;
 
 /// Fields that chats lack or define differently.
 const OWN_FIELDS: &[&str] =
@@ -72,12 +74,14 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     let (job, prompted) = job(served, parsed, room).await?;
     let n = job.common.n as usize;
     let prompt_tokens = job.prompts.iter().map(|prompt| prompt.len() as u32).sum();
-    let (asks_logprobs, echo) = (job.logprobs.is_some(), prompted.is_some());
+    let asks_logprobs = job.logprobs.is_some();
+    let told = Told { logprobs: asks_logprobs, token_ids: job.common.return_token_ids };
+    let of_prompt = Told { logprobs: job.prompt_logprobs.is_some(), ..told };
     let group = job.start(asked).await?;
-    let echoes = Echoes::new(prompted.unwrap_or_default(), n, asks_logprobs && echo);
+    let echoes = Echoes::new(prompted, n, of_prompt);
     let head = Head::new("cmpl", "text_completion", asked.request_id, served, app.clock.unix_s());
     if !streams {
-        let mut body = CompletionBody::new(group.choices(), asks_logprobs, echoes);
+        let mut body = CompletionBody::new(group.choices(), told, echoes);
         let totals = collect(app, group, &mut body).await?;
         let spelled = body.spelled_bytes();
         let write = move |tokenizer: &Tokenizer| body.written(&head, &totals, tokenizer);
@@ -87,15 +91,16 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     Ok(if speaks_openai {
         let logprobs = asks_logprobs.then(|| served.tokenizer.clone());
         let frames = CompletionFrames::new(head, group.choices(), echoes, options, prompt_tokens);
-        stream_answer(app, group, Box::new(frames.with_logprobs(logprobs)))
+        let frames = frames.with_logprobs(logprobs).with_token_ids(told.token_ids);
+        stream_answer(app, group, Box::new(frames))
     } else {
         let frames = NamedFrames::new(group.choices(), echoes, &served.tokenizer);
         stream_answer(app, group, Box::new(frames))
     })
 }
 
-/// Tokenizes the prompts. Also returns them if they are to be echoed.
-async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option<Vec<Prompted>>), ApiError> {
+/// Tokenizes the prompts. Also returns them if outputs are to begin with them.
+async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Vec<Prompted>), ApiError> {
     let Parsed { prompts: inputs, max_tokens, logprobs, echo, special, mut common } = parsed;
     // Before any work is spent on them.
     job::check_sequences(common.n as usize * inputs.len(), MAX_SEQUENCES)?;
@@ -108,7 +113,11 @@ async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option
         prompts.collect::<Result<Vec<Prompted>, _>>()
     };
     let prompted = served.encoding(bytes, read).await?.map_err(|e| ApiError::invalid("prompt", e))?;
-    let prompts = prompted.iter().map(|prompt| Arc::clone(&prompt.tokens)).collect();
+    let prompts: Vec<Arc<[u32]>> = prompted.iter().map(|prompt| Arc::clone(&prompt.tokens)).collect();
+    if common.return_token_ids {
+        check_prompt_ids(prompts.iter().map(|prompt| prompt.len()).sum(), common.n as usize)?;
+    }
+    let begins = echo || common.return_token_ids;
     let shape = common.shape.take();
     let prompt_logprobs = if echo { logprobs } else { None };
     let job = Job {
@@ -123,7 +132,19 @@ async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option
         prelude: Prelude::None,
         common,
     };
-    Ok((job, echo.then_some(prompted)))
+    Ok((job, if begins { prompted } else { Vec::new() }))
+}
+
+/// Each choice repeats the ids of its prompt.
+fn check_prompt_ids(tokens: usize, n: usize) -> Result<(), ApiError> {
+    let all = tokens.saturating_mul(n);
+    if all > MAX_PROMPT_IDS {
+        let message = format!(
+            "the ids of the prompts would be {all} over all choices, above the limit of {MAX_PROMPT_IDS}; lower n"
+        );
+        return Err(ApiError::invalid("return_token_ids", message));
+    }
+    Ok(())
 }
 
 fn texts<'a>(inputs: &'a [PromptInput]) -> Vec<&'a str> {
@@ -324,6 +345,7 @@ mod tests {
             "max_tokens": "5", "temperature": true, "top_p": "x", "top_k": 1.5, "repetition_penalty": [],
             "stream": 1, "stop": [1], "seed": "a", "n": "x", "logprobs": "x", "echo": 3, "presence_penalty": "x",
             "logit_bias": [], "min_p": {}, "min_tokens": 0.5, "ignore_eos": "no", "stop_token_ids": "5",
+            "return_token_ids": "yes",
             "stream_options": true, "user": 5, "priority": "high", "cache_salt": 1, "session_id": {},
             "ttft_deadline_ms": "soon", "metadata": {"a": 1}, "response_format": "json", "structured_outputs": 1,
             "suffix": 1, "best_of": "x", "add_special_tokens": "no", "use_beam_search": 1, "bad_words": "x",
@@ -382,6 +404,14 @@ mod tests {
                 error.message()
             );
         }
+    }
+
+    #[test]
+    fn ids_of_prompts_are_bounded_over_all_choices() {
+        check_prompt_ids(MAX_PROMPT_IDS / 128, 128).unwrap();
+        let error = check_prompt_ids(MAX_PROMPT_IDS / 128 + 1, 128).unwrap_err();
+        assert!(error.message().contains("4194432 over all choices"), "{}", error.message());
+        check_prompt_ids(usize::MAX, 2).unwrap_err();
     }
 
     #[test]

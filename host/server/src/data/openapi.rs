@@ -31,7 +31,7 @@ const COMPLETION_ONLY: &[&str] =
     &["prompt", "max_tokens", "echo", "add_special_tokens", "suffix", "best_of", "logprobs"];
 
 /// Fields that responses lack as well, besides those that chats lack.
-const NOT_OF_RESPONSES: &[&str] = &["n", "response_format"];
+const NOT_OF_RESPONSES: &[&str] = &["n", "return_token_ids", "response_format"];
 
 /// Schemas of bodies with a `model` field, and whether it is required.
 const NAMING: &[(&str, bool)] = &[

@@ -125,6 +125,16 @@ pub async fn events(answer: reqwest::Response) -> Vec<(String, Value)> {
     parse_events(&text)
 }
 
+/// The chunks of an OpenAI stream, which must end with `[DONE]`.
+pub async fn chunks(answer: reqwest::Response) -> Vec<Value> {
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    let mut events = parse_events(&answer.text().await.unwrap());
+    assert_eq!(events.pop().unwrap().1, "[DONE]");
+    assert!(events.iter().all(|(name, _)| name.is_empty()), "{events:?}");
+    events.into_iter().map(|(_, data)| data).collect()
+}
+
 /// Parses a whole stream. Returns its events' names and data.
 pub fn parse_events(text: &str) -> Vec<(String, Value)> {
     assert!(text.ends_with("\n\n"), "the last frame is complete");

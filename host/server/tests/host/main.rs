@@ -32,5 +32,6 @@ mod tenants;
 mod texts;
 mod timeouts;
 mod tls_and_reload;
+mod token_ids;
 mod trace;
 mod transformers;

@@ -1,6 +1,6 @@
 //! What OpenAI's clients use: choices, batches, log-probabilities, chats.
 
-use crate::common::{self, Host, config, parse_events, text_of, token_ids};
+use crate::common::{self, Host, chunks, config, text_of, token_ids};
 use infer_server::config::{Bounds, Config, MaxSeqLen};
 use serde_json::{Value, json};
 
@@ -25,16 +25,6 @@ async fn chat(host: &Host, extra: Value) -> reqwest::Response {
         body[key] = value.clone();
     }
     host.post("/v1/chat/completions", &body).await
-}
-
-/// The chunks of an OpenAI stream, which must end with `[DONE]`.
-async fn chunks(answer: reqwest::Response) -> Vec<Value> {
-    assert_eq!(answer.status(), 200);
-    assert_eq!(answer.headers()["content-type"], "text/event-stream");
-    let mut events = parse_events(&answer.text().await.unwrap());
-    assert_eq!(events.pop().unwrap().1, "[DONE]");
-    assert!(events.iter().all(|(name, _)| name.is_empty()), "{events:?}");
-    events.into_iter().map(|(_, data)| data).collect()
 }
 
 fn texts(body: &Value) -> Vec<&str> {

@@ -37,12 +37,11 @@ pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError
     // Agents ask for more than small contexts have. Anthropic's newer models then use what there is.
     let longest = if max_tokens == 0 { Longest::Asked(0) } else { Longest::Room(max_tokens) };
     let bounded = Bounded { parsed, longest };
-    let Begun { group, replies, prompt_tokens } =
-        chat::begin(asked, &template, bounded, body.into_room()).await?;
+    let Begun { group, replies, prompt } = chat::begin(asked, &template, bounded, body.into_room()).await?;
     let about = About {
         id: format!("msg_{}", asked.request_id.as_str()),
         model: served.model_names[0].clone(),
-        prompt_tokens,
+        prompt_tokens: prompt.len() as u32,
         max_tokens,
         shows_thinking,
         speech: replies.speech,

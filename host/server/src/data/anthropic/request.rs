@@ -28,7 +28,7 @@ const OF_PROMPT: &[&str] = &[
 /// Anthropic's further fields.
 const OF_MESSAGES: &[&str] = &["max_tokens", "stop_sequences"];
 /// Fields of all other requests that are missing here or read in another way.
-const NOT_SHARED: &[&str] = &["model", "n", "stop", "stream_options", "response_format"];
+const NOT_SHARED: &[&str] = &["model", "n", "stop", "return_token_ids", "stream_options", "response_format"];
 
 /// Fields of `/v1/messages/count_tokens` besides those that both endpoints ignore.
 pub const COUNT_FIELDS: &[&str] = OF_PROMPT;

@@ -21,6 +21,8 @@ pub use sink::{Replies, random_id};
 pub use speaker::{Speaker, Speech, is_object};
 pub use tools::{MAX_TOOLS, Offer};
 
+use std::sync::Arc;
+
 use hyper::StatusCode;
 use infer_chat::ChatTemplate;
 
@@ -42,17 +44,22 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
     let template = served.chat_template().await?;
     let parsed = request::parse(&body, &served.model_names, &template)?;
     let (streams, options) = (parsed.common.stream.unwrap_or(false), parsed.common.stream_options);
-    let Begun { group, replies, prompt_tokens } = begin(asked, &template, parsed, body.into_room()).await?;
+    let Begun { group, replies, prompt } = begin(asked, &template, parsed, body.into_room()).await?;
+    let prompt_ids = replies.token_ids.then_some(&*prompt);
     let created = app.clock.unix_s();
     let head = |object| Head::new("chatcmpl", object, asked.request_id, served, created);
     if streams {
-        let frames =
-            ChatFrames::new(head("chat.completion.chunk"), group.choices(), replies, options, prompt_tokens);
-        return Ok(stream_answer(app, group, Box::new(frames)));
+        let (head, prompt_tokens) = (head("chat.completion.chunk"), prompt.len() as u32);
+        let frames = ChatFrames::new(head, group.choices(), replies, options, prompt_tokens);
+        return Ok(stream_answer(app, group, Box::new(frames.with_prompt(prompt_ids))));
     }
     let mut body = ChatBody::new(group.choices(), replies);
     let totals = collect(app, group, &mut body).await?;
     let (head, spelled) = (head("chat.completion"), body.spelled_bytes());
+    let head = match prompt_ids {
+        Some(ids) => head.with_prompt(ids),
+        None => head,
+    };
     let written =
         served.with_tokenizer(spelled, move |tokenizer| body.written(&head, totals, tokenizer)).await?;
     Ok(json_bytes(StatusCode::OK, written))
@@ -64,8 +71,8 @@ pub struct Begun {
     pub group: Group,
     /// What they may contain.
     pub replies: Replies,
-    /// Length of the rendered conversation.
-    pub prompt_tokens: u32,
+    /// The rendered conversation.
+    pub prompt: Arc<[u32]>,
 }
 
 /// A request, and how long its replies may be.
@@ -113,11 +120,12 @@ pub async fn begin(
             parallel: offer.parallel,
         },
         logprobs: logprobs.is_some().then(|| served.tokenizer.clone()),
+        token_ids: common.return_token_ids,
     };
-    let prompt_tokens = tokens.len() as u32;
+    let prompt: Arc<[u32]> = tokens.into();
     let job = Job {
         source: "messages",
-        prompts: vec![tokens.into()],
+        prompts: vec![Arc::clone(&prompt)],
         goes_on: continues,
         tags: replies.speech.tags(),
         longest,
@@ -128,7 +136,7 @@ pub async fn begin(
         common,
     };
     let group = job.start(asked).await?;
-    Ok(Begun { group, replies, prompt_tokens })
+    Ok(Begun { group, replies, prompt })
 }
 
 /// Parses and checks a body as far as that needs no model. Returns the prompt's text and the required form of

@@ -9,6 +9,7 @@ use super::calls::Part;
 use super::reasoning::Expected;
 use super::speaker::{Speaker, Speech};
 use crate::data::request::common::StreamOptions;
+use crate::data::response::echo::ID_BYTES;
 use crate::data::response::frames::{Head, openai_done, openai_error};
 use crate::data::response::logprobs::{NAME_BYTES, push_chat};
 use crate::data::response::{Frames, Go, Preface, Sink};
@@ -23,6 +24,16 @@ pub struct Replies {
     pub speech: Speech,
     /// Present if log-probabilities are requested.
     pub logprobs: Option<Tokenizer>,
+    /// Whether token ids are requested.
+    pub token_ids: bool,
+}
+
+/// What a chunk has of a token besides its text.
+#[derive(Default)]
+struct Told {
+    logprobs: Option<ChatLogprobs>,
+    /// Present if token ids are requested.
+    token: Option<u32>,
 }
 
 impl Replies {
@@ -30,11 +41,13 @@ impl Replies {
         (0..choices).map(|_| Speaker::new(&self.speech)).collect()
     }
 
-    fn logprobs(&self, piece: &Piece) -> Option<ChatLogprobs> {
-        let (tokenizer, of) = (self.logprobs.as_ref()?, piece.logprobs.as_deref()?);
-        let mut list = ChatLogprobs::default();
-        push_chat(&mut list, tokenizer, piece.token, of);
-        Some(list)
+    fn told(&self, piece: &Piece) -> Told {
+        let logprobs = self.logprobs.as_ref().zip(piece.logprobs.as_deref()).map(|(tokenizer, of)| {
+            let mut list = ChatLogprobs::default();
+            push_chat(&mut list, tokenizer, piece.token, of);
+            list
+        });
+        Told { logprobs, token: self.token_ids.then_some(piece.token) }
     }
 
     /// Adds the tokens of the reasoning, if the replies may have any.
@@ -71,7 +84,8 @@ impl ChatBody {
     pub fn new(choices: usize, replies: Replies) -> Self {
         let choice = |index| {
             let message = Reply { role: "assistant".to_owned(), ..Reply::default() };
-            ChatChoice { index: index as u32, message, logprobs: None, finish_reason: None }
+            let token_ids = replies.token_ids.then(Vec::new);
+            ChatChoice { index: index as u32, message, logprobs: None, token_ids, finish_reason: None }
         };
         Self {
             speakers: replies.speakers(choices),
@@ -81,9 +95,11 @@ impl ChatBody {
         }
     }
 
-    /// Estimated bytes of token names to serialize.
+    /// Estimated bytes of token names and ids to serialize.
     pub fn spelled_bytes(&self) -> usize {
-        self.logprobs.iter().flatten().map(|(_, of)| NAME_BYTES * (of.top.len() + 1)).sum()
+        let names = self.logprobs.iter().flatten().map(|(_, of)| NAME_BYTES * (of.top.len() + 1));
+        let ids = self.choices.iter().flat_map(|choice| &choice.token_ids).map(|ids| ID_BYTES * ids.len());
+        names.sum::<usize>() + ids.sum::<usize>()
     }
 
     /// The body as JSON.
@@ -126,6 +142,9 @@ impl Sink for ChatBody {
         if let Some(of) = piece.logprobs {
             self.logprobs[at].push((piece.token, of));
         }
+        if let Some(ids) = &mut self.choices[at].token_ids {
+            ids.push(piece.token);
+        }
         let parts = self.speakers[at].token(piece.text);
         self.add(at, parts);
         self.speakers[at].go()
@@ -147,6 +166,8 @@ impl Sink for ChatBody {
 pub struct ChatFrames {
     out: Vec<u8>,
     head: Head,
+    /// That of the first chunk, if it differs.
+    first: Option<Head>,
     options: StreamOptions,
     replies: Replies,
     speakers: Vec<Speaker>,
@@ -168,6 +189,7 @@ impl ChatFrames {
         Self {
             out: Vec::new(),
             head,
+            first: None,
             options: options.unwrap_or_default(),
             speakers: replies.speakers(choices),
             opened: vec![false; choices],
@@ -176,10 +198,18 @@ impl ChatFrames {
         }
     }
 
-    fn chunk(&mut self, at: usize, delta: Delta, logprobs: Option<ChatLogprobs>, reason: Option<String>) {
-        let choice = ChatChunkChoice { index: at as u32, delta, logprobs, finish_reason: reason };
+    /// Adds the ids of the prompt's tokens to the first chunk, if they are requested.
+    pub fn with_prompt(self, token_ids: Option<&[u32]>) -> Self {
+        Self { first: token_ids.map(|ids| self.head.with_prompt(ids)), ..self }
+    }
+
+    fn chunk(&mut self, at: usize, delta: Delta, told: Told, reason: Option<String>) {
+        let Told { logprobs, token } = told;
+        let token_ids = self.replies.token_ids.then(|| token.into_iter().collect());
+        let choice = ChatChunkChoice { index: at as u32, delta, logprobs, token_ids, finish_reason: reason };
         let usage = self.options.continuous_usage.then(|| self.replies.detailed(self.usage, &self.speakers));
-        self.head.chunk(&mut self.out, &[choice], usage.as_ref());
+        let first = self.first.take();
+        first.as_ref().unwrap_or(&self.head).chunk(&mut self.out, &[choice], usage.as_ref());
     }
 
     /// Writes the first chunk, which has the role.
@@ -190,11 +220,13 @@ impl ChatFrames {
                 content: Some(String::new()),
                 ..Delta::default()
             };
-            self.chunk(at, delta, None, None);
+            self.chunk(at, delta, Told::default(), None);
         }
     }
 
-    fn write(&mut self, at: usize, parts: Vec<Part>, mut logprobs: Option<ChatLogprobs>) {
+    fn write(&mut self, at: usize, parts: Vec<Part>, told: Told) {
+        let asked = told.logprobs.is_some() || told.token.is_some();
+        let mut told = asked.then_some(told);
         // The number of calls before these parts.
         let starting = parts.iter().filter(|part| matches!(part, Part::Call { .. })).count() as u32;
         let mut begun = self.speakers[at].begun() - starting;
@@ -214,10 +246,10 @@ impl ChatFrames {
                 }
                 Part::Done | Part::Broken => continue,
             }
-            self.chunk(at, delta, logprobs.take(), None);
+            self.chunk(at, delta, told.take().unwrap_or_default(), None);
         }
-        if logprobs.is_some() {
-            self.chunk(at, Delta { content: Some(String::new()), ..Delta::default() }, logprobs, None);
+        if let Some(told) = told {
+            self.chunk(at, Delta { content: Some(String::new()), ..Delta::default() }, told, None);
         }
     }
 }
@@ -229,20 +261,20 @@ impl Sink for ChatFrames {
         self.open(at);
         self.usage.completion_tokens += 1;
         self.usage.total_tokens += 1;
-        let logprobs = self.replies.logprobs(&piece);
+        let told = self.replies.told(&piece);
         let parts = self.speakers[at].token(piece.text);
-        self.write(at, parts, logprobs);
+        self.write(at, parts, told);
         self.speakers[at].go()
     }
 
     fn end(&mut self, at: usize, outcome: &Outcome) {
         self.open(at);
         let rest = self.speakers[at].push(outcome.rest.clone());
-        self.write(at, rest, None);
+        self.write(at, rest, Told::default());
         let parts = self.speakers[at].finish();
-        self.write(at, parts, None);
+        self.write(at, parts, Told::default());
         let reason = self.speakers[at].reason(outcome);
-        self.chunk(at, Delta::default(), None, reason);
+        self.chunk(at, Delta::default(), Told::default(), reason);
     }
 }
 

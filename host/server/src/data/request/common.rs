@@ -42,6 +42,7 @@ pub const FIELDS: &[&str] = &[
     "ignore_eos",
     "stop",
     "stop_token_ids",
+    "return_token_ids",
     "stream",
     "stream_options",
     "response_format",
@@ -72,6 +73,8 @@ pub struct Common {
     pub stop: Vec<String>,
     /// Tokens that end the output, besides the model's end tokens.
     pub stop_token_ids: Vec<u32>,
+    /// Whether to return the token ids of prompt and output.
+    pub return_token_ids: bool,
     /// Whether to stream, if the request says.
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
@@ -125,6 +128,7 @@ impl Common {
             ignore_eos: boolean(fields, "ignore_eos")?.unwrap_or(false),
             stop: stops(fields, "stop")?,
             stop_token_ids: stop_token_ids(fields)?,
+            return_token_ids: boolean(fields, "return_token_ids")?.unwrap_or(false),
             stream: boolean(fields, "stream")?,
             stream_options: stream_options(fields)?,
             shape: Shape::take(fields)?,

@@ -44,7 +44,6 @@ const SHARED: &[(&str, Only)] = &[
     ("prompt_logprobs", Only::Null),
     ("regex", Only::Null),
     ("return_hidden_states", Only::False),
-    ("return_token_ids", Only::False),
     ("return_tokens_as_token_ids", Only::False),
     ("separate_reasoning", Only::True),
     ("session_params", Only::Null),

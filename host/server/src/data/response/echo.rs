@@ -1,4 +1,4 @@
-//! Echoes prompts at the beginning of outputs, with log-probabilities if requested.
+//! What outputs begin with: their prompts' texts, log-probabilities and token ids, as far as requested.
 
 use std::sync::Arc;
 
@@ -7,10 +7,13 @@ use infer_model::Tokenizer;
 
 use super::logprobs::Lists;
 
-/// A prompt to echo.
+/// Bytes of a token id in JSON.
+pub const ID_BYTES: usize = 7;
+
+/// A prompt that outputs begin with.
 #[derive(Clone, Debug)]
 pub struct Prompted {
-    /// The client's text, or the decoded tokens.
+    /// The client's text, or the decoded tokens; empty if it is not to be echoed.
     pub text: String,
     /// The tokens of the prompt.
     pub tokens: Arc<[u32]>,
@@ -18,35 +21,47 @@ pub struct Prompted {
     pub offsets: Vec<u32>,
 }
 
+/// What is returned of a prompt besides its text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Told {
+    /// The log-probabilities of its tokens.
+    pub logprobs: bool,
+    /// Their ids.
+    pub token_ids: bool,
+}
+
 /// The echoes of a request's choices.
 pub struct Echoes {
     prompts: Vec<Prompted>,
     n: usize,
-    asks_logprobs: bool,
+    told: Told,
     /// By choice: the prompt's log-probabilities so far; `None` once it is echoed.
     logprobs: Vec<Option<Vec<TokenLogprobs>>>,
 }
 
 /// The beginning of a choice's output.
 pub struct Echo {
-    /// The prompt.
+    /// The prompt, if it is echoed.
     pub text: String,
     /// Log-probabilities of its tokens, if requested.
     pub logprobs: Option<Lists>,
+    /// Its token ids, if requested.
+    pub token_ids: Option<Vec<u32>>,
 }
 
 impl Echo {
-    /// Estimated bytes of token names that it is written with.
+    /// Estimated bytes of token names and ids that it is written with.
     pub fn spelled_bytes(&self) -> usize {
-        self.logprobs.as_ref().map_or(0, Lists::spelled_bytes)
+        let ids = self.token_ids.as_ref().map_or(0, |ids| ID_BYTES * ids.len());
+        self.logprobs.as_ref().map_or(0, Lists::spelled_bytes) + ids
     }
 }
 
 impl Echoes {
     /// Echoes these prompts, each for `n` choices. Without prompts nothing is echoed.
-    pub fn new(prompts: Vec<Prompted>, n: usize, asks_logprobs: bool) -> Self {
+    pub fn new(prompts: Vec<Prompted>, n: usize, told: Told) -> Self {
         let logprobs = vec![Some(Vec::new()); prompts.len() * n];
-        Self { prompts, n, asks_logprobs, logprobs }
+        Self { prompts, n, told, logprobs }
     }
 
     /// Adds the log-probabilities of a prompt's next tokens.
@@ -61,7 +76,7 @@ impl Echoes {
     pub fn take(&mut self, choice: usize) -> Option<Echo> {
         let logprobs = self.logprobs.get_mut(choice)?.take()?;
         let Prompted { text, tokens, offsets } = &self.prompts[choice / self.n];
-        let logprobs = self.asks_logprobs.then(|| {
+        let logprobs = self.told.logprobs.then(|| {
             let mut lists = Lists::default();
             // The first token has no log-probability.
             let mut logprobs = std::iter::once(None).chain(logprobs.into_iter().map(Some));
@@ -70,7 +85,8 @@ impl Echoes {
             }
             lists
         });
-        Some(Echo { text: text.clone(), logprobs })
+        let token_ids = self.told.token_ids.then(|| tokens.to_vec());
+        Some(Echo { text: text.clone(), logprobs, token_ids })
     }
 }
 

@@ -11,6 +11,9 @@ use crate::http::{ApiError, RequestId};
 /// Precedes a frame's JSON.
 const FIELD: &[u8] = b"data: ";
 
+/// The end of a head.
+const CHOICES: &[u8] = b",\"choices\":";
+
 /// The leading fields of an OpenAI object: id, type, time and model.
 #[derive(Clone, Debug)]
 pub struct Head {
@@ -33,7 +36,17 @@ impl Head {
         });
         let mut prefix = FIELD.to_vec();
         prefix.extend_from_slice(head.to_string().trim_end_matches('}').as_bytes());
-        prefix.extend_from_slice(b",\"choices\":");
+        prefix.extend_from_slice(CHOICES);
+        Self { prefix }
+    }
+
+    /// The same with the ids of a prompt.
+    pub fn with_prompt(&self, token_ids: &[u32]) -> Self {
+        let mut prefix = self.prefix.clone();
+        prefix.truncate(prefix.len() - CHOICES.len());
+        prefix.extend_from_slice(b",\"prompt_token_ids\":");
+        write_json(&mut prefix, &token_ids);
+        prefix.extend_from_slice(CHOICES);
         Self { prefix }
     }
 

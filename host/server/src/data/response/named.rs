@@ -67,7 +67,8 @@ impl Frames for NamedFrames {
         let write = move |tokenizer: &Tokenizer| {
             let logprobs = echo.logprobs.map(|lists| lists.written(tokenizer));
             let mut out = Vec::new();
-            named(&mut out, "prompt", &PromptEvent { prompt: echo.text, index, logprobs });
+            let event = PromptEvent { prompt: echo.text, prompt_token_ids: echo.token_ids, index, logprobs };
+            named(&mut out, "prompt", &event);
             out
         };
         Some(Preface { spelled_bytes, write: Box::new(write) })
@@ -105,7 +106,7 @@ mod tests {
     use infer_model::Source;
     use serde_json::{Value, json};
 
-    use super::super::echo::Prompted;
+    use super::super::echo::{Prompted, Told};
     use super::*;
 
     #[test]
@@ -117,7 +118,8 @@ mod tests {
             (vec!["", ""], json!([null, null])),
             (vec!["", "b"], json!([null, ["", "b"]])),
         ] {
-            let mut frames = NamedFrames::new(rests.len(), Echoes::new(Vec::new(), 1, false), &tokenizer);
+            let mut frames =
+                NamedFrames::new(rests.len(), Echoes::new(Vec::new(), 1, Told::default()), &tokenizer);
             for (choice, rest) in rests.iter().enumerate() {
                 let outcome = Outcome {
                     reason: Some(FinishReason::Cancelled),
@@ -147,7 +149,8 @@ mod tests {
         let names = tokens.len();
         let offsets = super::super::echo::offsets(&tokenizer, &text, &tokens);
         let prompt = Prompted { text, tokens: tokens.into(), offsets };
-        let mut frames = NamedFrames::new(1, Echoes::new(vec![prompt], 1, true), &tokenizer);
+        let told = Told { logprobs: true, token_ids: false };
+        let mut frames = NamedFrames::new(1, Echoes::new(vec![prompt], 1, told), &tokenizer);
         let preface = frames.preface(0).expect("an echo");
         assert!(preface.spelled_bytes >= names, "{} bytes of {names} names", preface.spelled_bytes);
         assert!(frames.preface(0).is_none());

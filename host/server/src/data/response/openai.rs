@@ -5,7 +5,7 @@ use infer_api::usage::Usage;
 use infer_core::TokenLogprobs;
 use infer_model::Tokenizer;
 
-use super::echo::Echoes;
+use super::echo::{Echoes, ID_BYTES, Told};
 use super::frames::{Head, openai_done, openai_error};
 use super::logprobs::Lists;
 use super::{Frames, Go, Preface, Sink};
@@ -28,22 +28,31 @@ struct Gathered {
     offset: u32,
     /// Present if log-probabilities are requested.
     logprobs: Option<Lists>,
+    prompt_token_ids: Option<Vec<u32>>,
+    /// Present if token ids are requested.
+    token_ids: Option<Vec<u32>>,
     finish_reason: Option<String>,
 }
 
 impl CompletionBody {
     /// A body of this many choices.
-    pub fn new(choices: usize, asks_logprobs: bool, echoes: Echoes) -> Self {
-        let choice = || {
-            let logprobs = asks_logprobs.then(Lists::default);
-            Gathered { text: String::new(), offset: 0, logprobs, finish_reason: None }
+    pub fn new(choices: usize, told: Told, echoes: Echoes) -> Self {
+        let choice = || Gathered {
+            text: String::new(),
+            offset: 0,
+            logprobs: told.logprobs.then(Lists::default),
+            prompt_token_ids: None,
+            token_ids: told.token_ids.then(Vec::new),
+            finish_reason: None,
         };
         Self { choices: (0..choices).map(|_| choice()).collect(), echoes }
     }
 
-    /// Estimated bytes of token names to serialize.
+    /// Estimated bytes of token names and ids to serialize.
     pub fn spelled_bytes(&self) -> usize {
-        self.choices.iter().flat_map(|choice| &choice.logprobs).map(Lists::spelled_bytes).sum()
+        let names = self.choices.iter().flat_map(|choice| &choice.logprobs).map(Lists::spelled_bytes);
+        let ids = self.choices.iter().flat_map(|choice| [&choice.prompt_token_ids, &choice.token_ids]);
+        names.sum::<usize>() + ids.flatten().map(|ids| ID_BYTES * ids.len()).sum::<usize>()
     }
 
     /// The body as JSON.
@@ -51,6 +60,8 @@ impl CompletionBody {
         let choices = self.choices.into_iter().enumerate().map(|(at, choice)| Choice {
             index: at as u32,
             text: choice.text,
+            prompt_token_ids: choice.prompt_token_ids,
+            token_ids: choice.token_ids,
             logprobs: choice.logprobs.map(|lists| lists.written(tokenizer)),
             finish_reason: choice.finish_reason,
         });
@@ -62,6 +73,7 @@ impl CompletionBody {
         let choice = &mut self.choices[at];
         choice.offset += echo.text.chars().count() as u32;
         choice.text.push_str(&echo.text);
+        choice.prompt_token_ids = echo.token_ids;
         if let Some(logprobs) = echo.logprobs {
             choice.logprobs = Some(logprobs);
         }
@@ -78,6 +90,9 @@ impl Sink for CompletionBody {
         let choice = &mut self.choices[at];
         if let Some(lists) = &mut choice.logprobs {
             lists.push(piece.token, piece.logprobs.map(|told| *told), choice.offset);
+        }
+        if let Some(ids) = &mut choice.token_ids {
+            ids.push(piece.token);
         }
         choice.offset += piece.chars;
         choice.text.push_str(&piece.text);
@@ -99,6 +114,8 @@ pub struct CompletionFrames {
     echoes: Echoes,
     /// Present if log-probabilities are requested.
     spelling: Option<Tokenizer>,
+    /// Whether chunks have the ids of their tokens.
+    token_ids: bool,
     offsets: Vec<u32>,
     usage: Usage,
 }
@@ -114,7 +131,8 @@ impl CompletionFrames {
     ) -> Self {
         let usage = Usage { prompt_tokens, total_tokens: prompt_tokens, ..Usage::default() };
         let (out, options) = (Vec::new(), options.unwrap_or_default());
-        Self { out, head, options, echoes, spelling: None, offsets: vec![0; choices], usage }
+        let offsets = vec![0; choices];
+        Self { out, head, options, echoes, spelling: None, token_ids: false, offsets, usage }
     }
 
     /// Adds log-probabilities if there is a tokenizer to name the tokens.
@@ -122,11 +140,18 @@ impl CompletionFrames {
         Self { spelling, ..self }
     }
 
+    /// Adds the ids of tokens, if they are requested.
+    pub fn with_token_ids(self, token_ids: bool) -> Self {
+        Self { token_ids, ..self }
+    }
+
     fn written(&self, lists: Option<Lists>) -> Option<CompletionLogprobs> {
         self.spelling.as_ref().zip(lists).map(|(tokenizer, lists)| lists.written(tokenizer))
     }
 
-    fn chunk(&mut self, choice: Choice) {
+    /// Writes a chunk. `token` is the one that it adds, if any.
+    fn chunk(&mut self, token: Option<u32>, mut choice: Choice) {
+        choice.token_ids = self.token_ids.then(|| token.into_iter().collect());
         let usage = self.options.continuous_usage.then_some(&self.usage);
         self.head.chunk(&mut self.out, &[choice], usage);
     }
@@ -144,14 +169,15 @@ impl Sink for CompletionFrames {
         self.offsets[at] += piece.chars;
         let lists = Lists::of(piece.token, piece.logprobs.map(|told| *told), offset);
         let logprobs = self.written(Some(lists));
-        self.chunk(Choice { index: at as u32, text: piece.text, logprobs, finish_reason: None });
+        let choice = Choice { index: at as u32, text: piece.text, logprobs, ..Choice::default() };
+        self.chunk(Some(piece.token), choice);
         Go::On
     }
 
     fn end(&mut self, at: usize, outcome: &Outcome) {
         let finish_reason = outcome.reason.map(|reason| openai_reason(reason).to_owned());
         let text = outcome.rest.clone();
-        self.chunk(Choice { index: at as u32, text, logprobs: None, finish_reason });
+        self.chunk(None, Choice { index: at as u32, text, finish_reason, ..Choice::default() });
     }
 }
 
@@ -160,10 +186,16 @@ impl Frames for CompletionFrames {
         let echo = self.echoes.take(at)?;
         self.offsets[at] += echo.text.chars().count() as u32;
         let (head, usage) = (self.head.clone(), self.options.continuous_usage.then_some(self.usage));
-        let spelled_bytes = echo.spelled_bytes();
+        let (spelled_bytes, token_ids) = (echo.spelled_bytes(), self.token_ids.then(Vec::new));
         let write = move |tokenizer: &Tokenizer| {
-            let logprobs = echo.logprobs.map(|lists| lists.written(tokenizer));
-            let choice = Choice { index: at as u32, text: echo.text, logprobs, finish_reason: None };
+            let choice = Choice {
+                index: at as u32,
+                text: echo.text,
+                prompt_token_ids: echo.token_ids,
+                token_ids,
+                logprobs: echo.logprobs.map(|lists| lists.written(tokenizer)),
+                finish_reason: None,
+            };
             let mut out = Vec::new();
             head.chunk(&mut out, &[choice], usage.as_ref());
             out

@@ -46,7 +46,7 @@ const FIELDS_OF_CHATS: &[&str] = &[
     "safety_identifier",
 ];
 /// Shared fields that are missing here.
-const MISSING: &[&str] = &["n", "response_format"];
+const MISSING: &[&str] = &["n", "return_token_ids", "response_format"];
 
 /// Fields that only mean something where responses are stored or text is judged, each with what to do instead. Null
 /// is accepted.
