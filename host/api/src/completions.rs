@@ -105,7 +105,7 @@ pub struct CompletionRequest {
     /// Return the token ids of the prompt and of the output, as `prompt_token_ids` and `token_ids`. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_token_ids: Option<bool>,
-    /// Equal seeds sample equal tokens. Default: random.
+    /// Equal seeds sample equal tokens. Default: random, and another one for each prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
     /// Required form of the output: `{"type": "json_object"}`, or `json_schema` with a schema.

@@ -104,6 +104,31 @@ async fn batched_prompts_complete_like_single_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prompt_that_is_listed_several_times_is_sampled_several_times() {
+    let seeded = || Host::start(Config { seed: Some(1), ..config() });
+    let asked =
+        |prompt: Value| json!({"prompt": prompt, "temperature": 2, "max_tokens": 24, "ignore_eos": true});
+    let prompt = "What is a prefix cache?";
+    let host = seeded().await;
+    let body = whole(&host, asked(json!(vec![prompt; 3]))).await;
+    let several = texts(&body);
+    assert!(several[0] != several[1] && several[1] != several[2], "{several:?}");
+    // A seed of the request's own is that of each.
+    let mut own = asked(json!(vec![prompt; 3]));
+    own["seed"] = json!(7);
+    let body = whole(&host, own).await;
+    assert_eq!(texts(&body), [texts(&body)[0]; 3]);
+    host.server.shutdown().await;
+
+    // As if they had come one after the other.
+    let host = seeded().await;
+    for text in several {
+        assert_eq!(texts(&whole(&host, asked(json!(prompt))).await), [text]);
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn logprobs_and_echo_report_prompt_and_output() {
     let host = Host::start(config()).await;
     // The whole prompt is in the prefix cache when its log-probabilities are requested.

@@ -110,10 +110,11 @@ impl Job {
             None => vec![None; sequences],
         };
         let ends = self.ends(served);
-        let seed = self.common.seed.unwrap_or_else(|| served.seeds.next());
+        let seeds = self.seeds(served);
         let requests: Vec<Request> = (0..sequences)
             .map(|at| {
-                let sampling = self.sampling(served, sampling_seed(seed, (at % n) as u64), masks[at].clone());
+                let seed = sampling_seed(seeds[at / n], (at % n) as u64);
+                let sampling = self.sampling(served, seed, masks[at].clone());
                 self.request(asked, served, &self.prompts[at / n], lengths[at / n], &ends, sampling)
             })
             .collect();
@@ -250,6 +251,12 @@ impl Job {
         own.iter().chain(&self.common.stop_token_ids).copied().collect()
     }
 
+    /// The seed of each prompt's first choice. A request without one draws one for each prompt, as if they had come
+    /// alone: a prompt that is listed several times is meant to have several samples.
+    fn seeds(&self, served: &Served) -> Vec<u64> {
+        self.prompts.iter().map(|_| self.common.seed.unwrap_or_else(|| served.seeds.next())).collect()
+    }
+
     fn sampling(&self, served: &Served, seed: u64, mask: Option<Arc<Mask>>) -> SamplingParams {
         let extras = SamplingExtras {
             logit_bias: self.common.logit_bias.clone(),
@@ -319,7 +326,7 @@ fn maximum_context(limit: u64) -> String {
     format!("this model's maximum context length is {limit} tokens")
 }
 
-/// The first choice uses the request's own seed, so it is the same for any `n`.
+/// The first choice uses its prompt's own seed, so it is the same for any `n`.
 fn sampling_seed(seed: u64, choice: u64) -> u64 {
     seed.wrapping_add(choice.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
