@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use infer_core::{FailureCause, FinishReason, Micros, Refusal, SequenceId, TokenLogprobs, Usage};
@@ -96,6 +96,8 @@ pub enum SubmitError {
 pub struct Marks {
     /// The engine has started it.
     pub started: AtomicBool,
+    /// Prompt tokens that were cached then. Written before `started`.
+    pub cached_tokens: AtomicU32,
     /// Its output is complete. The engine thread looks at it if it was asked to scan.
     pub stopped: AtomicBool,
 }
@@ -125,6 +127,11 @@ impl LiveRequest {
     /// Whether the engine has started it, even if the event that says so has not been read.
     pub fn has_started(&self) -> bool {
         self.marks.started.load(Ordering::Acquire)
+    }
+
+    /// Returns the prompt tokens that were cached when the engine started it; none before.
+    pub fn cached_tokens(&self) -> u32 {
+        if self.has_started() { self.marks.cached_tokens.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// Returns the next event. `None` if the engine dropped the request: the reader lagged too far behind, or the

@@ -283,6 +283,45 @@ async fn health_checks_report_a_hanging_device() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_sent_to_a_client_that_leaves_is_counted() {
+    // Each step waits for its turn.
+    let (turn, turns) = std::sync::mpsc::channel();
+    let server = serve::start_with(config(), Some(Box::new(|_| Box::new(Hanging(turns))))).await.unwrap();
+    let host = Host { server, client: reqwest::Client::builder().no_proxy().build().unwrap() };
+    let cached: Vec<u32> = (5..55).collect();
+    turn.send(()).unwrap();
+    let whole = host.complete(json!({"prompt": cached, "max_tokens": 1, "stream": false})).await;
+    assert_eq!(whole.status(), 200);
+
+    let prompt: Vec<u32> = cached.into_iter().chain(100..110).collect();
+    (0..4).for_each(|_| turn.send(()).unwrap());
+    let answer = host.complete(json!({"prompt": prompt, "max_tokens": 500, "ignore_eos": true})).await;
+    let mut stream = Box::pin(answer.bytes_stream());
+    let mut read = String::new();
+    while read.matches("event: token\n").count() < 4 {
+        let chunk = futures_util::StreamExt::next(&mut stream).await.expect("it goes on").unwrap();
+        read.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    drop(stream);
+    // Without the engine, which waits for the device.
+    while host.server.engine().live() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(turn);
+    host.until("nothing is left", |state| state["requests"] == json!([])).await;
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    for line in [
+        "infer_tenant_requests_total{tenant=\"default\"} 2",
+        "infer_tenant_prompt_tokens_total{tenant=\"default\"} 110",
+        "infer_tenant_cached_tokens_total{tenant=\"default\"} 48",
+        "infer_tenant_generated_tokens_total{tenant=\"default\"} 5",
+    ] {
+        assert!(metrics.contains(&format!("{line}\n")), "{line}\n{metrics}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_reader_is_cancelled_and_the_engine_goes_on() {
     const EVENTS: usize = 64;
     // With one token more than fits, the end comes with the token that has no room.

@@ -157,10 +157,11 @@ impl Group {
         let reason = |outcome: &Option<Outcome>| outcome.as_ref().and_then(|outcome| outcome.reason);
         let reasons = self.outcomes.iter().map(|o| reason(o).unwrap_or(FinishReason::Cancelled)).collect();
         let mut usage = Usage { prompt_tokens: self.prompt_tokens, ..Usage::default() };
-        for choices in self.outcomes.chunks(self.n) {
+        for (ended, running) in self.outcomes.chunks(self.n).zip(self.runs.chunks(self.n)) {
             // What one choice computed and the next one hit had not been cached before the request.
-            let ran = choices.iter().flatten().filter(|c| !c.refused);
-            let cached = ran.map(|c| c.usage.prompt_tokens_details.cached_tokens).min();
+            let ended = ended.iter().flatten().filter(|c| !c.refused);
+            let ended = ended.map(|c| c.usage.prompt_tokens_details.cached_tokens);
+            let cached = ended.chain(running.iter().flatten().filter_map(Run::cached_tokens)).min();
             usage.prompt_tokens_details.cached_tokens += cached.unwrap_or(0);
         }
         let still: u32 = self.runs.iter().flatten().map(Run::tokens).sum();

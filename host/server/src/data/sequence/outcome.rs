@@ -36,6 +36,8 @@ pub struct Known {
     pub now: Micros,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
+    /// Prompt tokens that were cached when it started.
+    pub cached_tokens: u32,
     /// Token events sent.
     pub sent_tokens: u32,
     /// Bytes per KV block.
@@ -87,7 +89,7 @@ impl Outcome {
                 prompt_tokens: known.prompt_tokens,
                 completion_tokens: known.sent_tokens,
                 total_tokens: known.prompt_tokens + known.sent_tokens,
-                prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
+                prompt_tokens_details: PromptTokensDetails { cached_tokens: known.cached_tokens },
                 completion_tokens_details: None,
             },
             timings: Timings {
@@ -129,6 +131,7 @@ mod tests {
             submitted: Micros(0),
             now: Micros(9),
             prompt_tokens: 3,
+            cached_tokens: 2,
             sent_tokens: 4,
             block_bytes: 1,
             stopped,
@@ -152,6 +155,8 @@ mod tests {
             let outcome = Outcome::new(end.as_ref(), known(true));
             assert_eq!(outcome.reason, Some(FinishReason::Stop), "{end:?}");
             assert!(outcome.error.is_none(), "{end:?}");
+            let cached = outcome.usage.prompt_tokens_details.cached_tokens;
+            assert_eq!(cached, 2, "{end:?}: whether or not the engine reports its usage");
             let fails = !matches!(end, Some(End::Finished { .. }));
             assert_eq!(Outcome::new(end.as_ref(), known(false)).error.is_some(), fails, "{end:?}");
         }

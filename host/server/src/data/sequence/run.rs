@@ -83,6 +83,11 @@ impl Run {
         self.prompt_tokens
     }
 
+    /// Prompt tokens that were cached when it started; `None` if it has not.
+    pub fn cached_tokens(&self) -> Option<u32> {
+        self.has_run().then(|| self.live.cached_tokens())
+    }
+
     /// Tokens sent so far.
     pub fn tokens(&self) -> u32 {
         if self.mute { 0 } else { self.text.tokens() }
@@ -171,6 +176,7 @@ impl Run {
                 submitted: self.live.submitted(),
                 now: self.app.clock.now(),
                 prompt_tokens: self.prompt_tokens,
+                cached_tokens: self.live.cached_tokens(),
                 sent_tokens: self.tokens(),
                 block_bytes,
                 stopped: self.stopped,

@@ -69,6 +69,7 @@ impl Driver {
                 self.prefix_hits.note(prefix, cached_tokens, fills_block);
                 if let Some(live) = self.live.get_mut(&id) {
                     live.ticket = None;
+                    live.marks.cached_tokens.store(cached_tokens, Ordering::Relaxed);
                     live.marks.started.store(true, Ordering::Release);
                 }
                 self.tell(id, StreamEvent::Started { at });
