@@ -315,6 +315,8 @@ async fn what_was_sent_to_a_client_that_leaves_is_counted() {
         "infer_tenant_prompt_tokens_total{tenant=\"default\"} 110",
         "infer_tenant_cached_tokens_total{tenant=\"default\"} 48",
         "infer_tenant_generated_tokens_total{tenant=\"default\"} 5",
+        "infer_tenant_inter_token_latency_seconds_count{tenant=\"default\"} 3",
+        "infer_inter_token_latency_seconds_count 3",
     ] {
         assert!(metrics.contains(&format!("{line}\n")), "{line}\n{metrics}");
     }

@@ -206,3 +206,12 @@ impl Run {
         outcome
     }
 }
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // The last ones of a stream whose client has left; no others remain.
+        if !self.gaps_us.is_empty() {
+            self.report_gaps();
+        }
+    }
+}
