@@ -243,6 +243,8 @@ pub struct Bounds {
     pub idle_timeout: Duration,
     /// Limit for a whole request.
     pub request_timeout: Duration,
+    /// How long the engine may take to end a request that reached that limit.
+    pub engine_patience: Duration,
     /// Limit for a client that reads nothing of its response.
     pub write_timeout: Duration,
     /// Limit for a whole request body.
@@ -265,6 +267,7 @@ impl Default for Bounds {
             header_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(120),
             request_timeout: Duration::from_secs(3_600),
+            engine_patience: Duration::from_secs(10),
             write_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
             max_connections: 4_096,

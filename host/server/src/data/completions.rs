@@ -82,7 +82,7 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     let head = Head::new("cmpl", "text_completion", asked.request_id, served, app.clock.unix_s());
     if !streams {
         let mut body = CompletionBody::new(group.choices(), told, echoes);
-        let totals = collect(app, group, &mut body).await?;
+        let totals = collect(group, &mut body).await?;
         let spelled = body.spelled_bytes();
         let write = move |tokenizer: &Tokenizer| body.written(&head, &totals, tokenizer);
         let written = served.with_tokenizer(spelled, write).await?;

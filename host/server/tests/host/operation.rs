@@ -283,6 +283,48 @@ async fn health_checks_report_a_hanging_device() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_time_out_while_the_device_hangs_whether_or_not_the_engine_took_them() {
+    let request_timeout = Duration::from_secs(2);
+    let bounds = Bounds { request_timeout, engine_patience: Duration::ZERO, ..Bounds::default() };
+    let (let_go, held) = std::sync::mpsc::channel();
+    let config = Config { bounds, ..config() };
+    let server = serve::start_with(config, Some(Box::new(|_| Box::new(Hanging(held))))).await.unwrap();
+    let host = Host { server, client: reqwest::Client::builder().no_proxy().build().unwrap() };
+    let taken = host.complete(json!({})).await;
+    assert_eq!(taken.status(), 200);
+    while host.server.engine().computing_for() == Duration::ZERO {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let messages = json!([{"role": "user", "content": "Hello"}]);
+    let chat = json!({"model": "demo", "messages": messages, "stream": true});
+    let message = json!({"model": "demo", "messages": messages, "max_tokens": 5});
+    let (taken, chat, message) = tokio::join!(
+        events(taken),
+        host.post("/v1/chat/completions", &chat),
+        host.post("/v1/messages", &message)
+    );
+    let (name, error) = taken.last().expect("an event");
+    assert_eq!((name.as_str(), &error["code"]), ("error", &json!("request_timeout")), "{error}");
+    for answer in [chat, message] {
+        assert_eq!(answer.status(), 504);
+        assert_eq!(answer.headers()["x-should-retry"], "false");
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!(body["error"]["code"], "request_timeout", "{body}");
+    }
+    drop(let_go);
+    host.until("nothing is left", |state| state["requests"] == json!([])).await;
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    for line in [
+        "infer_request_errors_total{code=\"request_timeout\"} 3",
+        "infer_tenant_requests_total{tenant=\"default\"} 3",
+        "infer_tenant_requests_failed_total{tenant=\"default\"} 3",
+    ] {
+        assert!(metrics.contains(&format!("{line}\n")), "{line}\n{metrics}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_sent_to_a_client_that_leaves_is_counted() {
     // Each step waits for its turn.
     let (turn, turns) = std::sync::mpsc::channel();

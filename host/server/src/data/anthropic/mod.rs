@@ -50,7 +50,7 @@ pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError
         return Ok(stream_answer(app, group, Box::new(MessageFrames::new(about))));
     }
     let mut body = MessageBody::new(about);
-    let totals = collect(app, group, &mut body).await?;
+    let totals = collect(group, &mut body).await?;
     Ok(json(StatusCode::OK, &body.reply(&totals)))
 }
 

@@ -54,7 +54,7 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
         return Ok(stream_answer(app, group, Box::new(frames.with_prompt(prompt_ids))));
     }
     let mut body = ChatBody::new(group.choices(), replies);
-    let totals = collect(app, group, &mut body).await?;
+    let totals = collect(group, &mut body).await?;
     let (head, spelled) = (head("chat.completion"), body.spelled_bytes());
     let head = match prompt_ids {
         Some(ids) => head.with_prompt(ids),

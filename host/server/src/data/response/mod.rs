@@ -7,7 +7,6 @@ pub mod named;
 pub mod openai;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
@@ -21,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::app::App;
 use crate::data::sequence::group::{Group, Totals};
 use crate::data::sequence::outcome::Outcome;
+use crate::data::sequence::patience::{after, engine_hangs};
 use crate::data::sequence::run::{Piece, Step};
 use crate::http::{Answer, ApiError};
 
@@ -28,8 +28,6 @@ use crate::http::{Answer, ApiError};
 const EVENTS_PER_CHUNK: usize = 64;
 /// A chunk of this many bytes takes no further events.
 const CHUNK_BYTES: usize = 64 << 10;
-/// How long the engine may take to end a request that reached the time limit.
-const ENGINE_PATIENCE: Duration = Duration::from_secs(10);
 /// An SSE comment that keeps proxies from closing a silent stream.
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
@@ -90,10 +88,9 @@ fn take(group: &mut Group, sink: &mut (impl Sink + ?Sized), (choice, step): (usi
 }
 
 /// Drives a group to its end.
-pub async fn collect(app: &App, mut group: Group, sink: &mut impl Sink) -> Result<Totals, ApiError> {
-    let last = last_moment(app);
+pub async fn collect(mut group: Group, sink: &mut impl Sink) -> Result<Totals, ApiError> {
     while !group.is_done() {
-        let Ok(next) = timeout_at(last, group.next()).await else {
+        let Ok(next) = timeout_at(group.last_moment(), group.next()).await else {
             let error = engine_hangs();
             group.fail(&error);
             return Err(error);
@@ -107,30 +104,13 @@ pub async fn collect(app: &App, mut group: Group, sink: &mut impl Sink) -> Resul
     group.totals()
 }
 
-/// When to give up on a request that the engine has neither completed nor timed out.
-fn last_moment(app: &App) -> Instant {
-    within(app.config.bounds.request_timeout.saturating_add(ENGINE_PATIENCE))
-}
-
-/// The instant after `time`, or in a year if that exceeds the clock's range.
-fn within(time: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(time).unwrap_or(now + Duration::from_secs(365 * 86_400))
-}
-
-fn engine_hangs() -> ApiError {
-    ApiError::too_late(
-        "the request took longer than this host allows (--request-timeout), and the engine does not respond",
-    )
-}
-
 fn failure(step: &Step) -> Option<ApiError> {
     if let Step::End(outcome) = step { outcome.error.clone() } else { None }
 }
 
 /// Responds with a stream of what `frames` writes.
 pub fn stream_answer(app: &Arc<App>, group: Group, frames: Box<dyn Frames>) -> Answer {
-    let streamed = Streamed { app: Arc::clone(app), group, frames, last: last_moment(app) };
+    let streamed = Streamed { app: Arc::clone(app), group, frames };
     let chunks = stream::unfold(Some(streamed), |streamed| async {
         let mut streamed = streamed?;
         let (chunk, more) = streamed.next().await;
@@ -149,8 +129,6 @@ struct Streamed {
     app: Arc<App>,
     group: Group,
     frames: Box<dyn Frames>,
-    /// When the host stops waiting for the engine.
-    last: Instant,
 }
 
 impl Streamed {
@@ -161,10 +139,11 @@ impl Streamed {
             return (self.written(), true);
         }
         // Measured from the last chunk: many tokens may pass without completing any text.
-        let quiet = within(self.app.config.bounds.keep_alive);
+        let quiet = after(self.app.config.bounds.keep_alive);
+        let last = self.group.last_moment();
         loop {
-            let Ok(event) = timeout_at(quiet.min(self.last), self.group.next()).await else {
-                if Instant::now() < self.last {
+            let Ok(event) = timeout_at(quiet.min(last), self.group.next()).await else {
+                if Instant::now() < last {
                     return (Bytes::from_static(KEEP_ALIVE), true);
                 }
                 return self.failed(&engine_hangs());

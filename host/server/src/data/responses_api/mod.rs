@@ -41,7 +41,7 @@ pub async fn respond(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiErro
     if streams {
         return Ok(stream_answer(app, group, Box::new(reply.streamed())));
     }
-    let totals = collect(app, group, &mut reply).await?;
+    let totals = collect(group, &mut reply).await?;
     let spelled = reply.spelled_bytes();
     let write = move |tokenizer: &Tokenizer| reply.written(&totals, tokenizer);
     let written = served.with_tokenizer(spelled, write).await?;

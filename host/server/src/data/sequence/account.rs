@@ -97,6 +97,12 @@ impl Account {
         self.log(&reasons(FinishReason::name), error, totals, e2e_ms);
     }
 
+    /// Records a failure that the end of no sequence reports.
+    pub fn fail(&self, error: &ApiError, totals: &Totals) {
+        self.app.recorder.failed(error.reason());
+        self.close(Close::Failed(error), totals);
+    }
+
     /// Notifies consoles that the request has failed.
     fn publish_failure(&self, served: &Served, error: &ApiError) {
         // Only what the engine has taken can fail.

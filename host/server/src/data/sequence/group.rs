@@ -9,6 +9,7 @@ use std::task::Poll;
 
 use infer_api::usage::{Timings, Usage};
 use infer_core::FinishReason;
+use tokio::time::Instant;
 
 use super::account::{Account, Close};
 use super::outcome::Outcome;
@@ -28,6 +29,7 @@ pub struct Group {
     prompt_tokens: u32,
     /// Taken when the end is recorded.
     account: Option<Account>,
+    last_moment: Instant,
 }
 
 /// What a response reports of all choices at its end.
@@ -51,7 +53,7 @@ impl Totals {
 
 impl Group {
     /// Groups at least one run, with `n` runs per prompt.
-    pub fn new(runs: Vec<Run>, n: usize, account: Account) -> Self {
+    pub fn new(runs: Vec<Run>, n: usize, account: Account, last_moment: Instant) -> Self {
         let alive = runs.len();
         Self {
             outcomes: vec![None; alive],
@@ -61,7 +63,13 @@ impl Group {
             next: 0,
             alive,
             account: Some(account),
+            last_moment,
         }
+    }
+
+    /// When to give up on it, if the engine does not end it.
+    pub fn last_moment(&self) -> Instant {
+        self.last_moment
     }
 
     /// Number of choices.
@@ -131,9 +139,11 @@ impl Group {
         }
     }
 
-    /// Records that the request failed with this error.
+    /// Records that the request failed with this error, which is none of its sequences'.
     pub fn fail(&mut self, error: &ApiError) {
-        self.close(Close::Failed(error));
+        if let Some(account) = self.account.take() {
+            account.fail(error, &self.sum());
+        }
     }
 
     /// Ends a choice whose output is complete.

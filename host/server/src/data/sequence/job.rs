@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use infer_core::{Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
 use infer_model::Detokenizer;
+use tokio::time::timeout_at;
 
 use super::account::{Account, Entering, publish_refusal};
-use super::group::Group;
+use super::group::{Group, Totals};
+use super::patience::{engine_hangs, last_moment};
 use super::run::{Beginning, Run};
 use super::text::{Ending, Text};
 use crate::app::{App, Served};
@@ -131,8 +133,15 @@ impl Job {
             shape: masks[0].clone(),
         };
         let entering = Entering::new(account, sequences);
-        let live = served.engine.submit_all(requests, meta).await;
+        let last_moment = last_moment(app);
+        let live = timeout_at(last_moment, served.engine.submit_all(requests, meta)).await;
         let account = entering.done();
+        let Ok(live) = live else {
+            // A step hangs: the engine would take the request after it.
+            let error = engine_hangs();
+            account.fail(&error, &Totals::before(sequences, 0));
+            return Err(error);
+        };
         let live = live.map_err(|error| {
             let error = ApiError::from(error);
             publish_refusal(served, request_id, &error);
@@ -158,7 +167,7 @@ impl Job {
                 shape,
             })
         });
-        Ok(Group::new(runs.collect(), n, account))
+        Ok(Group::new(runs.collect(), n, account, last_moment))
     }
 
     /// A constrained output keeps every blank, a completion continues its prompt's text, and a reply starts a

@@ -4,5 +4,6 @@ mod account;
 pub mod group;
 pub mod job;
 pub mod outcome;
+pub mod patience;
 pub mod run;
 mod text;
