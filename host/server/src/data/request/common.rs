@@ -8,7 +8,7 @@ use infer_core::SamplingParams;
 use infer_model::SamplingDefaults;
 use serde_json::Value;
 
-use super::fields::{boolean, float, integer, label, list, metadata, token_id, whole};
+use super::fields::{boolean, float, integer, is_longer, label, list, metadata, token_id, whole};
 use super::json::Fields;
 use super::router_fields;
 use crate::data::structured::Shape;
@@ -17,7 +17,8 @@ use crate::http::ApiError;
 /// Temperatures below this count as 0: dividing logits by them would overflow.
 const GREEDY_BELOW: f32 = 1e-4;
 const MAX_STOPS: usize = 16;
-const MAX_STOP_BYTES: usize = 1_024;
+/// Longest stop string, in characters.
+const MAX_STOP_CHARS: usize = 1_024;
 const MAX_STOP_TOKENS: usize = 64;
 const MAX_BIASES: usize = 1_024;
 /// Most choices of one prompt.
@@ -296,8 +297,9 @@ pub fn stops(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
     if stops.iter().any(String::is_empty) {
         return Err(ApiError::invalid(name, "must not be an empty string"));
     }
-    if stops.iter().any(|text| text.len() > MAX_STOP_BYTES) {
-        return Err(ApiError::invalid(name, format!("a stop string is longer than {MAX_STOP_BYTES} bytes")));
+    if stops.iter().any(|text| is_longer(text, MAX_STOP_CHARS)) {
+        let message = format!("a stop string is longer than {MAX_STOP_CHARS} characters");
+        return Err(ApiError::invalid(name, message));
     }
     Ok(stops)
 }
@@ -314,6 +316,17 @@ fn stop_token_ids(fields: &mut Fields) -> Result<Vec<u32>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stop_strings_are_measured_in_characters() {
+        let read = |text: String| {
+            let body = serde_json::json!({"stop": [text]}).to_string();
+            stops(&mut Fields::parse(body.as_bytes()).unwrap(), "stop")
+        };
+        assert_eq!(read("\u{e9}".repeat(MAX_STOP_CHARS)).unwrap().len(), 1);
+        let error = read("\u{e9}".repeat(MAX_STOP_CHARS + 1)).unwrap_err();
+        assert_eq!(error.message(), "stop: a stop string is longer than 1024 characters");
+    }
 
     #[test]
     fn stream_options_are_read_and_obfuscation_is_ignored() {

@@ -10,8 +10,8 @@ use super::advice;
 use super::json::Fields;
 use crate::http::ApiError;
 
-/// Longest label, in bytes.
-pub const MAX_TEXT_BYTES: usize = 512;
+/// Longest label, in characters, as OpenAI's limits and the interface's document count them.
+const MAX_LABEL: usize = 512;
 const MAX_METADATA: usize = 16;
 /// Transformers' name of `max_tokens`.
 pub const FOREIGN_LIMIT: &str = "max_new_tokens";
@@ -44,11 +44,16 @@ pub fn check_word(field: &str, what: &str, word: &str, known: &[&str]) -> Result
 pub fn label(fields: &mut Fields, name: &str) -> Result<Option<String>, ApiError> {
     let text = string(fields, name)?;
     match &text {
-        Some(text) if text.len() > MAX_TEXT_BYTES => {
-            Err(ApiError::invalid(name, format!("longer than {MAX_TEXT_BYTES} bytes")))
+        Some(text) if is_longer(text, MAX_LABEL) => {
+            Err(ApiError::invalid(name, format!("longer than {MAX_LABEL} characters")))
         }
         _ => Ok(text.filter(|t| !t.is_empty())),
     }
+}
+
+/// Whether a text has more than `most` characters.
+pub fn is_longer(text: &str, most: usize) -> bool {
+    text.chars().nth(most).is_some()
 }
 
 pub fn boolean(fields: &mut Fields, name: &str) -> Result<Option<bool>, ApiError> {
@@ -154,8 +159,8 @@ pub fn metadata(fields: &mut Fields) -> Result<BTreeMap<String, String>, ApiErro
     let mut map = BTreeMap::new();
     for (key, value) in object {
         let Value::String(value) = value else { return Err(wrong()) };
-        if key.len() > MAX_TEXT_BYTES || value.len() > MAX_TEXT_BYTES {
-            let message = format!("a key or value is longer than {MAX_TEXT_BYTES} bytes");
+        if is_longer(&key, MAX_LABEL) || is_longer(&value, MAX_LABEL) {
+            let message = format!("a key or value is longer than {MAX_LABEL} characters");
             return Err(ApiError::invalid(NAME, message));
         }
         map.insert(key, value);
@@ -223,6 +228,24 @@ mod tests {
         }
         for name in ["m", "foo", "maximum", &"x".repeat(1 << 20)] {
             assert!(!unknown_field(name, &known).message().contains("mean"), "{name:.20}");
+        }
+    }
+
+    #[test]
+    fn labels_are_measured_in_characters() {
+        let read = |letter: &str, length: usize| {
+            let text = letter.repeat(length);
+            let body = serde_json::json!({"user": text, "metadata": {"name": text}}).to_string();
+            let mut fields = Fields::parse(body.as_bytes()).unwrap();
+            (label(&mut fields, "user"), metadata(&mut fields))
+        };
+        for letter in ["a", "\u{e9}", "\u{1f600}"] {
+            let (user, metadata) = read(letter, MAX_LABEL);
+            assert!(user.is_ok_and(|user| user.is_some()) && metadata.is_ok(), "{letter}");
+            let (user, metadata) = read(letter, MAX_LABEL + 1);
+            assert_eq!(user.unwrap_err().message(), "user: longer than 512 characters", "{letter}");
+            let error = metadata.unwrap_err();
+            assert_eq!(error.message(), "metadata: a key or value is longer than 512 characters", "{letter}");
         }
     }
 
