@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use infer_api::admin::ErrorBody;
 use infer_api::admin::place::is_this_machine;
-use reqwest::{Client, Method, Response, Url};
+use reqwest::{Client, Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -101,8 +101,37 @@ impl Host {
             .map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
     }
 
+    /// Asks for something whose parts succeed or fail each by itself. Returns the JSON that tells of each, and whether
+    /// all have succeeded: the response's status is an error if one has failed.
+    pub async fn ask_for_parts(&self, method: Method, path: &str) -> Result<(Value, bool), Failure> {
+        let response = self.send(method, path, None).await?;
+        let status = response.status();
+        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        match serde_json::from_slice::<Value>(&bytes) {
+            Ok(parts) if status.is_success() || parts.get("error").is_none() => {
+                Ok((parts, status.is_success()))
+            }
+            _ => Err(refusal(status, &bytes)),
+        }
+    }
+
     /// Sends a request and returns the response with its body unread. An error status is a failure.
     pub async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Vec<u8>)>,
+    ) -> Result<Response, Failure> {
+        let response = self.send(method, path, body).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        Err(refusal(status, &bytes))
+    }
+
+    async fn send(
         &self,
         method: Method,
         path: &str,
@@ -116,14 +145,7 @@ impl Host {
         if let Some((content_type, bytes)) = body {
             request = request.header("content-type", content_type).body(bytes);
         }
-        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
-        }
-        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
-        let said = serde_json::from_slice::<ErrorBody>(&bytes).map(|b| b.error.message);
-        Err(Failure::Failed(said.unwrap_or_else(|_| format!("the host answered {status}"))))
+        request.send().await.map_err(|e| self.unreachable(&e))
     }
 
     /// The failure of a connection.
@@ -141,6 +163,14 @@ impl Host {
             Ok(Ok(_)) | Err(_) => Failure::Failed(missing.to_owned()),
         }
     }
+}
+
+/// What a response says that is neither a success nor tells of parts.
+fn refusal(status: StatusCode, body: &[u8]) -> Failure {
+    Failure::Failed(match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(ErrorBody { error }) => error.message,
+        Err(_) => format!("the host answered {status}"),
+    })
 }
 
 /// The token for the host at this address, unless a file is named. A token file of this machine is used only

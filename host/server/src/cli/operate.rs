@@ -76,18 +76,7 @@ async fn act(command: AdminCommand) -> Result<(), Failure> {
             })
             .await
         }
-        AdminCommand::Reload(target) => {
-            tell(&target, Method::POST, "/admin/reload", |answer| {
-                let reloaded = answer["reloaded"].as_array().into_iter().flatten();
-                let names: Vec<_> = reloaded.filter_map(|outcome| outcome["what"].as_str()).collect();
-                if names.is_empty() {
-                    "there is nothing to reload".to_owned()
-                } else {
-                    format!("reloaded {}", names.join(", "))
-                }
-            })
-            .await
-        }
+        AdminCommand::Reload(target) => reload(&target).await,
         AdminCommand::Drain(target) => {
             tell(&target, Method::POST, "/admin/drain", |answer| {
                 format!("the host refuses new requests; {} are live", answer["live_requests"])
@@ -114,6 +103,30 @@ async fn tell(
     }
     println!("{}", told(&answer));
     Ok(())
+}
+
+async fn reload(target: &Target) -> Result<(), Failure> {
+    let (answer, all_reloaded) =
+        Host::of(&target.admin)?.ask_for_parts(Method::POST, "/admin/reload").await?;
+    let outcomes = answer["reloaded"].as_array().into_iter().flatten();
+    let (wrong, reloaded): (Vec<_>, Vec<_>) = outcomes.partition(|outcome| outcome["error"].is_string());
+    let text = |outcome: &Value, field: &str| outcome[field].as_str().unwrap_or_default().to_owned();
+    if target.json {
+        print_json(&answer)?;
+    } else if !reloaded.is_empty() {
+        let names: Vec<String> = reloaded.iter().map(|outcome| text(outcome, "what")).collect();
+        println!("reloaded {}", names.join(", "));
+    } else if all_reloaded {
+        println!("there is nothing to reload");
+    }
+    if all_reloaded {
+        return Ok(());
+    }
+    let failed = |outcome: &&Value| {
+        let [what, done, error] = ["what", "done", "error"].map(|field| text(outcome, field));
+        format!("can't reload {what} ({done}): {error}")
+    };
+    Err(Failure::Failed(wrong.iter().map(failed).collect::<Vec<_>>().join("\n")))
 }
 
 async fn requests(target: &Target) -> Result<(), Failure> {

@@ -138,6 +138,42 @@ fn requests_queue_and_cache_are_operated_by_commands() {
 }
 
 #[test]
+fn reload_by_command_names_what_stays_as_it_was_and_why() {
+    let home = Home::new();
+    let write = |name: &str, text: &str| std::fs::write(home.path(name), text).unwrap();
+    let digest = infer_server::tenants::KeyDigest::of("one");
+    write("tenants.toml", &format!("[tenants.a]\nkeys = [\"{digest}\"]\n"));
+    write("policies.json", "{}");
+    let files = ["--api-keys", "tenants.toml", "--policy-config", "policies.json"];
+    let host = Host::start(home.serve(KEPT, &files));
+    let operator = Operator { home: &home, host: &host };
+    let reloads = |arguments: &[&str]| {
+        let output = operator.types_to("admin", &[&["reload"], arguments].concat());
+        let said = complaint(&output);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), said)
+    };
+    assert_eq!(reloads(&[]), (Some(0), "reloaded api-keys\n".to_owned(), String::new()));
+
+    write("policies.json", r#"{"scheduler": {"nonsense": 1}}"#);
+    let (code, printed, said) = reloads(&[]);
+    assert_eq!((code, &*printed), (Some(1), "reloaded api-keys\n"), "{said}");
+    assert!(said.starts_with("error: can't reload scheduler (the old one stays in use): "), "{said}");
+    assert!(said.contains("nonsense"), "{said}");
+    let (code, printed, said) = reloads(&["--json"]);
+    let parts: Value = serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"));
+    assert_eq!((code, parts["reloaded"].as_array().map(Vec::len)), (Some(1), Some(2)), "{parts}");
+    assert!(said.contains("can't reload scheduler"), "{said}");
+
+    write("tenants.toml", "");
+    let (code, printed, said) = reloads(&[]);
+    assert_eq!((code, &*printed), (Some(1), ""), "nothing was reloaded: {said}");
+    let keys = said.lines().next().unwrap_or_default();
+    assert!(keys.starts_with("error: can't reload api-keys ") && keys.contains("tenants.toml"), "{said}");
+    assert!(said.contains("\ncan't reload scheduler "), "each has a line of its own: {said}");
+    host.ends();
+}
+
+#[test]
 fn policies_run_as_shadow_and_canary_by_commands() {
     let home = Home::new();
     let host = serving(&home);
