@@ -4,6 +4,8 @@
 //!   long as the peer advertises a zero window, so such a connection would never end.
 //! - Separate timeouts for idle connections and for request heads: hyper has one timer for both, and
 //!   connections that a proxy keeps alive need a longer one.
+//! - After a connection's last response only the rest of a refused body may come, and that is no head. It isn't
+//!   answered, however it ends.
 //! - A connection between two requests closes when another needs its place (see `places`).
 //! - Disconnect detection during a request: hyper notices that the peer has left only if no bytes follow the
 //!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them.
@@ -35,7 +37,8 @@ const AHEAD_PIECE: usize = 4 << 10;
 /// Timeouts for a silent peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// From the first byte of a head to its last; for the first head, from the start of the connection.
+    /// From the first byte of a head to its last; for the first head, from the start of the connection. Also for the
+    /// rest of a refused body.
     pub head: Duration,
     /// Between requests.
     pub idle: Duration,
@@ -50,6 +53,8 @@ pub struct Phase {
     serving: AtomicBool,
     /// Requests received so far.
     requests: AtomicU64,
+    /// The connection closes after the current response.
+    last: AtomicBool,
     /// The response is not sent yet, even if hyper has taken all of it.
     unflushed: AtomicBool,
     /// Wakes the connection after each response, to restart its timers.
@@ -69,6 +74,7 @@ impl Phase {
             serving: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
             requests: AtomicU64::new(0),
+            last: AtomicBool::new(false),
             connection: AtomicWaker::new(),
             unsent,
             counted: AtomicBool::new(false),
@@ -107,6 +113,13 @@ impl Drop for Phase {
         if *self.counted.get_mut() {
             self.unsent.end();
         }
+    }
+}
+
+impl Serving {
+    /// Call this before the connection's last response is sent.
+    pub fn mark_last(&self) {
+        self.0.last.store(true, Ordering::Release);
     }
 }
 
@@ -162,6 +175,8 @@ pub struct Guarded<T> {
     in_head: bool,
     /// The read timer expired after a part of a head.
     late_head: bool,
+    /// The last response is complete, and the read timer was restarted for the rest of its request.
+    closing: bool,
     /// Connections that need a place; they wake the one that has been idle longest.
     crowd: Arc<Crowd>,
     /// Registered with the crowd, while idle.
@@ -206,6 +221,7 @@ impl<T> Guarded<T> {
             read: Timer::new(patience.head),
             in_head: false,
             late_head: false,
+            closing: false,
             crowd,
             idle: None,
             made_room: false,
@@ -278,6 +294,21 @@ impl<T: Read + Unpin> Guarded<T> {
         Poll::Ready(Ok(()))
     }
 
+    /// Bounds the wait for the rest of a request whose response was the connection's last.
+    fn watch_rest(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+        if !self.closing {
+            self.closing = true;
+            self.read.armed = false;
+        }
+        if polled.is_pending() && self.read.passed(self.patience.head, cx) {
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the rest of a body is missing",
+            )));
+        }
+        polled
+    }
+
     /// Fails if the peer has left during its request. Registers for a wake-up otherwise.
     fn look_for_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while self.phase.serving.load(Ordering::Acquire) && self.ahead.len() < AHEAD_BYTES {
@@ -311,6 +342,9 @@ impl<T: Read + Unpin> Read for Guarded<T> {
         }
         if self.phase.serving.load(Ordering::Acquire) {
             return polled;
+        }
+        if self.phase.last.load(Ordering::Acquire) {
+            return self.watch_rest(cx, polled);
         }
         if polled.is_ready() {
             if !self.in_head {
@@ -424,16 +458,48 @@ mod tests {
 
     use super::*;
 
+    const HOUR: Duration = Duration::from_secs(3_600);
+    type Connection = Guarded<TokioIo<tokio::io::DuplexStream>>;
+
+    fn read(connection: &mut Connection) -> Poll<io::Result<()>> {
+        let mut bytes = [MaybeUninit::uninit(); 8];
+        let mut buffer = ReadBuf::uninit(&mut bytes);
+        let mut cx = Context::from_waker(Waker::noop());
+        Pin::new(connection).poll_read(&mut cx, buffer.unfilled())
+    }
+
+    /// Whether it goes on waiting for its peer.
+    fn is_open(connection: &mut Connection) -> bool {
+        read(connection).is_pending()
+    }
+
+    #[tokio::test]
+    async fn what_follows_the_last_response_is_no_head() {
+        for last in [false, true] {
+            let (near, mut far) = tokio::io::duplex(64);
+            let patience = Patience { head: Duration::from_millis(1), idle: HOUR, write: HOUR };
+            let phase = Arc::new(Phase::new(Unsent::default()));
+            let mut connection =
+                Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
+            let serving = phase.begin();
+            assert!(is_open(&mut connection), "the request's body may take its time");
+            if last {
+                serving.mark_last();
+            }
+            drop(serving);
+            tokio::io::AsyncWriteExt::write_all(&mut far, b"rest").await.unwrap();
+            assert!(matches!(read(&mut connection), Poll::Ready(Ok(()))));
+            let ended = std::future::poll_fn(|cx| {
+                let mut bytes = [MaybeUninit::uninit(); 8];
+                Pin::new(&mut connection).poll_read(cx, ReadBuf::uninit(&mut bytes).unfilled())
+            });
+            assert_eq!(ended.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(connection.ended_in_head(), !last);
+        }
+    }
+
     #[tokio::test]
     async fn a_connection_makes_room_when_all_is_sent_and_someone_waits() {
-        const HOUR: Duration = Duration::from_secs(3_600);
-        type Connection = Guarded<TokioIo<tokio::io::DuplexStream>>;
-        fn is_open(connection: &mut Connection) -> bool {
-            let mut bytes = [MaybeUninit::uninit(); 8];
-            let mut buffer = ReadBuf::uninit(&mut bytes);
-            let mut cx = Context::from_waker(Waker::noop());
-            Pin::new(connection).poll_read(&mut cx, buffer.unfilled()).is_pending()
-        }
         let (near, _far) = tokio::io::duplex(64);
         let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
         let (phase, crowd) = (Arc::new(Phase::new(Unsent::default())), Arc::new(Crowd::default()));

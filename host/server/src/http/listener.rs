@@ -10,6 +10,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::CONNECTION;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -152,8 +153,13 @@ async fn serve_connection<S, H, F>(
     let service = service_fn(move |request| {
         let serving = for_service.begin();
         let answer = handler(request);
-        let served: HandlerFuture =
-            Box::pin(async move { answer.await.map(|body| ServedBody::new(body, serving).boxed_unsync()) });
+        let served: HandlerFuture = Box::pin(async move {
+            let answer = answer.await;
+            if answer.headers().get(CONNECTION).is_some_and(|value| value == "close") {
+                serving.mark_last();
+            }
+            answer.map(|body| ServedBody::new(body, serving).boxed_unsync())
+        });
         InfallibleFuture(served)
     });
     let crowd = Arc::clone(&entry.places.crowd);

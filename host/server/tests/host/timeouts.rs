@@ -86,6 +86,23 @@ async fn heads_and_idle_connections_have_separate_timeouts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_body_is_answered_once_even_if_its_rest_never_comes() {
+    let bounds = Bounds { header_timeout: Duration::from_millis(150), ..Bounds::default() };
+    let host = Host::start(Config { bounds, max_body_bytes: 1_024, ..config() }).await;
+    let chunk = "x".repeat(2_000);
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    let (mut stream, first) = host.begin(&format!("{head}10000\r\n{chunk}")).await;
+    assert!(first.starts_with("HTTP/1.1 413 "), "{first}");
+    let mut all = first.into_bytes();
+    // The host may be through with this connection on a busy machine; what it has sent can be read.
+    let _ = stream.write_all(b"x").await;
+    let _ = stream.read_to_end(&mut all).await;
+    let (status, body) = error_of(&String::from_utf8(all).unwrap());
+    assert_eq!((status, &body["error"]["code"]), (413, &json!("body_too_large")), "nothing follows: {body}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_timeout_ends_waiting_requests_with_an_error() {
     let bounds = Bounds { request_timeout: Duration::from_millis(200), ..Bounds::default() };
     let host = Host::start(Config { bounds, ..config() }).await;
