@@ -11,7 +11,7 @@ use infer_core::policy::PolicyKind;
 use super::token::Token;
 use super::{inspect, policies, requests, stream, trace};
 use crate::app::App;
-use crate::http::{Answer, ApiError, Query, RequestId, discard, json};
+use crate::http::{Answer, ApiError, Query, RequestId, check_head, discard, json};
 use crate::metrics;
 
 /// A path of the admin plane, which accepts one or two methods.
@@ -137,7 +137,7 @@ pub async fn route(app: Arc<App>, token: Arc<Token>, request: Request<Incoming>)
     let (head, body) = request.into_parts();
     let mut body = Some(body);
     let request_id = RequestId::of(&head.headers);
-    let answer = match authorize(&head.headers, &token) {
+    let answer = match check_head(&head).and_then(|()| authorize(&head.headers, &token)) {
         Ok(()) => dispatch(app, &head, &mut body).await,
         Err(error) => Err(error),
     };

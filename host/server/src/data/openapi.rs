@@ -290,6 +290,7 @@ fn errors(route: &Route) -> Vec<(&'static str, &'static str)> {
             ("413", "The body is too large"),
             ("415", "The content type is not JSON, or the body is compressed"),
             ("422", "A value out of range, an unknown field, or an unknown model"),
+            ("501", "The body has a transfer coding other than chunked"),
         ]);
     }
     if generates(route.endpoint) {

@@ -13,8 +13,8 @@ use super::{anthropic, chat, completions, models, openapi, responses_api};
 use crate::app::{App, Health};
 use crate::config::{Config, MetricsPlane};
 use crate::http::{
-    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ErrorForm, ReadBody, RequestId, discard, json,
-    read_body,
+    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ErrorForm, ReadBody, RequestId, check_head,
+    discard, json, read_body,
 };
 use crate::metrics;
 use crate::tenants::Tenant;
@@ -194,6 +194,7 @@ enum Entry<'a> {
 type Found<'a> = (&'static Route, &'a str);
 
 fn enter<'a>(app: &App, found: Option<Found<'a>>, head: &Parts) -> Result<Entry<'a>, ApiError> {
+    check_head(head)?;
     let found = found.filter(|(route, _)| route.is_served(&app.config));
     let (route, parameter) = found.ok_or_else(|| match head.uri.path() {
         // CONNECT names a host in place of a path.

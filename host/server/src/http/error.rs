@@ -196,7 +196,7 @@ impl ApiError {
             403 => "permission_error",
             408 => "timeout_error",
             413 => "request_too_large",
-            500 => "api_error",
+            500 | 501 => "api_error",
             _ => self.kind(),
         };
         let message = match self.code {

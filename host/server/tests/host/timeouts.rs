@@ -10,7 +10,11 @@ use tokio::net::TcpStream;
 
 /// Sends bytes and reads until the host closes the connection.
 async fn raw(host: &Host, bytes: &[u8]) -> String {
-    let mut stream = TcpStream::connect(host.server.data_addr).await.unwrap();
+    raw_at(host.server.data_addr, bytes).await
+}
+
+async fn raw_at(plane: std::net::SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(plane).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();
@@ -49,6 +53,36 @@ async fn malformed_heads_get_an_error_with_a_body() {
     // The host's own errors without a body are not replaced.
     let head = raw(&host, b"HEAD /nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_without_one_host_or_with_unknown_codings_are_refused_on_both_planes() {
+    let host = Host::start(config()).await;
+    for (fields, body, status, code, words) in [
+        ("", "", 400, "malformed_head", "no `host`"),
+        ("host: x\r\nhost: x\r\n", "", 400, "malformed_head", "more than one `host`"),
+        (
+            "host: x\r\ntransfer-encoding: gzip, chunked\r\n",
+            "2\r\n{}\r\n0\r\n\r\n",
+            501,
+            "unsupported_transfer_encoding",
+            "`gzip`",
+        ),
+    ] {
+        for (plane, path) in [
+            (host.server.data_addr, "/v1/completions"),
+            (host.server.data_addr, "/v1/messages"),
+            (host.server.admin_addr, "/admin/reload"),
+        ] {
+            let request = format!("POST {path} HTTP/1.1\r\n{fields}\r\n{body}");
+            let (got, body) = error_of(&raw_at(plane, request.as_bytes()).await);
+            assert_eq!((got, &body["error"]["code"]), (status, &json!(code)), "{fields}, {path}: {body}");
+            assert!(body["error"]["message"].as_str().unwrap().contains(words), "{fields}, {path}: {body}");
+        }
+    }
+    let old = raw(&host, b"GET /health HTTP/1.0\r\n\r\n").await;
+    assert!(old.starts_with("HTTP/1.0 200 "), "HTTP/1.0 has no such field: {old}");
     host.server.shutdown().await;
 }
 
