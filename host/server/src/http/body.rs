@@ -15,6 +15,7 @@ use hyper::{HeaderMap, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Answer, ApiError};
+use crate::web::in_full;
 
 /// Most bytes drained of a rejected body.
 const DRAIN_BYTES: usize = 64 << 20;
@@ -132,7 +133,7 @@ pub async fn read_body(
             }
             Ok(None) => return Ok(ReadBody { bytes: read.into(), room: Room { permit: room } }),
             Ok(Some(Err(error))) => {
-                return Err(ApiError::bad_request("body", format!("can't read the body: {error}")).close());
+                return Err(ApiError::bad_request("body", unreadable(&error)).close());
             }
             Ok(Some(Ok(frame))) => frame,
         };
@@ -158,6 +159,12 @@ pub fn discard(unread: Option<Incoming>, answer: &mut Answer) {
     }
 }
 
+/// Why a body can't be read, in hyper's words. Those of the error itself are the same for every cause.
+fn unreadable(error: &dyn std::error::Error) -> String {
+    let why = error.source().map_or_else(|| error.to_string(), in_full);
+    format!("can't read the body: {why}")
+}
+
 fn too_large(max_bytes: usize) -> ApiError {
     let message = format!("the body is longer than {max_bytes} bytes (--max-body-bytes)");
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message).close()
@@ -180,7 +187,28 @@ fn drain(mut body: Incoming) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Error, ErrorKind};
+
     use super::*;
+
+    #[test]
+    fn unreadable_body_is_explained_by_the_causes_of_the_error() {
+        #[derive(Debug)]
+        struct Outer(Option<Error>);
+        impl std::fmt::Display for Outer {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("error reading a body")
+            }
+        }
+        impl std::error::Error for Outer {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                self.0.as_ref().map(|cause| cause as _)
+            }
+        }
+        let cause = Error::new(ErrorKind::InvalidInput, "invalid chunk size");
+        assert_eq!(unreadable(&Outer(Some(cause))), "can't read the body: invalid chunk size");
+        assert_eq!(unreadable(&Outer(None)), "can't read the body: error reading a body");
+    }
 
     #[test]
     fn long_bodies_share_a_budget_and_short_ones_need_none() {

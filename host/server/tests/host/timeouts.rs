@@ -87,6 +87,28 @@ async fn heads_without_one_host_or_with_unknown_codings_are_refused_on_both_plan
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn body_in_wrong_chunks_is_refused_with_what_is_wrong_about_them() {
+    let host = Host::start(config()).await;
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (body, words) in [
+        ("x\r\n{}\r\n0\r\n\r\n", "missing size digit"),
+        ("2x\r\n{}\r\n0\r\n\r\n", "Invalid Size"),
+        ("fffffffffffffffff\r\n", "overflow"),
+        ("2\r\n{}0\r\n\r\n", "chunk body CR"),
+        ("2\r\n{}\r\r0\r\n\r\n", "chunk body LF"),
+    ] {
+        let (status, answer) = error_of(&raw(&host, format!("{head}{body}").as_bytes()).await);
+        assert_eq!((status, &answer["error"]["code"]), (400, &json!("body")), "{body:?}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("can't read the body: ") && message.contains(words),
+            "{body:?}: {message}"
+        );
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heads_and_idle_connections_have_separate_timeouts() {
     let bounds = Bounds {
         header_timeout: Duration::from_millis(150),
