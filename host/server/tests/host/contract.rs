@@ -185,6 +185,26 @@ async fn every_rejection_has_its_status_and_names_the_field() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn body_of_too_many_values_is_valid_json_and_has_a_code_of_its_own() {
+    let host = Host::start(config()).await;
+    let body = json!({"model": "demo", "metadata": vec![0; 100_000]});
+    for path in ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/detokenize"] {
+        let answer = host.post(path, &body).await;
+        assert_eq!(answer.status(), 422, "{path}");
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!(body["type"] == "error", path == "/v1/messages", "Anthropic's form: {body}");
+        let error = &body["error"];
+        assert_eq!(
+            (&error["type"], &error["code"]),
+            (&json!("invalid_request_error"), &json!("too_many_values")),
+            "{path}: {error}"
+        );
+        assert!(error["message"].as_str().unwrap().contains("more than 100000 values"), "{error}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compressed_body_is_a_415_that_asks_for_a_plain_one() {
     let host = Host::start(config()).await;
     let body = request(json!({"stream": false})).to_string();

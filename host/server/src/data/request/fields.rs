@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use serde_json::{Map, Value};
 
 use super::advice;
-use super::json::Fields;
+use super::json::{BodyError, Fields};
 use crate::http::ApiError;
 
 /// Longest label, in characters, as OpenAI's limits and the interface's document count them.
@@ -16,10 +16,17 @@ const MAX_METADATA: usize = 16;
 /// Transformers' name of `max_tokens`.
 pub const FOREIGN_LIMIT: &str = "max_new_tokens";
 
-/// Parses a body into fields. A malformed one is a 400.
+/// Parses a body into fields. A malformed one is a 400, one with too many values a 422.
 pub fn read(body: &[u8]) -> Result<Fields, ApiError> {
-    Fields::parse(body)
-        .map_err(|e| ApiError::bad_request("invalid_json", format!("the body is not a valid request: {e}")))
+    Fields::parse(body).map_err(|error| match error {
+        BodyError::Invalid(what) => {
+            ApiError::bad_request("invalid_json", format!("the body is not a valid request: {what}"))
+        }
+        BodyError::TooMany(what) => {
+            let message = format!("the body has too many values: {what}");
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "too_many_values", message)
+        }
+    })
 }
 
 pub fn string(fields: &mut Fields, name: &str) -> Result<Option<String>, ApiError> {

@@ -24,6 +24,15 @@ pub struct Fields {
     asked: Vec<String>,
 }
 
+/// Why a body can't be parsed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum BodyError {
+    /// It is no JSON object, or an object in it has a key twice.
+    Invalid(String),
+    /// It has more values or fields than are read: how many those are.
+    TooMany(String),
+}
+
 /// The value of `prompt`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PromptField {
@@ -49,14 +58,18 @@ pub enum PromptField {
 pub const NOT_A_PROMPT: &str = "text, a list of token ids, or a list of prompts of either kind";
 
 impl Fields {
-    /// Parses a body. The error says where it is invalid.
-    pub fn parse(body: &[u8]) -> Result<Self, String> {
+    /// Parses a body. The error says where the body is wrong.
+    pub fn parse(body: &[u8]) -> Result<Self, BodyError> {
         serde_json::from_slice(body).map_err(|e| {
             let error = e.to_string();
-            if HALF_PAIR.iter().any(|start| error.starts_with(start)) {
-                return format!("{error}: half of a surrogate pair, as of a cut emoji; send both halves");
+            if error.starts_with(MORE_THAN) {
+                return BodyError::TooMany(error);
             }
-            error
+            if HALF_PAIR.iter().any(|start| error.starts_with(start)) {
+                let advice = "half of a surrogate pair, as of a cut emoji; send both halves";
+                return BodyError::Invalid(format!("{error}: {advice}"));
+            }
+            BodyError::Invalid(error)
         })
     }
 
@@ -97,7 +110,7 @@ impl<'de> Deserialize<'de> for Fields {
                     if key == "prompt" {
                         fields.prompt = Some(map.next_value_seed(Part { depth: 0 })?.into_prompt());
                     } else if fields.rest.len() == MAX_FIELDS {
-                        return Err(de::Error::custom(format!("more than {MAX_FIELDS} fields")));
+                        return Err(de::Error::custom(format!("{MORE_THAN}{MAX_FIELDS} fields")));
                     } else {
                         fields.rest.push((key, map.next_value_seed(Unique(&left))?));
                     }
@@ -112,6 +125,8 @@ impl<'de> Deserialize<'de> for Fields {
 /// How serde_json's errors about `\u` escapes of halves of a pair begin.
 const HALF_PAIR: [&str; 2] = ["unexpected end of hex escape", "lone leading surrogate"];
 
+/// How errors about the bounds below begin, and no other errors.
+const MORE_THAN: &str = "more than ";
 /// Most JSON values in a body, nested ones included and the prompt excepted. A value of two bytes can take a
 /// hundred in memory.
 const MAX_VALUES: usize = 100_000;
@@ -298,7 +313,7 @@ impl<'de> DeserializeSeed<'de> for Unique<'_> {
             }
         }
         let left = self.0.get().checked_sub(1);
-        let left = left.ok_or_else(|| de::Error::custom(format!("more than {MAX_VALUES} values")))?;
+        let left = left.ok_or_else(|| de::Error::custom(format!("{MORE_THAN}{MAX_VALUES} values")))?;
         self.0.set(left);
         from.deserialize_any(Any(self))
     }
@@ -366,17 +381,28 @@ mod tests {
             ("{\"user\": \"\\ud83d\\ud83d\"}", "half of a surrogate pair"),
             ("{\"\\ude00\": 1}", "half of a surrogate pair"),
             (&deep, "recursion"),
-            (&wide, "more than 100000 values"),
-            (&nested, "more than 100000 values"),
+            ("{\"more than \": 1, \"more than \": 2}", "`more than ` occurs twice"),
         ];
         for (body, part) in cases {
+            let BodyError::Invalid(error) = Fields::parse(body.as_bytes()).unwrap_err() else {
+                panic!("{body}");
+            };
+            assert!(error.contains(part), "{body}: {error}");
+        }
+        let fields: String = (0..300).map(|n| format!(",\"f{n}\":0")).collect();
+        for (body, part) in [
+            (&wide, "more than 100000 values"),
+            (&nested, "more than 100000 values"),
+            (&format!("{{\"prompt\": \"x\"{fields}}}"), "more than 256 fields"),
+        ] {
             let error = Fields::parse(body.as_bytes()).unwrap_err();
-            assert!(error.contains(part), "{}: {error}", &body[..body.len().min(60)]);
+            assert!(matches!(&error, BodyError::TooMany(said) if said.starts_with(part)), "{error:?}");
         }
         // Neither a whole pair nor a name that reads like the error is one.
         assert_eq!(prompt("\"\\ud83d\\ude00\""), PromptField::Text("\u{1f600}".to_owned()));
         let twice = b"{\"lone leading surrogate\": 1, \"lone leading surrogate\": 2}";
-        assert!(!Fields::parse(twice).unwrap_err().contains("half"));
+        let error = Fields::parse(twice).unwrap_err();
+        assert!(matches!(&error, BodyError::Invalid(said) if !said.contains("half")), "{error:?}");
         assert!(Fields::parse(b"{\"user\": \"\xff\"}").is_err());
         // Any depth is skipped without recursion.
         let deep_prompt = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
