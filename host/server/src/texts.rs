@@ -16,7 +16,7 @@ use crate::http::{ApiError, Room};
 const INLINE_BYTES: usize = 1_024;
 /// Bytes of text that are encoded at once. A longer text is encoded alone.
 const BYTES_AT_ONCE: usize = 1 << 20;
-/// Bytes of a text that `/tokenize` counts even if they don't fit in the context.
+/// Bytes of a text that are counted even if they don't fit in the context.
 const COUNTED_BYTES: usize = 1 << 20;
 
 /// Turns of work that may block.
@@ -42,8 +42,8 @@ pub struct FieldText {
 pub enum Purpose {
     /// A prompt, which must fit in the context.
     Prompt,
-    /// To be counted.
-    Count,
+    /// To be counted, for a request to this path.
+    Count(&'static str),
 }
 
 impl Turns {
@@ -66,12 +66,12 @@ impl Served {
         let FieldText { field, text, special, purpose } = text;
         let limit = self.max_seq_len;
         let (text, room) = match purpose {
-            Purpose::Count if text.len() <= COUNTED_BYTES => (text, room),
-            Purpose::Count => {
+            Purpose::Count(_) if text.len() <= COUNTED_BYTES => (text, room),
+            Purpose::Count(path) => {
                 let bytes = text.len();
                 self.unless_far_too_long((text, room), |(text, _)| vec![text]).await?.ok_or_else(|| {
                     let message = format!(
-                        "a text of {bytes} bytes; /tokenize takes at most {COUNTED_BYTES} bytes, or what fits in the \
+                        "a text of {bytes} bytes; {path} takes at most {COUNTED_BYTES} bytes, or what fits in the \
                          model's {limit} tokens"
                     );
                     ApiError::invalid(field, message).code("too_long")

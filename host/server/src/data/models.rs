@@ -87,8 +87,9 @@ pub const TOKENIZE_FIELDS: &[&str] = &[
 pub const DETOKENIZE_FIELDS: &[&str] = &["model", "tokens"];
 
 /// Tokenizes text, or the prompt that the chat template makes of a conversation.
-pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
+pub async fn tokenize(app: &App, path: &'static str, body: ReadBody) -> Result<Answer, ApiError> {
     let served = app.served()?;
+    let purpose = Purpose::Count(path);
     let mut fields = fields::read(&body)?;
     let room = body.into_room();
     check_model(&mut fields, &served.model_names)?;
@@ -103,7 +104,7 @@ pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
     let tokens = match (prompt, messages) {
         (Some(PromptField::Text(text)), None) if text.is_empty() => Vec::new(),
         (Some(PromptField::Text(text)), None) => {
-            let text = FieldText { field: "prompt", text, special, purpose: Purpose::Count };
+            let text = FieldText { field: "prompt", text, special, purpose };
             served.encode(text, room).await?
         }
         (Some(_), None) => return Err(ApiError::wrong_type("prompt", "text")),
@@ -112,7 +113,7 @@ pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
             let messages = messages::normalize(Some(messages), reads)?;
             variables.extend(tools.map(|tools| ("tools".to_owned(), Value::Array(tools))));
             let prompt = ChatPrompt { messages, ending, variables };
-            chat::render(served, prompt, Purpose::Count, room).await?.tokens
+            chat::render(served, prompt, purpose, room).await?.tokens
         }
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid("messages", "give either `messages` or `prompt`, not both"));

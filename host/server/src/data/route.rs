@@ -303,14 +303,14 @@ async fn dispatch(
             asked().refuse_if_draining()?;
             anthropic::create(asked(), read(app, head, body).await?).await
         }
-        Endpoint::CountTokens => anthropic::count(app, read(app, head, body).await?).await,
+        Endpoint::CountTokens => anthropic::count(app, route.path, read(app, head, body).await?).await,
         Endpoint::Responses => {
             asked().refuse_if_draining()?;
             responses_api::respond(asked(), read(app, head, body).await?).await
         }
         Endpoint::Models => models::list(app),
         Endpoint::Model => models::one(app, parameter),
-        Endpoint::Tokenize => models::tokenize(app, read(app, head, body).await?).await,
+        Endpoint::Tokenize => models::tokenize(app, route.path, read(app, head, body).await?).await,
         Endpoint::Detokenize => models::detokenize(app, read(app, head, body).await?).await,
         Endpoint::Health => health(app),
         Endpoint::Ready => ready(app),

@@ -39,13 +39,18 @@ async fn text_is_counted_up_to_a_length() {
     let counted: Value = host.post("/tokenize", &json!({"prompt": most})).await.json().await.unwrap();
     let more_than_fits = 2 * counted["max_model_len"].as_u64().unwrap();
     assert!(counted["count"].as_u64().unwrap() > more_than_fits);
-    for body in [json!({"prompt": beyond}), json!({"messages": [{"role": "user", "content": beyond}]})] {
-        let answer = host.post("/tokenize", &body).await;
-        assert_eq!(answer.status(), 422);
+    let chat = json!({"model": "demo", "messages": [{"role": "user", "content": beyond}]});
+    for (path, body) in [
+        ("/tokenize", json!({"prompt": beyond})),
+        ("/tokenize", chat.clone()),
+        ("/v1/messages/count_tokens", chat),
+    ] {
+        let answer = host.post(path, &body).await;
+        assert_eq!(answer.status(), 422, "{path}");
         let error = &answer.json::<Value>().await.unwrap()["error"];
         assert_eq!(error["code"], "too_long");
         let message = error["message"].as_str().unwrap();
-        assert!(message.contains(&format!("/tokenize takes at most {} bytes", 1 << 20)), "{message}");
+        assert!(message.contains(&format!("{path} takes at most {} bytes", 1 << 20)), "{message}");
     }
     host.server.shutdown().await;
 }

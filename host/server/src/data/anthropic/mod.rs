@@ -55,11 +55,11 @@ pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError
 }
 
 /// Counts the tokens of a conversation as a prompt.
-pub async fn count(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
+pub async fn count(app: &App, path: &'static str, body: ReadBody) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let template = served.chat_template().await?;
     let prompt = request::parse_count(&body, &served.model_names, &template)?;
-    let rendered = chat::render(served, prompt, Purpose::Count, body.into_room()).await?;
+    let rendered = chat::render(served, prompt, Purpose::Count(path), body.into_room()).await?;
     Ok(json(StatusCode::OK, &TokenCount { input_tokens: rendered.tokens.len() as u32 }))
 }
 
