@@ -131,6 +131,14 @@ impl ApiError {
         self
     }
 
+    /// Locates the error in a part of a field: `place` replaces the field's name before the message.
+    pub fn at(mut self, place: &str, field: &str) -> Self {
+        let named = self.message.strip_prefix(field).and_then(|rest| rest.strip_prefix(": "));
+        self.message = format!("{place}: {}", named.unwrap_or(&self.message));
+        self.param = Some(field.to_owned());
+        self
+    }
+
     /// Names a field as another dialect does, if the error is about it or mentions its value.
     pub fn renamed(mut self, from: &str, to: &str) -> Self {
         if self.param.as_deref() == Some(from) {
@@ -296,6 +304,18 @@ impl From<crate::engine::EngineStopped> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_in_a_part_of_a_field_names_the_field_once() {
+        for (error, message) in [
+            (ApiError::invalid("tools", "too many"), "tools[1]: too many"),
+            (ApiError::invalid("type", "unknown"), "tools[1]: type: unknown"),
+            (ApiError::internal("memory", "tools[0]: no memory"), "tools[1]: tools[0]: no memory"),
+        ] {
+            let error = error.at("tools[1]", "tools");
+            assert_eq!((error.message(), error.param.as_deref()), (message, Some("tools")));
+        }
+    }
 
     #[test]
     fn field_of_another_dialect_is_renamed_where_the_error_is_about_it() {

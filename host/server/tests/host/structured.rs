@@ -421,7 +421,7 @@ async fn schemas_are_kept_to_as_far_as_possible_or_refused_if_they_are_strict() 
     impossible["tool_choice"] = json!("required");
     for (fields, param, message) in [
         (format(true), "response_format", format!("response_format: {strict}")),
-        (tool(true), "tools", format!("tools: function `save`: {strict}")),
+        (tool(true), "tools", format!("tools[0] (`save`): {strict}")),
         (whole.clone(), "structured_outputs", format!("structured_outputs: {why}")),
         (impossible, "tools", "tools: function `stop`: Invalid type: nothing".to_owned()),
     ] {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::data::chat::Offer;
+use crate::data::chat::{Offer, place};
 use crate::data::fields::list;
 use crate::data::json::Fields;
 use crate::http::ApiError;
@@ -13,10 +13,10 @@ const CHOICE: &str = "tool_choice";
 /// Takes `tools` and `tool_choice` out of a body.
 pub fn take(fields: &mut Fields) -> Result<Offer, ApiError> {
     let tools = list(fields, TOOLS, "tools")?.unwrap_or_default();
-    let functions = tools
-        .into_iter()
-        .enumerate()
-        .map(|(at, tool)| function(tool).map_err(|error| error.within(&format!("{TOOLS}[{at}]"), TOOLS)));
+    let functions = tools.into_iter().enumerate().map(|(at, tool)| {
+        let place = place(at, &tool);
+        function(tool).map_err(|error| error.at(&place, TOOLS))
+    });
     let functions = functions.collect::<Result<_, _>>()?;
     let mut chat = Fields::default();
     chat.rest.push((TOOLS.to_owned(), Value::Array(functions)));
@@ -147,7 +147,7 @@ mod tests {
             (json!({}), json!(null), 400, "tools: expected a list"),
             (json!([tool, 1]), json!(null), 400, "tools[1]: expected an object"),
             (json!([{"input_schema": {}}]), json!(null), 400, "tools[0]: name is missing"),
-            (json!([{"name": "a"}]), json!(null), 400, "tools[0]: input_schema is missing"),
+            (json!([{"name": "a"}]), json!(null), 400, "tools[0] (`a`): input_schema is missing"),
             (
                 json!([{"name": "a", "input_schema": 1}]),
                 json!(null),
@@ -158,13 +158,13 @@ mod tests {
                 json!([{"name": "a b", "input_schema": {}}]),
                 json!(null),
                 422,
-                "`a b` is not a valid function name",
+                "tools[0] (`a b`): `a b` is not a valid function name",
             ),
             (
                 json!([{"type": "web_search_20250305", "name": "web_search"}]),
                 json!(null),
                 422,
-                "tools[0]: type: a tool of type `web_search_20250305` is not supported",
+                "tools[0] (`web_search`): type: a tool of type `web_search_20250305` is not supported",
             ),
             (json!([tool]), json!("auto"), 400, "tool_choice: expected an object"),
             (json!([tool]), json!({"type": "some"}), 422, "its type must be auto"),

@@ -52,8 +52,10 @@ impl Offer {
         if tools.len() > MAX_TOOLS {
             return Err(ApiError::invalid(TOOLS, format!("at most {MAX_TOOLS}, got {}", tools.len())));
         }
-        tools.iter().try_for_each(check)?;
-        check_strict(&tools)?;
+        for (at, tool) in tools.iter().enumerate() {
+            check_tool(tool).map_err(|error| error.at(&place(at, tool), TOOLS))?;
+        }
+        check_schemas(TOOLS, schemas(tools.iter().filter(|tool| tool["function"]["strict"] == true)))?;
         let parallel = crate::data::request::fields::boolean(fields, "parallel_tool_calls")?.unwrap_or(true);
         let Asked { choice, only } = asked(fields.take(CHOICE))?;
         let mut offer = Self { tools, choice, parallel };
@@ -123,24 +125,25 @@ impl Offer {
     /// The grammar of calls: in the model's syntax, with arguments that match their schemas.
     fn calls(&self, style: Tools, special: bool) -> Result<Shape, ApiError> {
         let arguments = if style == Tools::Llama3 { "parameters" } else { "arguments" };
-        let may_be_called = |function: &&Value| match &self.choice {
+        let may_be_called = |function: &Value| match &self.choice {
             Choice::OneOf(names) => names.iter().any(|name| function["name"] == name.as_str()),
             Choice::Named(only) => function["name"] == only.as_str(),
             Choice::None | Choice::Auto | Choice::Required => true,
         };
-        let functions: Vec<&Value> =
-            self.tools.iter().map(|tool| &tool["function"]).filter(may_be_called).collect();
-        check_schemas(
-            TOOLS,
-            functions.iter().map(|function| &function["parameters"]).filter(|p| !p.is_null()),
-        )?;
+        let tools: Vec<&Value> = self.tools.iter().filter(|tool| may_be_called(&tool["function"])).collect();
+        let within = |name: &str, error: ApiError| error.at(&format!("{TOOLS}: function `{name}`"), TOOLS);
+        for tool in tools.iter().copied() {
+            let name = tool["function"]["name"].as_str().unwrap_or_default();
+            check_schemas(TOOLS, schemas([tool])).map_err(|error| within(name, error))?;
+        }
+        check_schemas(TOOLS, schemas(tools.iter().copied()))?;
         // The schemas come first, so that the compiler's line numbers tell the functions.
         let (mut grammar, mut calls) = (String::new(), String::new());
         let mut names = Vec::new();
-        for function in functions {
+        for function in tools.into_iter().map(|tool| &tool["function"]) {
             let at = names.len();
             let name = function["name"].as_str().unwrap_or_default();
-            let schema = schema(name, function)?;
+            let schema = schema(function).map_err(|error| within(name, error))?;
             let head = json!(format!("{{\"name\": \"{name}\", \"{arguments}\": "));
             let _ = writeln!(grammar, "arguments_{at}: %json {schema}");
             let _ = writeln!(calls, "call_{at}: {head} arguments_{at} \"}}\"");
@@ -165,64 +168,64 @@ impl Offer {
     }
 }
 
-/// Refuses functions that are `strict` and have keywords that can't be enforced, whether they may be called or not.
-fn check_strict(tools: &[Value]) -> Result<(), ApiError> {
-    let mut strict = Vec::new();
-    for function in tools.iter().map(|tool| &tool["function"]) {
-        if asks_to_be_strict(function)? {
-            strict.push(function);
-        }
-    }
-    check_schemas(TOOLS, strict.iter().map(|function| &function["parameters"]).filter(|p| !p.is_null()))?;
-    strict.into_iter().try_for_each(|function| {
-        let name = function["name"].as_str().unwrap_or_default();
-        schema(name, function).map(drop)
-    })
+/// How errors name a tool of a request, in the form of chats or flat: by its index, and by its name if it has one.
+pub fn place(at: usize, tool: &Value) -> String {
+    let name = tool["function"]["name"].as_str().or_else(|| tool["name"].as_str());
+    name.map_or_else(|| format!("{TOOLS}[{at}]"), |name| format!("{TOOLS}[{at}] (`{name:.64}`)"))
 }
 
-fn asks_to_be_strict(function: &Value) -> Result<bool, ApiError> {
-    function.as_object().map_or(Ok(false), |function| is_strict(TOOLS, function))
-}
-
-/// A function's schema as the compiler takes it.
-fn schema(name: &str, function: &Value) -> Result<Value, ApiError> {
-    let strict = asks_to_be_strict(function)?;
-    let mut schema = match &function["parameters"] {
-        Value::Object(schema) => Value::Object(schema.clone()),
-        _ => json!({"type": "object"}),
-    };
-    ready(&mut schema, strict)
-        .map_err(|why| ApiError::invalid(TOOLS, format!("function `{name}`: {why}{NOT_STRICT}")))?;
-    Ok(with_options(schema, strict))
-}
-
-fn check(tool: &Value) -> Result<(), ApiError> {
-    let wrong = |what: &str| ApiError::wrong_type(TOOLS, what);
-    let Value::Object(tool) = tool else { return Err(wrong("a list of objects")) };
-    let kind = tool.get("type").and_then(Value::as_str);
+/// Checks a tool. If it is `strict`, all keywords of its schema must be enforceable, whether it may be called or not.
+pub fn check_tool(tool: &Value) -> Result<(), ApiError> {
+    let wrong = |what: &str| Err(ApiError::wrong_type(TOOLS, what));
+    let Value::Object(fields) = tool else { return wrong("an object") };
+    let kind = fields.get("type").and_then(Value::as_str);
     if kind != Some("function") {
         let found = kind.map_or_else(String::new, |kind| format!(", not `{kind:.64}`"));
         let message = format!("the type of a tool must be `function`{found}");
         return Err(ApiError::invalid(TOOLS, message).code("not_supported"));
     }
-    let Some(Value::Object(function)) = tool.get("function") else {
-        return Err(wrong("`function`, an object, in each tool"));
+    let Some(Value::Object(function)) = fields.get("function") else {
+        return wrong("`function`, an object, beside its type");
     };
-    let Some(Value::String(name)) = function.get("name") else {
-        return Err(wrong("a `name` in each function"));
-    };
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(plain) {
-        let shown: String = name.chars().take(64).collect();
-        let message = format!(
-            "`{shown}` is not a valid function name: use 1 to {MAX_NAME} letters, digits, `_` and `-`"
-        );
-        return Err(ApiError::invalid(TOOLS, message));
-    }
+    let Some(Value::String(name)) = function.get("name") else { return wrong("a function with a `name`") };
+    check_name(name)?;
     match function.get("parameters") {
-        None | Some(Value::Null | Value::Object(_)) => Ok(()),
-        Some(_) => Err(wrong("`parameters`, a JSON schema, in each function")),
+        None | Some(Value::Null | Value::Object(_)) => {}
+        Some(_) => return wrong("`parameters`, a JSON schema, in its function"),
     }
+    if is_strict(TOOLS, function)? {
+        check_schemas(TOOLS, schemas([tool]))?;
+        schema(&tool["function"])?;
+    }
+    Ok(())
+}
+
+/// Checks the name that the model is shown of a function.
+pub fn check_name(name: &str) -> Result<(), ApiError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(64).collect();
+    let message =
+        format!("`{shown}` is not a valid function name: use 1 to {MAX_NAME} letters, digits, `_` and `-`");
+    Err(ApiError::invalid(TOOLS, message))
+}
+
+/// The schemas of tools that have any.
+fn schemas<'a>(tools: impl IntoIterator<Item = &'a Value>) -> impl Iterator<Item = &'a Value> {
+    tools.into_iter().map(|tool| &tool["function"]["parameters"]).filter(|schema| !schema.is_null())
+}
+
+/// A function's schema as the compiler takes it.
+fn schema(function: &Value) -> Result<Value, ApiError> {
+    let strict = function.as_object().map_or(Ok(false), |function| is_strict(TOOLS, function))?;
+    let mut schema = match &function["parameters"] {
+        Value::Object(schema) => Value::Object(schema.clone()),
+        _ => json!({"type": "object"}),
+    };
+    ready(&mut schema, strict).map_err(|why| ApiError::invalid(TOOLS, format!("{why}{NOT_STRICT}")))?;
+    Ok(with_options(schema, strict))
 }
 
 /// What `tool_choice` says.
@@ -331,15 +334,60 @@ mod tests {
         let deep = (0..60).fold(json!({}), |inner, _| json!({"items": inner}));
         for choice in ["auto", "none", "required"] {
             for (schema, why) in [
-                (&loose, "function `a`: `pattern` at #/properties/b can't be enforced; leave it out, or"),
+                (&loose, "`pattern` at #/properties/b can't be enforced; leave it out, or"),
                 (&deep, "the schema is nested deeper than"),
             ] {
                 let error = offer(json!(true), schema, choice).expect_err(choice);
                 assert_eq!(error.status().as_u16(), 422, "{choice}");
-                assert!(error.message().starts_with(&format!("tools: {why}")), "{}", error.message());
+                let start = format!("tools[0] (`a`): {why}");
+                assert!(error.message().starts_with(&start), "{}", error.message());
                 offer(json!(false), schema, choice).unwrap_or_else(|error| panic!("{}", error.message()));
             }
             assert!(offer(json!("yes"), &loose, choice).unwrap_err().message().contains("true or false"));
         }
+    }
+
+    #[test]
+    fn error_about_a_tool_says_which() {
+        let good = json!({"type": "function", "function": {"name": "good"}});
+        let function = |function: Value| json!({"type": "function", "function": function});
+        for (bad, status, message) in [
+            (json!(1), 400, "tools[1]: expected an object"),
+            (json!({"type": "mcp"}), 422, "tools[1]: the type of a tool must be `function`, not `mcp`"),
+            (json!({"name": "f"}), 422, "tools[1] (`f`): the type of a tool must be `function`"),
+            (json!({"type": "function"}), 400, "tools[1]: expected `function`, an object, beside its type"),
+            (function(json!({})), 400, "tools[1]: expected a function with a `name`"),
+            (function(json!({"name": "a b"})), 422, "tools[1] (`a b`): `a b` is not a valid function name"),
+            (
+                function(json!({"name": "f", "parameters": []})),
+                400,
+                "tools[1] (`f`): expected `parameters`, a JSON schema, in its function",
+            ),
+            (
+                function(json!({"name": "f", "strict": 1})),
+                400,
+                "tools[1] (`f`): expected a `strict` of true or false",
+            ),
+        ] {
+            let body = json!({"tools": [good, bad]}).to_string();
+            let error = Offer::take(&mut Fields::parse(body.as_bytes()).unwrap()).unwrap_err();
+            assert_eq!(error.status().as_u16(), status, "{bad}: {}", error.message());
+            assert!(error.message().starts_with(message), "{bad}: {}", error.message());
+        }
+    }
+
+    #[test]
+    fn schema_that_only_a_forced_call_needs_is_named_by_its_function() {
+        let deep = (0..60).fold(json!({}), |inner, _| json!({"items": inner}));
+        let function = |name: &str, schema: &Value| {
+            let function = json!({"name": name, "parameters": schema});
+            json!({"type": "function", "function": function})
+        };
+        let tools = json!([function("good", &json!({})), function("deep", &deep)]);
+        let body = json!({"tools": tools, "tool_choice": "required"}).to_string();
+        let offer = Offer::take(&mut Fields::parse(body.as_bytes()).unwrap()).unwrap();
+        let error = offer.shape(Tools::Hermes, false, None).unwrap_err();
+        let start = "tools: function `deep`: the schema is nested deeper than";
+        assert!(error.message().starts_with(start), "{}", error.message());
     }
 }

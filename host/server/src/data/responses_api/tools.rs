@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use infer_api::responses::FunctionTool;
 use serde_json::{Map, Value, json};
 
-use crate::data::chat::MAX_TOOLS;
+use crate::data::chat::{MAX_TOOLS, check_name, check_tool, place};
 use crate::data::request::fields::list;
 use crate::data::request::json::Fields;
 use crate::http::ApiError;
@@ -27,26 +27,33 @@ pub fn tools(fields: &mut Fields) -> Result<(Option<Value>, Spaces), ApiError> {
     let Some(tools) = list(fields, TOOLS, "functions")? else { return Ok((None, spaces)) };
     let mut all = Vec::new();
     for (at, tool) in tools.into_iter().enumerate() {
+        let place = place(at, &tool);
         add(tool, &mut all, &mut spaces)
             .and_then(|()| check_number(&all))
-            .map_err(|error| error.within(&format!("{TOOLS}[{at}]"), TOOLS))?;
+            .map_err(|error| error.at(&place, TOOLS))?;
     }
     Ok((Some(all.into()), spaces))
 }
 
 fn add(tool: Value, all: &mut Vec<Value>, spaces: &mut Spaces) -> Result<(), ApiError> {
     if tool["type"] != "namespace" {
-        all.push(nested(tool)?);
+        // Here, because a chat's tools have other indexes than the request's.
+        let tool = nested(tool)?;
+        check_tool(&tool)?;
+        all.push(tool);
         return Ok(());
     }
     let (Some(space), Some(tools)) = (tool["name"].as_str(), tool["tools"].as_array()) else {
         return Err(ApiError::bad_request("wrong_type", "a namespace needs a name and a list of tools"));
     };
     for (at, tool) in tools.iter().enumerate() {
-        let within = |error: ApiError| error.within(&format!("tools[{at}]"), TOOLS);
+        let place = place(at, tool);
+        let within = |error: ApiError| error.at(&place, TOOLS);
         let mut tool = nested(tool.clone()).map_err(within)?;
+        check_tool(&tool).map_err(within)?;
         let name = tool["function"]["name"].as_str().unwrap_or_default().to_owned();
         let shown = shown(Some(space), &name);
+        check_name(&shown).map_err(within)?;
         tool["function"]["name"] = Value::from(shown.as_str());
         let again = all.iter().any(|other| other["function"]["name"] == shown.as_str());
         if spaces.insert(shown.clone(), (space.to_owned(), name)).is_some() || again {
@@ -190,16 +197,35 @@ mod tests {
             ),
             (json!({"type": "mcp", "server_label": "x"}), 422, "type `mcp` is not supported"),
             (json!({"type": "custom", "name": "x"}), 422, "type `custom` is not supported"),
-            (json!({"type": "namespace", "name": "x"}), 400, "tools[0]: a namespace needs a name and a list"),
+            (
+                json!({"type": "namespace", "name": "x"}),
+                400,
+                "tools[0] (`x`): a namespace needs a name and a list",
+            ),
             (
                 json!({"type": "namespace", "name": "x", "tools": [{"type": "custom"}]}),
                 422,
-                "tools[0]: tools[0]: type: a tool of type `custom` is not supported",
+                "tools[0] (`x`): tools[0]: type: a tool of type `custom` is not supported",
             ),
-            (json!({"name": "x"}), 400, "tools[0]: type is missing"),
+            (json!({"name": "x"}), 400, "tools[0] (`x`): type is missing"),
             (json!("x"), 400, "tools[0]: a tool must be an object"),
             (json!({"type": "function", "function": {"name": "f"}}), 400, "not within `function`"),
             (json!({"type": "function", "name": "f", "description": 1}), 400, "description must be a string"),
+            (
+                json!({"type": "function", "name": "f", "strict": 1}),
+                400,
+                "tools[0] (`f`): expected a `strict`",
+            ),
+            (
+                json!({"type": "namespace", "name": "x", "tools": [{"type": "function"}]}),
+                400,
+                "tools[0] (`x`): tools[0]: expected a function with a `name`",
+            ),
+            (
+                json!({"type": "namespace", "name": "x y", "tools": [{"type": "function", "name": "f"}]}),
+                422,
+                "tools[0] (`x y`): tools[0] (`f`): `x y__f` is not a valid function name",
+            ),
         ] {
             let error = read(json!([tool])).unwrap_err();
             assert_eq!(error.status().as_u16(), status, "{tool}: {}", error.message());
