@@ -1,5 +1,5 @@
 //! Which certificates of servers a command trusts: those that the system's authorities vouch for, those of a file, or
-//! any.
+//! any. Also tells why a connection failed, if that is a matter of TLS.
 //!
 //! A certificate in the file is trusted as an authority's and as a server's own, as in curl. The latter matters because
 //! `openssl req -x509` marks its self-signed certificates as an authority's, which webpki accepts from no server.
@@ -15,7 +15,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, InvalidMessage, OtherError, RootCertStore,
+    SignatureScheme,
 };
 
 use crate::utc::utc;
@@ -195,12 +196,37 @@ fn is_authority(error: &CertificateError) -> bool {
     matches!(inner.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
+/// Says which scheme a URL should have had, if a request failed for having the other one. `encrypted` tells which it has.
+pub fn wrong_scheme(error: &(dyn std::error::Error + 'static), encrypted: bool) -> Option<&'static str> {
+    if encrypted {
+        // The first bytes of its answer are those of HTTP.
+        let is_plain =
+            matches!(cause::<Error>(error), Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)));
+        return is_plain
+            .then_some("the server does not speak TLS at this port; the URL should begin with http://");
+    }
+    // A server with TLS answers with an alert, which hyper takes for the head of a response.
+    let is_no_http =
+        |error: &hyper::Error| error.is_parse() && !error.is_parse_too_large() && !error.is_parse_status();
+    cause::<hyper::Error>(error).is_some_and(is_no_http).then_some(
+        "the server does not answer in plain HTTP; if it speaks TLS at this port, the URL should begin with https://",
+    )
+}
+
 /// Finds what was wrong with a certificate among an error's causes.
 fn certificate_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a CertificateError> {
+    match cause::<Error>(error)? {
+        Error::InvalidCertificate(error) => Some(error),
+        _ => None,
+    }
+}
+
+/// Finds an error of a type among an error and its causes.
+fn cause<'a, T: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a T> {
     let mut cause = error;
     loop {
-        if let Some(Error::InvalidCertificate(error)) = cause.downcast_ref() {
-            return Some(error);
+        if let Some(found) = cause.downcast_ref() {
+            return Some(found);
         }
         // The source of an `io::Error` is not the error inside of it, but that one's source.
         let inside = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);

@@ -11,6 +11,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 pub use crate::trust::Trust;
+use crate::trust::wrong_scheme;
 
 /// Limit for establishing a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -22,6 +23,7 @@ const TEXT_BYTES: usize = 64 << 10;
 pub struct Web {
     inner: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     trust: Trust,
+    encrypted: bool,
     silence: Duration,
 }
 
@@ -38,7 +40,8 @@ impl Web {
         if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
             return Err(format!("{url}: expected http://HOST:PORT or https://HOST:PORT"));
         }
-        let tls = trust.client_config(uri.scheme_str() == Some("https"))?;
+        let encrypted = uri.scheme_str() == Some("https");
+        let tls = trust.client_config(encrypted)?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -51,16 +54,22 @@ impl Web {
         let inner = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .build(connector);
-        Ok(Self { inner, trust: trust.clone(), silence })
+        Ok(Self { inner, trust: trust.clone(), encrypted, silence })
     }
 
     /// Sends a request and reads the head of the response.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Reply, String> {
         match tokio::time::timeout(self.silence, self.inner.request(request)).await {
             Err(_) => Err(silent(self.silence)),
-            Ok(Err(error)) => Err(self.trust.refusal(&error).unwrap_or_else(|| in_full(&error))),
+            Ok(Err(error)) => Err(self.explained(&error)),
             Ok(Ok(response)) => Ok(Reply { response, silence: self.silence }),
         }
+    }
+
+    /// Why there is no response.
+    fn explained(&self, error: &(dyn std::error::Error + 'static)) -> String {
+        let other_scheme = || wrong_scheme(error, self.encrypted).map(str::to_owned);
+        self.trust.refusal(error).or_else(other_scheme).unwrap_or_else(|| in_full(error))
     }
 }
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::{Failure, base_url};
 use crate::admin::token::{self, Token};
 use crate::config::Environment;
+use crate::trust::wrong_scheme;
 use crate::web::in_full;
 
 const DEFAULT_ADDRESS: &str = "http://127.0.0.1:8001";
@@ -78,6 +79,10 @@ impl Host {
         let base = base_url(&address);
         let wrong = || Failure::Usage(format!("--admin: {address} is not a URL like {DEFAULT_ADDRESS}"));
         let url = Url::parse(&base).map_err(|_| wrong())?;
+        if url.scheme() == "https" {
+            let why = "the admin plane has no TLS; its URL begins with http://";
+            return Err(Failure::Usage(format!("--admin: {address}: {why}")));
+        }
         if url.scheme() != "http" || url.host_str().is_none() {
             return Err(wrong());
         }
@@ -151,7 +156,8 @@ impl Host {
     /// The failure of a connection.
     pub fn unreachable(&self, error: &reqwest::Error) -> Failure {
         // Its own text only says that a request to this URL failed.
-        let why = std::error::Error::source(error).map_or_else(|| error.to_string(), in_full);
+        let causes = || std::error::Error::source(error).map_or_else(|| error.to_string(), in_full);
+        let why = wrong_scheme(error, false).map_or_else(causes, str::to_owned);
         Failure::Failed(format!("{} can't be reached: {why}", self.base))
     }
 

@@ -214,7 +214,7 @@ fn failing_command_says_why() {
     std::fs::write(home.path("mine.wasm"), infer_bundle::find("scheduler", "srpt").unwrap().component)
         .unwrap();
     let long = &*format!(r#"{{"{}": 1}}"#, "k".repeat(9_000));
-    let cases: [(&[&str], i32, &str); 18] = [
+    let cases: [(&[&str], i32, &str); 19] = [
         (&["describe", "nothing"], 2, "policies are "),
         (&["swap", "scheduler", "nothing"], 1, "there is no scheduler policy `nothing`"),
         (&["swap", "scheduler", "nothing.wasm"], 2, "nothing.wasm"),
@@ -245,6 +245,7 @@ fn failing_command_says_why() {
         (&["shadow", "admission"], 1, "shadow"),
         (&["shadow", "admission", "--stop"], 1, "shadow"),
         (&["list", "--admin", "ftp://127.0.0.1"], 2, "--admin"),
+        (&["list", "--admin", "https://127.0.0.1"], 2, "its URL begins with http://"),
     ];
     for (arguments, code, words) in cases {
         let output = operator.types(arguments);

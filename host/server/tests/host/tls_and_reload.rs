@@ -67,6 +67,32 @@ async fn commands_need_a_trusted_certificate_over_tls() {
     host.server.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_say_which_scheme_the_url_should_have_had() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path(), IsCa::NoCa);
+    let tls = Some((dir.path().join("cert.pem"), dir.path().join("key.pem")));
+    let encrypted = Host::start(Config { tls, ..config() }).await;
+    let plain = Host::start(config()).await;
+    let (to_tls, to_plain) =
+        (format!("http://{}", encrypted.server.data_addr), format!("https://{}", plain.server.data_addr));
+    let (to_tls, to_plain) = (to_tls.as_str(), to_plain.as_str());
+    let bench = ["bench", "serve", "--workload", "w1", "--repeat", "1", "--url"];
+    for (arguments, says) in [
+        (vec!["health", "--url", to_tls], "the URL should begin with https://"),
+        (vec!["health", "--insecure", "--url", to_plain], "the URL should begin with http://"),
+        ([&bench[..], &[to_tls]].concat(), "the URL should begin with https://"),
+        ([&bench[..], &[to_plain, "--insecure"]].concat(), "the URL should begin with http://"),
+        (vec!["admin", "state", "--admin", to_tls], "the URL should begin with https://"),
+    ] {
+        let output = infer(&arguments).await;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stderr.contains(says), "{arguments:?}: {stderr}");
+    }
+    encrypted.server.shutdown().await;
+    plain.server.shutdown().await;
+}
+
 /// `openssl req -x509` marks its certificates as an authority's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ordinary_self_signed_certificate_is_trusted_as_the_servers_own() {
