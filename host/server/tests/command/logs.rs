@@ -251,6 +251,24 @@ fn second_signal_ends_streams_with_an_error_event() {
 }
 
 #[test]
+fn drain_that_its_timeout_cuts_ends_streams_with_an_error_event_and_succeeds() {
+    let home = Home::new();
+    let mut host = Host::start(home.serve(TO_FILE, &["--drain-timeout", "1ms"]));
+    let mut stream = host.ask(&COMPLETION.replace("false", "true").replace(": 5", ": 4000"));
+    let mut first = [0; 64];
+    stream.read_exact(&mut first).unwrap();
+    terminate(&host);
+    let rest = read(stream);
+    let event = rest.rsplit("event: ").next().unwrap();
+    assert!(event.starts_with("error\n") && event.contains("\"code\":\"stopped\""), "{event}");
+    assert_eq!(host.child.wait().unwrap().code(), Some(0));
+    let log = log(&home);
+    let cut = lines(&log, "cutting streams that did not finish");
+    assert_eq!(cut.iter().map(|fields| &fields["streams"]).collect::<Vec<_>>(), [&json!(1)], "{log}");
+    assert!(log.contains("(--drain-timeout)"), "{log}");
+}
+
+#[test]
 fn failed_start_names_its_fault_and_no_token() {
     let home = Home::new();
     let said = home.fails(2, "", &["--model", "/nowhere"], &["/nowhere"]);
