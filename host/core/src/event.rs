@@ -157,6 +157,28 @@ impl Change {
     }
 }
 
+/// With which state a policy becomes live, or begins to run beside the live one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handover {
+    /// It took the state that its predecessor exported.
+    Restored,
+    /// It goes on with the state that it had itself.
+    Kept,
+    /// It begins with nothing; of a list that is swapped in, at least one member does.
+    Cold,
+}
+
+impl Handover {
+    /// The name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Restored => "restored",
+            Self::Kept => "kept",
+            Self::Cold => "cold",
+        }
+    }
+}
+
 /// What a request's prompt found when it first started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PrefixEvent {

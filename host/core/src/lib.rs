@@ -57,7 +57,7 @@ pub use batch::{Batch, BlockCopy, Row};
 pub use config::{EngineConfig, Limits};
 pub use durations::Durations;
 pub use engine::Engine;
-pub use event::{Change, Event, FailureCause, PrefixEvent};
+pub use event::{Change, Event, FailureCause, Handover, PrefixEvent};
 pub use executor::{DeviceFault, DeviceFaultKind, Executor, StepOutput, TokenLogprobs};
 pub use ids::{BlockId, LogitsSlot, Micros, SequenceId, SessionId, TenantId};
 pub use kv::feed as kv_events;

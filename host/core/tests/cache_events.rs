@@ -12,7 +12,7 @@ use infer_core::policy::{
     PolicyKind, PrefixCachePolicy, Retention, StepView,
 };
 use infer_core::trial::ShadowState;
-use infer_core::{BlockId, EngineConfig, FinishReason, Micros, SequenceId};
+use infer_core::{BlockId, EngineConfig, FinishReason, Handover, Micros, SequenceId};
 
 #[test]
 fn a_new_policy_receives_every_cached_block_however_it_is_swapped_in() {
@@ -371,7 +371,7 @@ fn policy_failing_on_import_is_primed_again() {
                 true => bench.engine.shadow(policy, bench.now),
                 false => bench.engine.swap(policy, bench.now),
             };
-            assert!(!report.restored);
+            assert_eq!(report.state, Handover::Cold);
             knows_all(&mut bench, &second, "the new policy");
             serve(&mut bench, 6..8);
             if !shadow {

@@ -13,7 +13,7 @@ use infer_core::policy::{
 };
 use infer_core::request::RefusalReason;
 use infer_core::{
-    Durations, EngineConfig, Event, FinishReason, Micros, Refusal, SequenceId, SessionId, TenantId,
+    Durations, EngineConfig, Event, FinishReason, Handover, Micros, Refusal, SequenceId, SessionId, TenantId,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -389,9 +389,7 @@ fn a_shadow_imports_the_same_state_as_a_successor() {
     let log = Log::default();
     let alone = || AnyPolicy::Admission(Box::new(Member::new("b", &log)));
     let list = || AnyPolicy::Admission(Box::new(chain(["a", "b"].map(|name| Member::new(name, &log)))));
-    for (live, shadow, restored) in
-        [(alone(), list(), true), (list(), alone(), true), (list(), list(), true), (alone(), alone(), true)]
-    {
+    for (live, shadow) in [(alone(), list()), (list(), alone()), (list(), list()), (alone(), alone())] {
         let mut bench = Bench::new(small());
         bench.engine.swap(live, bench.now);
         for seed in 0..3 {
@@ -399,14 +397,14 @@ fn a_shadow_imports_the_same_state_as_a_successor() {
         }
         bench.run();
         taken(&log);
-        assert_eq!(bench.engine.shadow(shadow, bench.now).restored, restored);
+        assert_eq!(bench.engine.shadow(shadow, bench.now).state, Handover::Restored);
         let imported = imports(&log);
         assert_eq!(imported.last().map(String::as_str), Some("b import [3]"), "{imported:?}");
     }
     let mut bench = Bench::new(small());
     bench.engine.swap(alone(), bench.now);
     let other = AnyPolicy::Admission(Box::new(Member::new("c", &log)));
-    assert!(!bench.engine.shadow(other, bench.now).restored);
+    assert_eq!(bench.engine.shadow(other, bench.now).state, Handover::Cold);
 }
 
 #[test]
@@ -422,7 +420,8 @@ fn a_chain_that_comes_back_keeps_the_states_of_all_members() {
     bench.engine.swap(AnyPolicy::Admission(Box::new(Member::new("a", &log))), bench.now);
     bench.submit(request(prompt(3, 4), 2));
     taken(&log);
-    assert!(bench.engine.rollback(PolicyKind::Admission, bench.now).expect("the list").restored);
+    let back = bench.engine.rollback(PolicyKind::Admission, bench.now).expect("the list");
+    assert_eq!(back.state, Handover::Restored);
     bench.submit(request(prompt(4, 4), 2));
     bench.submit(request(prompt(5, 4), 2));
     bench.run();
@@ -474,7 +473,7 @@ fn a_member_failing_on_import_starts_cold_without_a_fault() {
     bench.engine.swap(list(), bench.now);
     bench.submit(request(prompt(1, 4), 2));
     taken(&log);
-    assert!(!bench.engine.swap(list(), bench.now).restored);
+    assert_eq!(bench.engine.swap(list(), bench.now).state, Handover::Cold);
     bench.submit(request(prompt(2, 4), 2));
     bench.run();
     assert_eq!(bench.faults(), []);
@@ -493,7 +492,8 @@ fn a_member_that_fails_over_its_state_leaves_the_kept_states_of_the_others() {
     submit(&mut bench);
     // A shadow that imports the list's state makes the slot keep a copy of it.
     let shadow = chain(["a", "b"].map(|name| Member::new(name, &elsewhere)));
-    assert!(bench.engine.shadow(AnyPolicy::Admission(Box::new(shadow)), bench.now).restored);
+    let shadow = bench.engine.shadow(AnyPolicy::Admission(Box::new(shadow)), bench.now);
+    assert_eq!(shadow.state, Handover::Restored);
     taken(&log);
     for _ in 0..3 {
         submit(&mut bench);
@@ -553,7 +553,7 @@ fn a_live_policy_that_fails_to_export_for_a_shadow_has_a_fault() {
         let live = Secretive(Member::new("a", &log));
         bench.engine.swap(AnyPolicy::Admission(Box::new(live)), bench.now);
         let shadow = AnyPolicy::Admission(Box::new(Member::new(shadow, &log)));
-        assert!(!bench.engine.shadow(shadow, bench.now).restored);
+        assert_eq!(bench.engine.shadow(shadow, bench.now).state, Handover::Cold);
         bench.step();
         assert_eq!(bench.faults(), faults);
     }

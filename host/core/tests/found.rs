@@ -10,7 +10,7 @@ use infer_core::policy::{AnyPolicy, FaultKind, Plan, Policy, PolicyFault, Policy
 use infer_core::policy::{SchedulerPolicy, StepView};
 use infer_core::testing::solo;
 use infer_core::trial::CanaryState;
-use infer_core::{EngineConfig, Limits, Micros, SequenceId};
+use infer_core::{EngineConfig, Handover, Limits, Micros, SequenceId};
 
 /// Memory for two sequences' prompts, not for their outputs.
 fn tight() -> EngineConfig {
@@ -157,7 +157,7 @@ fn a_state_that_was_never_exported_is_not_imported() {
     let mut bench = Bench::new(small());
     bench.engine.swap(absent(None), bench.now);
     let report = bench.engine.swap(absent(Some(b"new")), bench.now);
-    assert!(!report.restored, "there was nothing to take over");
+    assert_eq!(report.state, Handover::Cold, "there was nothing to take over");
     assert!(given.lock().unwrap().is_empty());
 }
 

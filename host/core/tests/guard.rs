@@ -6,13 +6,13 @@ mod common;
 use common::scripted::{Bench, Scheduler, VOCAB, fcfs, prompt, request, small, trap};
 use infer_core::policy::{AnyPolicy, FaultKind, PolicyKind, StepView};
 use infer_core::testing::solo;
-use infer_core::{EngineConfig, Event, Micros};
+use infer_core::{EngineConfig, Event, Handover, Micros};
 
 #[test]
 fn strikes_bring_the_previous_policy_back_and_then_the_builtin() {
     let mut bench = Bench::scheduled(small(), |_| Err(trap()));
     let report = bench.swap_scheduler("second", |_| Err(trap()));
-    assert_eq!((&*report.from, &*report.to, report.restored), ("scripted", "second", false));
+    assert_eq!((&*report.from, &*report.to, report.state), ("scripted", "second", Handover::Cold));
     assert!(report.retired.is_none(), "the first is kept for the way back");
     let request = request(prompt(1, 9), 12);
     let id = bench.submit(request.clone());

@@ -5,11 +5,11 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use common::info;
-use common::scripted::{Bench, fcfs, prompt, request, small, trap};
+use common::scripted::{Bench, Scheduler, fcfs, prompt, request, small, trap};
 use infer_core::policy::{
     AnyPolicy, FaultKind, Plan, Policy, PolicyFault, PolicyInfo, PolicyKind, SchedulerPolicy, StepView,
 };
-use infer_core::{EngineConfig, Event, Micros};
+use infer_core::{EngineConfig, Event, Handover, Micros};
 
 /// A policy that records its restarts and states.
 struct Noted {
@@ -64,14 +64,14 @@ fn a_policy_is_restarted_after_a_fault_and_removed_if_that_fails() {
 
 #[test]
 fn only_a_successor_of_the_same_name_imports_the_state() {
-    for (name, restored) in [("noted", true), ("another", false)] {
+    for (name, state) in [("noted", Handover::Restored), ("another", Handover::Cold)] {
         let log = Arc::new(Mutex::new(Vec::new()));
         let policy = |name| Noted { name, log: log.clone(), broken: false };
         let mut bench = Bench::new(small());
         bench.engine.swap(AnyPolicy::Scheduler(Box::new(policy("noted"))), bench.now);
         let report = bench.engine.swap(AnyPolicy::Scheduler(Box::new(policy(name))), bench.now);
-        assert_eq!(report.restored, restored);
-        assert_eq!(log.lock().unwrap().len(), usize::from(restored));
+        assert_eq!(report.state, state);
+        assert_eq!(log.lock().unwrap().len(), usize::from(state == Handover::Restored));
         assert!(report.retired.is_some(), "the one before the previous is needed no more");
         let back = bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("there is a previous one");
         assert_eq!((&*back.from, &*back.to), (name, "noted"));
@@ -130,16 +130,76 @@ fn a_restart_continues_from_the_last_state_exported_or_imported() {
     bench.engine.swap(scheduler(&old), bench.now);
     assert_eq!(fail(&mut bench, &old), [], "it never exported anything");
     *old.state.lock().unwrap() = 1;
-    assert!(bench.engine.swap(scheduler(&new), bench.now).restored);
+    assert_eq!(bench.engine.swap(scheduler(&new), bench.now).state, Handover::Restored);
     assert_eq!(fail(&mut bench, &new), [1], "what it took over");
     *new.state.lock().unwrap() = 2;
-    assert!(bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("the first").restored);
+    let back = bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("the first");
+    assert_eq!(back.state, Handover::Restored);
     assert_eq!(fail(&mut bench, &old), [2], "and not what it exported before it left, nor twice");
     *old.state.lock().unwrap() = 3;
     bench.engine.shadow(scheduler(&new), bench.now);
     *new.state.lock().unwrap() = 4;
-    bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("the shadow");
+    let promoted = bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("the shadow");
+    assert_eq!(promoted.state, Handover::Kept);
     assert_eq!(fail(&mut bench, &new), [4], "what it had when it was promoted");
+}
+
+/// A scheduler of another name, which takes over nobody's state.
+fn stranger() -> AnyPolicy {
+    AnyPolicy::Scheduler(Box::new(Scheduler("stranger", |step: &StepView| Ok(fcfs(step)))))
+}
+
+#[test]
+fn a_policy_that_comes_back_or_is_promoted_goes_on_with_its_own_state() {
+    let keeper = Keeper::default();
+    let live = || AnyPolicy::Scheduler(Box::new(keeper.clone()));
+    let mut bench = Bench::new(small());
+    bench.engine.swap(live(), bench.now);
+    assert_eq!(bench.engine.swap(stranger(), bench.now).state, Handover::Cold);
+    let back = bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("the first");
+    assert_eq!((&*back.to, back.state), ("keeper", Handover::Kept));
+    assert_eq!(*keeper.given.lock().unwrap(), []);
+
+    assert_eq!(bench.engine.shadow(stranger(), bench.now).state, Handover::Cold);
+    let promoted = bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("the shadow");
+    assert_eq!((&*promoted.to, promoted.state), ("stranger", Handover::Kept));
+
+    let tried = bench.engine.canary(live(), Micros(1_000_000), bench.now).expect("no other is on trial");
+    assert_eq!(tried.state, Handover::Cold, "a new instance");
+    let accepted = bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("the canary");
+    assert_eq!((&*accepted.to, accepted.state), ("keeper", Handover::Kept));
+    assert_eq!(*keeper.given.lock().unwrap(), []);
+}
+
+#[test]
+fn a_policy_without_a_copy_of_its_state_comes_back_cold_from_a_fault() {
+    for (exported, state) in [(false, Handover::Cold), (true, Handover::Kept)] {
+        let keeper = Keeper::default();
+        let mut bench = Bench::new(small());
+        bench.engine.swap(AnyPolicy::Scheduler(Box::new(keeper.clone())), bench.now);
+        if exported {
+            // A companion of its name makes the slot keep a copy.
+            bench.engine.shadow(AnyPolicy::Scheduler(Box::new(keeper.clone())), bench.now);
+            bench.engine.stop_shadow(PolicyKind::Scheduler, bench.now).expect("it runs");
+        }
+        *keeper.fails.lock().unwrap() = true;
+        bench.submit(request(prompt(1, 9), 4));
+        bench.step();
+        assert_eq!(bench.faults(), [FaultKind::Trap]);
+        bench.engine.swap(stranger(), bench.now);
+        let back = bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("the first");
+        assert_eq!((&*back.to, back.state), ("keeper", state));
+    }
+}
+
+#[test]
+fn a_promoted_shadow_that_cannot_export_its_state_begins_cold() {
+    let keeper = Keeper::default();
+    let mut bench = Bench::new(small());
+    bench.engine.shadow(AnyPolicy::Scheduler(Box::new(keeper.clone())), bench.now);
+    *keeper.state.lock().unwrap() = SPOILT;
+    let promoted = bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("the shadow");
+    assert_eq!(promoted.state, Handover::Cold, "it is restarted before its first call");
 }
 
 #[test]

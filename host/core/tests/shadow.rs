@@ -16,7 +16,7 @@ use infer_core::policy::{
 use infer_core::request::RefusalReason;
 use infer_core::testing::solo;
 use infer_core::trial::{DivergenceKind, SHADOW_EXAMPLES, ShadowReport, ShadowState};
-use infer_core::{Event, Micros, Refusal, Request, SequenceId};
+use infer_core::{Event, Handover, Micros, Refusal, Request, SequenceId};
 
 fn requests() -> Vec<Request> {
     (1..12).map(|i| request(prompt(i, i * 3), 10)).collect()
@@ -217,7 +217,7 @@ fn a_promoted_shadow_keeps_its_state_and_one_of_the_same_name_starts_from_a_copy
     bench.submit(request(prompt(1, 9), 60));
     steps(&mut bench, 10);
     let report = bench.engine.shadow(AnyPolicy::Scheduler(Box::new(Counting(second.clone()))), bench.now);
-    assert!(report.restored);
+    assert_eq!(report.state, Handover::Restored);
     assert_eq!(*second.lock().unwrap(), 10);
     steps(&mut bench, 10);
     *second.lock().unwrap() += 1_000;

@@ -32,6 +32,7 @@ async fn shadow_is_compared_promoted_stopped_and_ends_when_it_fails() {
     let put = host.put_scheduler(&[("mode", "shadow")]);
     let (status, answer) = answer_of(put.json(&json!({"name": "static-batch"}))).await;
     assert_eq!((status, &answer["mode"]), (200, &json!("shadow")), "{answer}");
+    assert_eq!(answer["state"], "cold");
     assert_eq!(host.stream_all().await, undisturbed);
     let (_, shadow) = host.ask(Method::GET, "/admin/policies/scheduler/shadow").await;
     assert_eq!((&shadow["policy"], &shadow["state"]), (&json!("static-batch"), &json!("watching")));
@@ -49,6 +50,7 @@ async fn shadow_is_compared_promoted_stopped_and_ends_when_it_fails() {
 
     let (status, answer) = host.ask(Method::POST, "/admin/policies/scheduler/promote").await;
     assert_eq!((status, &answer["to"], &answer["mode"]), (200, &json!("static-batch"), &json!("promote")));
+    assert_eq!(answer["state"], "kept");
     let put = host.put_scheduler(&[("mode", "shadow")]);
     assert_eq!(answer_of(put.json(&json!({"name": "continuous"}))).await.0, 200);
     let (status, stopped) = host.ask(Method::DELETE, "/admin/policies/scheduler/shadow").await;

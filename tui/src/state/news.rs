@@ -146,12 +146,12 @@ impl App {
             AdminEvent::Swap(answer) => {
                 self.policies.forget_history();
                 let text = format!(
-                    "{}: {} replaced {} at step {}, {} start, pause {:.0} us ({})",
+                    "{}: {} replaced {} at step {}, {} state, pause {:.0} us ({})",
                     answer.kind,
                     configured(&answer.to, &answer.config_sha256),
                     answer.from,
                     answer.at_step,
-                    if answer.state == "restored" { "warm" } else { "cold" },
+                    answer.state,
                     answer.pause_us,
                     answer.mode
                 );

@@ -62,7 +62,7 @@ const KEYS: [(&str, &str); 51] = [
     ("fallback", "the built-in policy replaces one that failed"),
     ("canary", "live on trial; rolled back automatically if clients are worse off"),
     ("shadow", "receives the live policy's calls; its answers have no effect"),
-    ("cold", "the policy started without its predecessor's state; restored: with it"),
+    ("restored", "the policy that became live took its predecessor's state; kept: its own; cold: none"),
     ("", ""),
     ("Commands", ""),
 ];

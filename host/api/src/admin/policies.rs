@@ -148,7 +148,8 @@ pub struct SwapAnswer {
     pub at_step: u64,
     /// Microseconds that the engine thread spent on it.
     pub pause_us: f64,
-    /// `restored` if the policy took over its predecessor's state, else `cold`.
+    /// `restored` if `to` took the state that its predecessor exported, `kept` if it goes on with the state that it
+    /// had itself, `cold` if it, or a member of a list, begins with nothing.
     pub state: String,
     /// `now`, `shadow`, `canary`, `promote` or `rollback`.
     #[serde(default)]

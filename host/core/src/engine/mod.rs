@@ -39,7 +39,7 @@ use crate::engine::load::Demand;
 use crate::engine::rows::Rows;
 use crate::engine::slots::Slots;
 use crate::engine::step::Step;
-use crate::event::Event;
+use crate::event::{Event, Handover};
 use crate::guard::{Context, GuardLimits};
 use crate::ids::{Micros, TenantId};
 use crate::kv::Kv;
@@ -86,8 +86,8 @@ pub struct SwapReport {
     pub to: String,
     /// The step before which it took effect.
     pub at_step: u64,
-    /// Whether the new policy imported the outgoing one's state.
-    pub restored: bool,
+    /// The state that the new policy has.
+    pub state: Handover,
     /// A policy that is no longer used; drop it off the engine thread.
     pub retired: Option<AnyPolicy>,
 }

@@ -22,7 +22,7 @@ use canary::Canary;
 use shadow::Shadow;
 use tenure::Tenure;
 
-use crate::event::{Change, Event};
+use crate::event::{Change, Event, Handover};
 use crate::ids::Micros;
 use crate::policy::{
     AnyPolicy, CallStats, Culprit, Fault, FaultView, Policy, PolicyFault, PolicyInfo, PolicyKind,
@@ -320,28 +320,28 @@ impl<P: Policy + ?Sized> Slot<P> {
         self.current.as_ref().map_or_else(Vec::new, |t| t.state.clone())
     }
 
-    /// Makes `policy` live. Returns whether it imported the outgoing policy's state, and the policy that is no
-    /// longer used.
+    /// Makes `policy` live. Returns the state that it begins with, and the policy that is no longer used.
     pub fn replace(
         &mut self,
         cx: &mut Context<'_>,
         policy: Box<P>,
         change: Change,
-    ) -> (bool, Option<AnyPolicy>) {
+    ) -> (Handover, Option<AnyPolicy>) {
         self.end_shadow(cx, ShadowState::Replaced, "another policy was swapped in");
         let state = self.outgoing_state(&*policy);
         let mut tenure = Tenure::new(policy, cx.now);
         let restored = state.is_some_and(|state| tenure.import(state));
-        (restored, self.install(cx, tenure, change))
+        let state = if restored { Handover::Restored } else { Handover::Cold };
+        (state, self.install(cx, tenure, change))
     }
 
     /// Makes the shadow the live policy. It keeps its own state.
-    pub fn promote_shadow(&mut self, cx: &mut Context<'_>) -> Option<Option<AnyPolicy>> {
+    pub fn promote_shadow(&mut self, cx: &mut Context<'_>) -> Option<(Handover, Option<AnyPolicy>)> {
         let policy = self.take_shadow(cx, ShadowState::Promoted, "it became the live policy")?;
         let mut tenure = Tenure::new(policy, cx.now);
         // An error leaves it broken, and it is restarted before its first call.
         let _ = tenure.export();
-        Some(self.install(cx, tenure, Change::Promote))
+        Some((tenure.own_state(), self.install(cx, tenure, Change::Promote)))
     }
 
     fn install(&mut self, cx: &mut Context<'_>, tenure: Tenure<P>, change: Change) -> Option<AnyPolicy> {
@@ -362,19 +362,20 @@ impl<P: Policy + ?Sized> Slot<P> {
         retired.map(|t| (self.into_any)(t.policy))
     }
 
-    /// Brings the previous policy back and retires the live one.
-    pub fn rollback(&mut self, cx: &mut Context<'_>) -> Option<(bool, Option<AnyPolicy>)> {
+    /// Brings the previous policy back and retires the live one. Returns the state that it goes on with.
+    pub fn rollback(&mut self, cx: &mut Context<'_>) -> Option<(Handover, Option<AnyPolicy>)> {
         let mut previous = self.previous.take()?;
         self.end_canary(cx, CanaryState::RolledBack, "an operator rolled it back");
         let from = self.info();
         let state = self.outgoing_state(&*previous.policy);
         let restored = state.is_some_and(|state| previous.import(state));
+        let state = if restored { Handover::Restored } else { previous.own_state() };
         previous.since = cx.now;
         let retired = self.current.replace(previous);
         self.measure();
         self.renew(Renewal::CameBack);
         self.changed(cx, from, Change::Rollback, Change::Rollback.name().to_owned());
-        Some((restored, retired.map(|t| (self.into_any)(t.policy))))
+        Some((state, retired.map(|t| (self.into_any)(t.policy))))
     }
 
     /// The state that a successor imports: exported now or, if that fails, the last copy.

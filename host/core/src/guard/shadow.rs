@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::budget::Share;
 use super::{Context, Slot, over_budget};
-use crate::event::Event;
+use crate::event::{Event, Handover};
 use crate::ids::Micros;
 use crate::policy::{AnyPolicy, CallStats, Culprit, Fault, FaultView, Policy, PolicyFault};
 use crate::trial::{Divergence, DivergenceKind, SHADOW_EXAMPLES, ShadowReport, ShadowState};
@@ -58,8 +58,8 @@ impl Compared {
 }
 
 impl<P: Policy + ?Sized> Slot<P> {
-    /// Runs a policy beside the live one. Returns whether it imported a copy of the live one's state.
-    pub fn start_shadow(&mut self, cx: &mut Context<'_>, mut policy: Box<P>) -> bool {
+    /// Runs a policy beside the live one. Returns whether it begins with a copy of the live one's state.
+    pub fn start_shadow(&mut self, cx: &mut Context<'_>, mut policy: Box<P>) -> Handover {
         self.end_shadow(cx, ShadowState::Replaced, "another shadow replaced it");
         let mut state = self.shared_state(cx, &*policy);
         let mut blank = false;
@@ -70,7 +70,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             // If that fails too, its first call reports it.
             blank = !fault.is_refusal() && policy.restart().is_ok();
         }
-        let restored = !state.is_empty();
+        let handover = if state.is_empty() { Handover::Cold } else { Handover::Restored };
         let report = ShadowReport {
             policy: policy.info(),
             state: ShadowState::Watching,
@@ -90,7 +90,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         let (spent, share) = (policy.spent(), Share::new(&*policy, cx.now));
         self.shadow = Some(Shadow { policy, report, spent, share, state, blank });
         self.tell_shadow(cx);
-        restored
+        handover
     }
 
     pub fn has_shadow(&self) -> bool {

@@ -1,5 +1,6 @@
 //! A policy in a slot, with the copy of its state that a restart begins from.
 
+use crate::event::Handover;
 use crate::ids::Micros;
 use crate::policy::{Policy, PolicyFault};
 
@@ -51,6 +52,11 @@ impl<P: Policy + ?Sized> Tenure<P> {
         // An error leaves it broken, with the state that it was given.
         let _ = self.export();
         true
+    }
+
+    /// What it has if it takes over nothing. Once a fault has left it broken, that is what it is restarted from.
+    pub fn own_state(&self) -> Handover {
+        if self.broken && self.state.is_empty() { Handover::Cold } else { Handover::Kept }
     }
 
     /// Restarts it from its kept state. One that can't read its state, or fails over it, starts cold, which is no

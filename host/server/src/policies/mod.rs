@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use infer_api::admin::{AdminEvent, AvailablePolicy, CanaryInfo, QuarantineEntry, SwapAnswer};
+use infer_core::Handover;
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyInfo, PolicyKind};
 use infer_core::snapshot::{SlotSnapshot, Snapshot};
 use infer_wasm::PolicyLoader;
@@ -307,7 +308,7 @@ impl PolicyManager {
             to: report.to,
             at_step: report.at_step,
             pause_us: pause.as_nanos() as f64 / 1_000.0,
-            state: if report.restored { "restored" } else { "cold" }.to_owned(),
+            state: report.state.name().to_owned(),
             mode: mode.to_owned(),
             sha256: to.digest.clone(),
             config_sha256: to.config_digest.clone(),
@@ -364,7 +365,7 @@ fn unchanged(slot: &SlotSnapshot, step: u64) -> SwapAnswer {
         to: live.name.clone(),
         at_step: step,
         pause_us: 0.0,
-        state: "restored".to_owned(),
+        state: Handover::Kept.name().to_owned(),
         mode: mode_name(SwapMode::Now).to_owned(),
         sha256: live.digest.clone(),
         config_sha256: live.config_digest.clone(),

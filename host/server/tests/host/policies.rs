@@ -34,7 +34,7 @@ async fn policies_swap_by_name_and_by_bytes_under_a_stream_and_roll_back() {
         "{answer}"
     );
     assert!(answer["pause_us"].as_f64().unwrap() > 0.0);
-    assert!(["restored", "cold"].contains(&answer["state"].as_str().unwrap()));
+    assert_eq!(answer["state"], "cold");
 
     let component = infer_bundle::find("scheduler", "continuous").unwrap();
     let answer = put("scheduler").body(component.component).send().await.unwrap();
@@ -57,7 +57,8 @@ async fn policies_swap_by_name_and_by_bytes_under_a_stream_and_roll_back() {
     }
 
     let back = host.admin(Method::POST, "/admin/policies/scheduler/rollback").send().await.unwrap();
-    assert_eq!(back.json::<Value>().await.unwrap()["to"], "static-batch");
+    let back: Value = back.json().await.unwrap();
+    assert_eq!((&back["to"], &back["state"]), (&json!("static-batch"), &json!("kept")), "{back}");
     let history = host.admin_get("/admin/policies/scheduler/history").await;
     let to: Vec<_> = history.as_array().unwrap().iter().map(|e| e["to"].as_str().unwrap()).collect();
     assert_eq!(to, ["continuous", "static-batch", "continuous", "static-batch"], "{history}");
@@ -148,6 +149,7 @@ async fn repeated_swap_changes_nothing_and_digests_tell_configurations_apart() {
     let first = ask(Method::PUT, "", srpt(1_000)).await;
     let again = ask(Method::PUT, "", srpt(1_000)).await;
     let other = ask(Method::PUT, "", srpt(2_000)).await;
+    assert_eq!((&first["state"], &again["state"]), (&json!("cold"), &json!("kept")));
     let told =
         |answer: &Value| (answer["unchanged"] == true, answer["config_sha256"].as_str().unwrap().to_owned());
     let [(_, one), (_, two)] = [&first, &other].map(told);

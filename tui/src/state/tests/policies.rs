@@ -196,6 +196,17 @@ fn configurations_of_one_policy_are_told_apart_by_their_digests() {
 }
 
 #[test]
+fn the_log_says_which_state_a_policy_goes_on_with() {
+    let mut app = app();
+    for state in ["restored", "kept", "cold"] {
+        let answer = SwapAnswer { to: "fair".into(), state: state.into(), ..SwapAnswer::default() };
+        event(&mut app, AdminEvent::Swap(answer), 0);
+        let text = &app.feed().log.last().unwrap().text;
+        assert!(text.contains(&format!(", {state} state, ")), "{text}");
+    }
+}
+
+#[test]
 fn picker_selection_follows_its_policy_when_the_list_changes() {
     let mut app = app();
     app.policies.known = Some(known());
