@@ -1,5 +1,6 @@
 //! Runs a program compiled to wasm32-wasip2, for `cargo test --target wasm32-wasip2`: standard streams,
-//! arguments and environment are passed on, and its exit code becomes the caller's. No files, no network.
+//! arguments and environment are passed on, and its exit code becomes the caller's. Tests print what they print, and
+//! capture nothing. No files, no network.
 //!
 //! It exists so that policy tests run as Wasm without installing a runtime. Policies themselves never get
 //! WASI; the loader has nothing to do with this.
@@ -13,6 +14,10 @@ use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxView, WasiView};
 const CANNOT_RUN: u8 = 126;
 /// The program trapped, with a shell's code for an aborted process. Panics end like this: they abort in Wasm.
 const ABORTED: u8 = 134;
+
+/// A failed test is the end of the program, because panics abort in Wasm, so the test harness never gets to show what it
+/// captured.
+const UNCAPTURED: (&str, &str) = ("RUST_TEST_NOCAPTURE", "1");
 
 /// Runs a program to its end. The first argument is its file; it sees all of them, as a native one would.
 /// Returns the exit code; what keeps it from running, or aborts it, is printed to standard error.
@@ -49,6 +54,8 @@ fn prepare(program: &str, arguments: &[String]) -> wasmtime::Result<(Store<Host>
     let wasi = WasiCtx::builder()
         .inherit_stdio()
         .inherit_env()
+        // Of two variables with a name the program sees the first, so the caller's counts.
+        .env(UNCAPTURED.0, UNCAPTURED.1)
         .args(arguments)
         .allow_blocking_current_thread(true)
         .build();

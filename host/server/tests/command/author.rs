@@ -79,7 +79,7 @@ fn new_scheduler_builds_and_passes_every_check() {
 }
 
 #[test]
-fn new_policies_of_the_other_kinds_pass_their_tests() {
+fn new_policies_of_the_other_kinds_pass_their_tests_and_show_what_fails() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path();
     for kind in ["admission", "prefix-cache"] {
@@ -92,6 +92,17 @@ fn new_policies_of_the_other_kinds_pass_their_tests() {
         std::fs::write(&source, format!("{text}\n{configured}")).unwrap();
         let tested = succeeds(folder, &["test", kind]);
         assert!(tested.contains("test tests::configuration_matches_its_schema ... ok"), "{tested}");
+    }
+    let source = folder.join("admission/src/lib.rs");
+    let text = std::fs::read_to_string(&source).unwrap();
+    let wrong = "#[cfg(test)]\nmod wrong {\n    #[test]\n    fn sum() {\n        \
+        assert_eq!(1 + 1, 3, \"no such sum\");\n    }\n}\n";
+    std::fs::write(&source, format!("{text}\n{wrong}")).unwrap();
+    let output = infer(folder, &["test", "admission"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in ["src/lib.rs:", "no such sum", "left: 2"] {
+        assert!(said.contains(part), "{part}: {said}");
     }
 }
 
