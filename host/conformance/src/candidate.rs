@@ -87,8 +87,8 @@ impl Candidate {
             sheet.note(
                 Check::Time,
                 format!(
-                    "a call took {:.0} us (p50) and {:.0} us (p99) in the run `{}`, and the longest of all \
-                     {longest_ms:.1} ms of processor time{beyond}; on this machine and with fuel counted",
+                    "a call took {:.0} us (p50) and {:.0} us (p99) of wall time in the run `{}`, and the longest of \
+                     all {longest_ms:.1} ms of processor time{beyond}; on this machine and with fuel counted",
                     run.stats.p50_us, run.stats.p99_us, run.name
                 ),
             );

@@ -31,7 +31,7 @@ pub struct Cost {
     pub call: String,
     /// Calls of each of the two.
     pub calls: usize,
-    /// Of the component, in microseconds.
+    /// Of the component, in microseconds of wall time, as all of these.
     pub p50_us: f64,
     /// Of the component, in microseconds.
     pub p99_us: f64,

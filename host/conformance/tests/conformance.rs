@@ -115,6 +115,16 @@ fn a_policy_with_memory_is_noted_and_passes() {
 }
 
 #[test]
+fn a_report_names_the_clock_of_each_time() {
+    let policy = infer_bundle::find("scheduler", "continuous").expect("it is shipped");
+    let report = checked(policy.component, "{}");
+    let line = report.line("time").expect("calls were made");
+    let (before, after) =
+        line.detail.split_once(" of wall time in the run `").expect("the percentiles' clock");
+    assert!(before.ends_with(" us (p99)") && after.contains(" ms of processor time"), "{report}");
+}
+
+#[test]
 fn what_does_not_load_fails_with_the_reason() {
     let wasi = wat::parse_str(r#"(component (import "wasi:clocks/wall-clock@0.2.0" (instance)))"#);
     let empty = wat::parse_str("(component)");

@@ -29,7 +29,7 @@ fn show(costs: &[Cost]) {
     }
     println!(
         "{:<42} {:>8} {:>10} {:>10} {:>13} {:>13} {:>8}",
-        "microseconds a call", "calls", "p50", "p99", "built-in p50", "built-in p99", "of 5 ms"
+        "microseconds of wall time a call", "calls", "p50", "p99", "built-in p50", "built-in p99", "of 5 ms"
     );
     for cost in costs {
         if let Some(fault) = &cost.fault {
