@@ -3,7 +3,7 @@
 use infer_api::admin::{PolicySlot, State};
 
 use crate::text::clean;
-use crate::view::format::{age, bytes, count, microseconds, milliseconds, percent, rate};
+use crate::view::format::{age, bytes, calls, count, microseconds, milliseconds, percent, rate};
 use crate::view::tenants;
 
 /// A label and its text.
@@ -133,7 +133,7 @@ fn policy(state: &State, slot: &PolicySlot) -> Vec<Row> {
         slot.name,
         slot.version,
         slot.state,
-        count(slot.calls),
+        calls(slot),
         microseconds(slot.p50_us),
         microseconds(slot.p99_us),
         count(slot.faults),

@@ -1,6 +1,7 @@
 //! Formats numbers for people: short, and a missing measurement is a dash, never a zero. Also measures and
 //! cuts text by its width on the terminal.
 
+use infer_api::admin::PolicySlot;
 use ratatui::text::Span;
 
 use crate::text::clean;
@@ -17,6 +18,12 @@ pub fn count(value: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// The calls of a slot's policy; `-` for a native one, whose calls aren't counted.
+#[must_use]
+pub fn calls(slot: &PolicySlot) -> String {
+    if slot.is_native() { "-".to_owned() } else { count(slot.calls) }
 }
 
 /// `7.25`, `412.3`, `12,345`.

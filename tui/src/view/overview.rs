@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
 use super::Look;
-use super::format::{age, bytes, count, fit, microseconds, milliseconds, percent, rate};
+use super::format::{age, bytes, calls, count, fit, microseconds, milliseconds, percent, rate};
 use super::parts::{bar, below, fitting, framed, gauge, graph, inset, pair as labelled, peak, put};
 use super::theme::glyph;
 use crate::state::Link;
@@ -313,7 +313,7 @@ fn health(look: Look<'_>, slot: &PolicySlot, width: usize) -> Line<'static> {
     let measured = [
         pair(look, "p50", format!("{:>7}", microseconds(slot.p50_us))),
         pair(look, "p99", format!("{:>7}", microseconds(slot.p99_us))),
-        pair(look, "calls", count(slot.calls)),
+        pair(look, "calls", calls(slot)),
     ];
     line.extend(fitting((width + 2).saturating_sub(line.width()), measured));
     line

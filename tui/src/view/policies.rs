@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use serde_json::{Map, Value};
 
 use super::Look;
-use super::format::{age, count, microseconds, number, padded, rate};
+use super::format::{age, calls, count, microseconds, number, padded, rate};
 use super::parts::{broken, framed, inset, put, wrapped};
 use super::trial;
 use crate::state::Scroll;
@@ -111,7 +111,7 @@ fn slot_text(slot: Option<&PolicySlot>, width: usize) -> String {
         (value("VERSION", |s| s.version.clone()), 8, 90),
         (value("DIGEST", |s| digest(&s.sha256)), 10, 104),
         (value("STATE", slot_state), 8, 40),
-        (value("CALLS", |s| count(s.calls)), 10, 70),
+        (value("CALLS", calls), 10, 70),
         (value("P50", |s| microseconds(s.p50_us)), 8, 56),
         (value("P99", |s| microseconds(s.p99_us)), 8, 80),
         (value("FAULTS", |s| count(s.faults)), 6, 48),

@@ -232,7 +232,7 @@ fn slots() -> Vec<PolicySlot> {
             faults: 3,
             fallbacks: 120,
             last_fault: Some(fault),
-            ..slot("prefix-cache", "built-in", "Oldest leaves go first.", 9_870, 1.2)
+            ..slot("prefix-cache", "built-in", "Oldest leaves go first.", 0, 0.0)
         },
     ]
 }

@@ -15,12 +15,13 @@ pub struct PolicySlot {
     pub version: String,
     /// Its description of itself.
     pub description: String,
-    /// SHA-256 of the component; empty for a native policy.
+    /// SHA-256 of the component; empty for a native policy. For a list of policies, theirs joined by `+`.
     pub sha256: String,
     /// `live`, `canary` while it is on trial, or `fallback` if the built-in has replaced a policy that was
     /// removed.
     pub state: String,
-    /// Calls so far.
+    /// Calls so far. A native policy's are neither counted nor timed: here and in the percentiles, 0 says nothing about
+    /// one that [is native](PolicySlot::is_native).
     pub calls: u64,
     /// Median duration of a call, in microseconds.
     pub p50_us: f64,
@@ -55,6 +56,14 @@ pub struct PolicySlot {
     /// The running canary, or the last one, until another policy becomes live than the one its verdict left.
     #[serde(default)]
     pub canary: Option<CanaryInfo>,
+}
+
+impl PolicySlot {
+    /// Whether the live policy is a part of the host, as the built-ins are, or a list of such policies.
+    #[must_use]
+    pub fn is_native(&self) -> bool {
+        self.sha256.split('+').all(str::is_empty)
+    }
 }
 
 /// A number that a policy publishes about itself.

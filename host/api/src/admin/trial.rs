@@ -62,7 +62,7 @@ pub struct DivergenceInfo {
 /// Cost of a policy's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallCost {
-    /// Calls so far.
+    /// Calls so far; 0 also for a native policy, whose calls are neither counted nor timed.
     pub calls: u64,
     /// Median duration of recent calls, in microseconds.
     pub p50_us: f64,

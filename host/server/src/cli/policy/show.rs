@@ -1,7 +1,8 @@
 //! The terminal output of `infer policy`.
 
 use infer_api::admin::{
-    AvailablePolicy, CanaryInfo, GaugeInfo, HistoryEntry, Policies, PolicySlot, ShadowInfo, SwapAnswer,
+    AvailablePolicy, CallCost, CanaryInfo, GaugeInfo, HistoryEntry, Policies, PolicySlot, ShadowInfo,
+    SwapAnswer,
 };
 use serde_json::Value;
 
@@ -50,15 +51,23 @@ pub(super) fn catalogue(policies: &[AvailablePolicy]) {
 }
 
 fn live(slot: &PolicySlot) -> [String; 7] {
+    let [calls, p50, p99] = cost(slot.calls, slot.p50_us, slot.p99_us, !slot.is_native());
     [
         slot.kind.clone(),
         format!("{} {}", slot.name, slot.version),
         slot.state.clone(),
-        format!("{} calls", slot.calls),
-        format!("p50 {:.1} us", slot.p50_us),
-        format!("p99 {:.1} us", slot.p99_us),
+        format!("{calls} calls"),
+        format!("p50 {p50}"),
+        format!("p99 {p99}"),
         if slot.faults == 0 { String::new() } else { format!("{} faults", slot.faults) },
     ]
+}
+
+/// How many calls there were, and their percentiles, as far as the calls are `counted` and there were any.
+fn cost(calls: u64, p50_us: f64, p99_us: f64, counted: bool) -> [String; 3] {
+    let shown = |text: String, there: bool| if there { text } else { "-".to_owned() };
+    let percentile = |us: f64| shown(format!("{us:.1} us"), counted && calls > 0);
+    [shown(calls.to_string(), counted), percentile(p50_us), percentile(p99_us)]
 }
 
 /// What has happened in a slot, below its row.
@@ -92,7 +101,8 @@ pub(super) fn slot(slot: &PolicySlot) {
     if let Some(canary) = &slot.canary {
         trial(canary);
     }
-    println!("  calls    {} (p50 {:.1} us, p99 {:.1} us)", slot.calls, slot.p50_us, slot.p99_us);
+    let [calls, p50, p99] = cost(slot.calls, slot.p50_us, slot.p99_us, !slot.is_native());
+    println!("  calls    {calls} (p50 {p50}, p99 {p99})");
     gauges(&slot.gauges, "  gauge    ");
     println!("  faults   {}", slot.faults);
     println!("  built-in made {} of the slot's decisions since start", slot.fallbacks);
@@ -182,8 +192,10 @@ pub(super) fn shadow(shadow: ShadowInfo) {
     if let Some(path) = shadow.fault.as_ref().and_then(|fault| fault.artifact.as_ref()) {
         println!("  infer policy replay {path}");
     }
-    for (name, cost) in [("live", shadow.live_cost), ("shadow", shadow.cost)] {
-        println!("  {name:<7} p50 {:.1} us  p99 {:.1} us  {} calls", cost.p50_us, cost.p99_us, cost.calls);
+    for (name, CallCost { calls, p50_us, p99_us }) in [("live", shadow.live_cost), ("shadow", shadow.cost)] {
+        // Whether the live one is native is not in here, but a timed one that is compared has calls.
+        let [calls, p50, p99] = cost(calls, p50_us, p99_us, calls > 0);
+        println!("  {name:<7} p50 {p50}  p99 {p99}  {calls} calls");
     }
     gauges(&shadow.gauges, "  gauge   ");
     for (kind, count) in &shadow.divergences {
@@ -258,6 +270,25 @@ pub(super) fn history(entries: Vec<HistoryEntry>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_that_are_not_counted_or_did_not_happen_have_no_numbers() {
+        let slot = |sha256: &str, calls, us| PolicySlot {
+            sha256: sha256.into(),
+            calls,
+            p50_us: us,
+            p99_us: us,
+            ..PolicySlot::default()
+        };
+        for (slot, says) in [
+            (slot("", 0, 0.0), ["- calls", "p50 -", "p99 -"]),
+            (slot("+", 0, 0.0), ["- calls", "p50 -", "p99 -"]),
+            (slot("5d+", 9, 1.25), ["9 calls", "p50 1.2 us", "p99 1.2 us"]),
+            (slot("5d", 0, 0.0), ["0 calls", "p50 -", "p99 -"]),
+        ] {
+            assert_eq!(live(&slot)[3..6], says, "{}", slot.sha256);
+        }
+    }
 
     #[test]
     fn a_trial_says_how_long_it_may_last() {
