@@ -60,7 +60,8 @@ pub struct EngineConfig {
     /// Whether to plan a batch while another is in flight, for a device that can use the tokens it sampled
     /// last as input (`Executor::plans_ahead`). Has no effect with speculation.
     pub plan_ahead: bool,
-    /// How long a runnable sequence may be ignored before the scheduler is removed.
+    /// How long a runnable sequence may be ignored before the scheduler is removed. An admission policy that holds
+    /// requests on an idle host is removed after it too while it is on trial, and otherwise after twelve times as long.
     pub starvation_bound: Micros,
 }
 

@@ -10,7 +10,8 @@
 
 use crate::ids::{Micros, SequenceId};
 
-/// A wake within this many bounds counts as a promise; a later one does not.
+/// A wake within this many bounds counts as a promise; a later one does not. An admission policy that holds requests on an
+/// idle host, unless it is on trial, is judged as if it had made the longest.
 pub(crate) const LONGEST_PROMISE: u64 = 12;
 
 /// Batches that must also have been computed: on a slow device a single one may take longer than the bound.

@@ -4,8 +4,9 @@ mod common;
 
 use common::scripted::{Admission, Bench, Scheduler, VOCAB, fcfs, prompt, request, small, trap};
 use infer_core::engine::Policies;
-use infer_core::policy::{AnyPolicy, FaultKind, Plan, PolicyFault, StepView, Verdict};
+use infer_core::policy::{AnyPolicy, FaultKind, Plan, PolicyFault, PolicyKind, StepView, Verdict};
 use infer_core::testing::solo;
+use infer_core::trial::CanaryState;
 use infer_core::{EngineConfig, FinishReason, Limits, Micros, Request, SequenceId, TenantId};
 
 fn watched() -> EngineConfig {
@@ -225,6 +226,30 @@ fn an_admission_policy_that_admits_nothing_is_removed_eventually() {
         assert_eq!(bench.tokens(id), solo(&request, VOCAB));
         assert_eq!(bench.faults(), [FaultKind::Starvation]);
         assert_eq!(bench.changes(), ["builtin-accept"]);
+    }
+}
+
+#[test]
+fn an_admission_canary_that_admits_nothing_is_rolled_back_after_the_bound() {
+    for verdict in [Verdict::Wait, Verdict::WaitTenant] {
+        let mut bench = Bench::new(watched());
+        let canary = AnyPolicy::Admission(Box::new(Admission(move |_: &_, _: &_| Ok(verdict.clone()))));
+        bench.engine.canary(canary, Micros(10_000_000), bench.now).expect("no other slot is on trial");
+        let request = request(prompt(1, 9), 3);
+        let id = bench.submit(request.clone());
+        while !bench.step() {
+            assert!(bench.now <= Micros(100_000), "the bound, and the time until the next call about it");
+            bench.now = bench.engine.next_wake().expect("a held request wakes the engine");
+        }
+        assert!(bench.now > Micros(50_000), "no sooner");
+        bench.run();
+        assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+        assert_eq!(bench.faults(), [FaultKind::Starvation]);
+        assert_eq!(bench.changes(), ["scripted-admission", "builtin-accept"]);
+        let slot = bench.engine.snapshot(bench.now).policies[PolicyKind::Admission as usize].clone();
+        let canary = slot.canary.expect("it was on trial");
+        assert_eq!(canary.state, CanaryState::RolledBack);
+        assert!(canary.reason.contains("was held on an idle host for 50 ms"), "{}", canary.reason);
     }
 }
 

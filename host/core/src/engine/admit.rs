@@ -375,7 +375,7 @@ impl Engine {
             return;
         };
         let since = *self.held.alone_since.get_or_insert(now);
-        if now.since(since) < Micros(self.config.starvation_bound.0.saturating_mul(LONGEST_PROMISE)) {
+        if now.since(since) < self.longest_hold() {
             return;
         }
         let message = format!(
@@ -389,6 +389,18 @@ impl Engine {
         self.policies.admission.condemn(&mut cx, fault, FaultView::Admit(request, load));
         self.held.start_over();
         self.reask_held(now);
+    }
+
+    /// How long admission may hold requests on an idle host. A scheduler may sleep for longer than the bound if its plan
+    /// promises when it wakes. A verdict can promise nothing, and a quota of a minute is a reason to hold for as long, so
+    /// it counts as the longest promise; but not on trial, where nothing runs meanwhile that could be compared.
+    fn longest_hold(&self) -> Micros {
+        let bound = self.config.starvation_bound;
+        if self.policies.admission.on_trial() {
+            bound
+        } else {
+            Micros(bound.0.saturating_mul(LONGEST_PROMISE))
+        }
     }
 
     /// Asks again about the first held request, and about the next for as long as they don't hold those behind them, if

@@ -210,7 +210,7 @@ pub struct PolicyLimits {
     pub strikes: u32,
     /// See `strikes`.
     pub strike_window: Duration,
-    /// How long a scheduler may ignore a sequence that could run.
+    /// How long a scheduler may ignore a sequence that could run, or an admission canary hold requests on an idle host.
     pub starvation_bound: Duration,
 }
 

@@ -193,7 +193,8 @@ pub const SETTINGS: &[Setting] = &[
         "starvation-bound",
         "TIME",
         "5s",
-        "How long a scheduler may ignore a sequence that could run before it is removed",
+        "How long a scheduler may ignore a sequence that could run before it is removed, or an admission canary hold all \
+         requests on an idle host; an admission policy that is no canary, twelve times as long",
     ),
     setting(
         "fault-dir",
