@@ -254,6 +254,22 @@ fn an_admission_canary_that_admits_nothing_is_rolled_back_after_the_bound() {
 }
 
 #[test]
+fn an_admission_policy_is_not_blamed_for_a_time_in_which_it_held_nothing() {
+    let admission = Box::new(Admission(|_: &_, _: &_| Ok(Verdict::Wait)));
+    let mut bench = Bench::with(watched(), Policies { admission, ..Policies::builtin() });
+    let first = bench.submit(request(prompt(1, 9), 3));
+    assert!(!bench.step());
+    assert!(bench.engine.finish(first, FinishReason::Cancelled, bench.now));
+    // With nothing to do, a driver sleeps.
+    bench.now.0 += 20 * 50_000;
+    bench.submit(request(prompt(2, 9), 3));
+    assert!(!bench.step());
+    assert_eq!(bench.faults(), [], "the second has only arrived");
+    bench.run();
+    assert_eq!(bench.faults(), [FaultKind::Starvation]);
+}
+
+#[test]
 fn a_slow_device_is_no_starvation() {
     let mut bench = Bench::new(watched());
     for seed in 1..9 {

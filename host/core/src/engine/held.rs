@@ -95,6 +95,10 @@ impl Held {
         if self.by_tenant.remove(&(level, sequence.tenant_row, sequence.id)).is_some() {
             self.by_arrival.remove(&(level, sequence.id));
             self.count[sequence.tenant_row as usize] -= 1;
+            if self.by_tenant.is_empty() {
+                // What is held from then on has waited for nothing yet.
+                self.alone_since = None;
+            }
         }
     }
 
