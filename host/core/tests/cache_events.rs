@@ -4,13 +4,16 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Ask, Bench, PrefixCache, Say, Scheduler, fcfs, prompt, request, scripted, small};
+use common::scripted::{
+    Ask, Bench, PrefixCache, Say, Scheduler, VOCAB, fcfs, prompt, request, scripted, small,
+};
 use common::{Mirror, RandomPrefixCache};
 use infer_core::engine::Policies;
 use infer_core::policy::{
     AnyPolicy, CacheEventKind, CacheEvents, Ended, FaultKind, Hit, Plan, Policy, PolicyFault, PolicyInfo,
     PolicyKind, PrefixCachePolicy, Retention, StepView,
 };
+use infer_core::testing::solo;
 use infer_core::trial::ShadowState;
 use infer_core::{BlockId, EngineConfig, FinishReason, Handover, Micros, SequenceId};
 
@@ -97,6 +100,54 @@ fn a_policy_that_comes_back_during_a_swap_misses_nothing() {
     bench.step();
     let cached = bench.engine.snapshot(bench.now).memory.cached;
     assert_eq!((mirror.lock().unwrap().idle.len() as u32, cached), (cached, 4));
+}
+
+/// The policy on trial fails right before it would be asked which blocks to drop.
+#[test]
+fn a_policy_that_comes_back_is_asked_for_no_block_before_it_has_what_it_missed() {
+    let mirror = Arc::new(Mutex::new(Mirror::default()));
+    let known = mirror.clone();
+    let policies = scripted(move |ask| {
+        let mut mirror = known.lock().unwrap();
+        Ok(match ask {
+            Ask::Observe(events) => {
+                mirror.absorb(events);
+                Say::Default
+            }
+            Ask::Evict(_) => Say::Drop(mirror.idle.iter().copied().map(BlockId).collect()),
+            _ => Say::Default,
+        })
+    });
+    let config = EngineConfig { total_blocks: 13, prompt_cache_entries: 0, ..small() };
+    let mut bench = Bench::with(config, policies);
+    for seed in [1, 3, 5] {
+        bench.submit(request(prompt(seed, 13), 3));
+        bench.run();
+    }
+    let fails = Arc::new(Mutex::new(false));
+    let broken = fails.clone();
+    let canary = PrefixCache(move |ask: Ask<'_>| match ask {
+        Ask::Observe(_) if *broken.lock().unwrap() => Err(common::scripted::trap()),
+        _ => Ok(Say::Default),
+    });
+    let canary = AnyPolicy::PrefixCache(Box::new(canary));
+    bench.engine.canary(canary, Micros(10_000_000), bench.now).expect("no other slot is on trial");
+    // Both take blocks that were idle when the first policy was replaced.
+    bench.submit(request(prompt(1, 13), 10));
+    bench.step();
+    bench.step();
+    *fails.lock().unwrap() = true;
+    let evicting = request(prompt(3, 29), 2);
+    let id = bench.submit(evicting.clone());
+    bench.step();
+    assert_eq!(bench.faults(), [FaultKind::Trap], "the canary's");
+    assert!(bench.engine.snapshot(bench.now).counters.evicted_blocks > 0, "room was made in that step");
+    bench.run();
+    bench.step();
+    assert_eq!(bench.faults(), [FaultKind::Trap], "and no other");
+    assert_eq!(bench.tokens(id), solo(&evicting, VOCAB));
+    let cached = bench.engine.snapshot(bench.now).memory.cached;
+    assert_eq!(mirror.lock().unwrap().idle.len() as u32, cached);
 }
 
 /// Three long prompts' blocks, of one token each.

@@ -347,13 +347,13 @@ impl Engine {
                 break;
             }
         }
-        // A policy without calls left in this step, or one that names more in every flush, can't know yet
-        // what may be dropped.
-        let untold = !self.kv.blocks.events.is_empty();
         let before = self.kv.blocks.free();
         if before < want {
             let need = want - before;
             self.note_state(PolicyKind::PrefixCache, now);
+            // A policy without calls left in this step, one that names more in every flush, or one that came back in
+            // the last one and has yet to receive what it missed, can't know what may be dropped.
+            let untold = !self.kv.blocks.events.is_empty() || self.policies.prefix.renewed.is_some();
             let mut cx = self.outbox.context(self.view.number, now);
             let (blocks, decisions) = (&self.kv.blocks, &mut self.decisions);
             let view = || FaultView::Evict { now, need };
