@@ -148,7 +148,7 @@ pub struct TenantSnapshot {
     pub waiting: u32,
     /// Of those, requests held by admission.
     pub held: u32,
-    /// Prompt tokens computed or found in the cache, since start.
+    /// Prompt tokens computed since start, without those found in the cache; what a preemption lost counts again.
     pub prompt_tokens: u64,
     /// Tokens generated since start.
     pub generated_tokens: u64,

@@ -48,6 +48,18 @@ fn each_start_is_classified_once_by_its_hit() {
 }
 
 #[test]
+fn a_tenant_is_served_the_prompt_tokens_that_were_computed_for_it() {
+    let mut bench = Bench::new(EngineConfig { prompt_cache_entries: 0, ..small() });
+    for _ in 0..2 {
+        bench.submit(request(prompt(1, 13), 3));
+        bench.run();
+    }
+    let snapshot = bench.engine.snapshot(bench.now);
+    assert_eq!((snapshot.counters.prompt_tokens, snapshot.counters.prefix_hits), (26, 12));
+    assert_eq!(snapshot.tenants.iter().map(|tenant| tenant.prompt_tokens).sum::<u64>(), 14);
+}
+
+#[test]
 fn prompts_are_counted_when_they_start() {
     let mut bench =
         Bench::new(EngineConfig { limits: Limits { max_running: 1, ..small().limits }, ..small() });

@@ -26,7 +26,7 @@ pub struct TenantRow {
     pub refused: u64,
     /// Requests that ended with an error, of those not refused.
     pub failed: u64,
-    /// Tokens of the prompts that were computed or found in the cache so far.
+    /// Tokens of its prompts computed so far, without those found in the cache; what a preemption lost counts again.
     pub prompt_tokens: u64,
     /// Tokens generated so far.
     pub generated_tokens: u64,
