@@ -58,6 +58,15 @@ def openai_python():
     text = "".join(c.choices[0].delta.content or "" for c in stream)
     check(text == chat.choices[0].message.content, text)
 
+    asked = {"model": MODEL, "temperature": 0, "max_tokens": 24, "extra_body": {"return_token_ids": True}}
+    chat = client.chat.completions.create(messages=MESSAGES, **asked)
+    check(len(chat.prompt_token_ids) == chat.usage.prompt_tokens, chat)
+    check(len(chat.choices[0].token_ids) == chat.usage.completion_tokens, chat)
+    stream = client.chat.completions.create(messages=MESSAGES, stream=True, **asked)
+    check([i for c in stream for i in c.choices[0].token_ids] == chat.choices[0].token_ids, "ids of chunks")
+    same = client.completions.create(prompt=chat.prompt_token_ids, **asked)
+    check(same.choices[0].token_ids == chat.choices[0].token_ids, same)
+
     stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True, **ENDLESS)
     next(iter(stream))
     stream.close()
