@@ -10,7 +10,7 @@ use infer_api::admin::{
 use infer_core::inspect::{BlockCells, BlockColumn, BlockDetail, BlockState, CacheTree, TreeBlock};
 use infer_core::{BlockId, Micros, SessionId, TenantId};
 
-use super::state;
+use super::state::{self, asked, ordered};
 use crate::app::{App, Served};
 use crate::engine::{RequestReport, Wanted};
 use crate::http::{Answer, ApiError, Query, json};
@@ -41,7 +41,8 @@ pub async fn map(app: &App, query: &Query) -> Result<Answer, ApiError> {
     let from = number(query, "from", 0, 0..=last)?;
     let count = number(query, "count", served.total_blocks as usize, 1..=u32::MAX as usize)?;
     let places = from..from.saturating_add(count);
-    let blocks = served.engine.inspect(move |engine, now| engine.block_cells(places, column, now)).await?;
+    let look = move |engine: &infer_core::Engine, now| engine.block_cells(places, column, now);
+    let blocks = asked(app, served.engine.inspect(look)).await?;
     let map = fold(&blocks, column, cells);
     Ok(json(StatusCode::OK, &BlockMap { block_size: served.block_size, from: from as u32, by, ..map }))
 }
@@ -110,7 +111,8 @@ pub async fn block(app: &App, id: &str) -> Result<Answer, ApiError> {
         ApiError::not_found(format!("no block `{shown}`; the pool has blocks 0 to {last}"))
     };
     let wanted = BlockId(id.parse().map_err(|_| unknown())?);
-    let (detail, now) = served.engine.inspect(move |engine, now| (engine.block_detail(wanted), now)).await?;
+    let look = move |engine: &infer_core::Engine, now| (engine.block_detail(wanted), now);
+    let (detail, now) = asked(app, served.engine.inspect(look)).await?;
     let detail = detail.ok_or_else(unknown)?;
     Ok(json(StatusCode::OK, &block_info(app, served, detail, now)))
 }
@@ -148,7 +150,7 @@ pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
         let shown: String = id.chars().take(128).collect();
         ApiError::not_found(format!("no live request `{shown}`; see `requests` of /admin/state"))
     };
-    let found = served.engine.detail(Wanted::of(id)).await?.ok_or_else(unknown)?;
+    let found = asked(app, served.engine.detail(Wanted::of(id))).await?.ok_or_else(unknown)?;
     let RequestReport { row, detail, meta, at } = *found;
     let place = |&(block, references, indexed): &(BlockId, u32, bool)| TableBlock {
         block: block.0,
@@ -171,7 +173,7 @@ pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
 
 /// `DELETE /admin/cache`: drops what no request uses.
 pub async fn empty_cache(app: &App) -> Result<Answer, ApiError> {
-    let (dropped, in_use) = app.served()?.engine.empty_cache().await?;
+    let (dropped, in_use) = ordered(app, app.served()?.engine.empty_cache()).await?;
     tracing::info!(dropped, in_use, "an operator emptied the cache");
     Ok(json(StatusCode::OK, &serde_json::json!({"dropped_blocks": dropped, "blocks_in_use": in_use})))
 }
@@ -180,7 +182,7 @@ pub async fn empty_cache(app: &App) -> Result<Answer, ApiError> {
 pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let top = number(query, "top", 20, TOP)?;
-    let (tree, now) = served.engine.inspect(|engine, now| (engine.cache_tree(), now)).await?;
+    let (tree, now) = asked(app, served.engine.inspect(|engine, now| (engine.cache_tree(), now))).await?;
     let mut report = CacheReport {
         enabled: tree.enabled,
         blocks: tree.blocks.len() as u32,
@@ -201,7 +203,7 @@ pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
     let look = move |engine: &infer_core::Engine, _| -> Vec<Option<BlockDetail>> {
         blocks.into_iter().map(|id| engine.block_detail(id)).collect()
     };
-    let details = served.engine.inspect(look).await?;
+    let details = asked(app, served.engine.inspect(look)).await?;
     for (prefix, detail) in report.prefixes.iter_mut().zip(details) {
         prefix.shared_tokens *= served.block_size;
         // The block may hold another prefix now.

@@ -6,6 +6,7 @@ use hyper::StatusCode;
 use infer_api::admin::Blocks;
 use serde_json::json as value;
 
+use super::state::{asked, ordered};
 use crate::app::App;
 use crate::engine::Wanted;
 use crate::http::{Answer, ApiError, Query, json};
@@ -13,7 +14,7 @@ use crate::http::{Answer, ApiError, Query, json};
 /// `GET /admin/blocks`.
 pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let all = served.engine.inspect(|engine, _| engine.blocks()).await?;
+    let all = asked(app, served.engine.inspect(|engine, _| engine.blocks())).await?;
     let now = app.clock.now();
     let mut blocks = Blocks { block_size: served.block_size, ..Blocks::default() };
     blocks.states.reserve(all.len());
@@ -47,7 +48,8 @@ pub async fn cancel(app: &App, id: &str, query: &Query) -> Result<Answer, ApiErr
             return Err(ApiError::invalid("by", format!("`{other}` is not `request_id`")));
         }
     };
-    let cancelled: Vec<u64> = served.engine.cancel(wanted).await?.into_iter().map(|id| id.0).collect();
+    let cancelled = ordered(app, served.engine.cancel(wanted)).await?;
+    let cancelled: Vec<u64> = cancelled.into_iter().map(|id| id.0).collect();
     let Some(first) = cancelled.first() else {
         let shown: String = id.chars().take(128).collect();
         return Err(ApiError::not_found(format!(
@@ -62,7 +64,7 @@ pub async fn cancel(app: &App, id: &str, query: &Query) -> Result<Answer, ApiErr
 pub async fn clear_queue(app: &App) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let message = "an operator cleared the queue; try again later".to_owned();
-    let cleared = served.engine.clear_queue(message).await?;
+    let cleared = ordered(app, served.engine.clear_queue(message)).await?;
     tracing::info!(cleared, "an operator cleared the queue");
     Ok(json(StatusCode::OK, &value!({"cleared": cleared})))
 }

@@ -15,7 +15,7 @@ use infer_model::KvCacheKind;
 
 use super::tenants;
 use crate::app::{App, Served};
-use crate::engine::{self, EngineReport, PrefixHits, RequestMeta};
+use crate::engine::{self, EngineReport, EngineStopped, PrefixHits, RequestMeta};
 use crate::http::ApiError;
 use crate::metrics::percentile;
 
@@ -29,10 +29,35 @@ pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
 
 /// Returns the engine's report after the current step, or 503 after `patience`.
 pub async fn report_within(served: &Served, patience: Duration) -> Result<Box<EngineReport>, ApiError> {
-    tokio::time::timeout(patience, served.engine.report())
-        .await
-        .map_err(|_| ApiError::unavailable("busy", "the engine is in a long step; try again later"))?
-        .map_err(ApiError::from)
+    within(patience, served.engine.report(), "the engine is in a long step; try again later").await
+}
+
+/// Returns what the engine says after the current step. 503 if that takes more than ten seconds.
+pub async fn asked<T>(
+    app: &App,
+    answer: impl Future<Output = Result<T, EngineStopped>>,
+) -> Result<T, ApiError> {
+    let message = "the engine is in a long step; try again later";
+    within(app.config.bounds.engine_patience, answer, message).await
+}
+
+/// Returns what the engine did after the current step. 503 if that takes more than ten seconds: it may still do it.
+pub async fn ordered<T>(
+    app: &App,
+    answer: impl Future<Output = Result<T, EngineStopped>>,
+) -> Result<T, ApiError> {
+    let message = "the engine is in a long step, and may still do this after it; look at /admin/state before you \
+                   repeat it";
+    within(app.config.bounds.engine_patience, answer, message).await
+}
+
+async fn within<T>(
+    patience: Duration,
+    answer: impl Future<Output = Result<T, EngineStopped>>,
+    message: &str,
+) -> Result<T, ApiError> {
+    let answer = tokio::time::timeout(patience, answer).await;
+    answer.map_err(|_| ApiError::unavailable("busy", message))?.map_err(ApiError::from)
 }
 
 /// Returns the whole state.

@@ -311,6 +311,18 @@ async fn requests_time_out_while_the_device_hangs_whether_or_not_the_engine_took
         let body: Value = answer.json().await.unwrap();
         assert_eq!(body["error"]["code"], "request_timeout", "{body}");
     }
+    for (method, path, words) in [
+        (Method::GET, "/admin/blocks/map", "try again later"),
+        (Method::GET, "/admin/requests/1", "try again later"),
+        (Method::DELETE, "/admin/cache", "may still do this"),
+        (Method::DELETE, "/admin/requests/1", "may still do this"),
+    ] {
+        let answer = host.admin(method, path).send().await.unwrap();
+        assert_eq!(answer.status(), 503, "{path}");
+        let error = answer.json::<Value>().await.unwrap()["error"].take();
+        assert_eq!(error["code"], "busy", "{path}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(words), "{path}: {error}");
+    }
     drop(let_go);
     host.until("nothing is left", |state| state["requests"] == json!([])).await;
     let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
