@@ -154,6 +154,8 @@ struct Live {
     origin: Origin,
     /// Under which the traffic must be notified of its end.
     key: Option<u64>,
+    /// See `Arrival::follows`.
+    follows: bool,
     deadline: Micros,
     reply: Vec<u32>,
     last_token: Option<Micros>,
@@ -256,8 +258,16 @@ impl<T: Traffic, W: Watch> Run<T, W> {
     }
 
     fn submit(&mut self, arrival: Arrival) {
-        let Arrival { at, conversation: key, background, begins, request, output_tokens, new_tokens } =
-            arrival;
+        let Arrival {
+            at,
+            conversation: key,
+            background,
+            begins,
+            follows,
+            request,
+            output_tokens,
+            new_tokens,
+        } = arrival;
         let (tenant, deadline) = (request.tenant.0, request.deadline);
         let origin = Origin { tenant, background };
         if !background && self.begun.is_none() {
@@ -265,7 +275,7 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             self.begun = Some(Begun { at, steps: self.steps, evicted_blocks });
         }
         let prompt_tokens = u32::try_from(request.prompt.len()).expect("prompts are bounded");
-        self.recorder.arrived(origin, begins.then_some(at));
+        self.recorder.arrived(origin, (begins || follows).then_some(at));
         let number = self.recorder.outcome.requests;
         let session = request.session.0;
         let conversation = (session != 0).then_some(session);
@@ -286,6 +296,7 @@ impl<T: Traffic, W: Watch> Run<T, W> {
                     known,
                     origin,
                     key,
+                    follows,
                     deadline,
                     reply,
                     last_token: None,
@@ -298,6 +309,9 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             Err(_) => {
                 self.recorder.refused(origin, deadline != Micros::NEVER);
                 self.tell(origin, &known.outcome(Ending::Refused, None, self.now));
+                if follows {
+                    self.recorder.lasts(self.now);
+                }
                 if let Some(key) = key {
                     self.traffic.ended(key, None, self.now);
                 }
@@ -378,6 +392,9 @@ impl<T: Traffic, W: Watch> Run<T, W> {
         self.device.forget(id);
         let live = self.live.remove(&id)?;
         self.reported -= usize::from(!live.origin.background);
+        if live.follows {
+            self.recorder.lasts(self.now);
+        }
         if let Some(key) = live.key {
             self.traffic.ended(key, well.then_some(&live.reply), self.now);
         }

@@ -288,6 +288,27 @@ fn next_turn_waits_for_the_previous_output_and_hits_it() {
 }
 
 #[test]
+fn goodput_of_a_closed_loop_is_the_rate_at_which_it_was_served() {
+    // Two clients, each of which sends its next request when the last one ends.
+    let client = |id: u64| Recorded {
+        id,
+        at_us: id * 1_000,
+        prompt_tokens: 100,
+        output_tokens: 60,
+        max_tokens: 60,
+        after: id.checked_sub(2).filter(|&id| id > 0).map(|id| After { id, think_us: 0 }),
+        followed: true,
+        ..Recorded::default()
+    };
+    for requests in [3, 20] {
+        let outcome = play((1..=requests).map(client).collect(), 1.0);
+        assert_eq!(outcome.targets.met, requests, "{outcome:?}");
+        let served = outcome.targets.met as f64 / outcome.seconds;
+        assert!((outcome.goodput_per_second / served - 1.0).abs() < 0.01, "{outcome:?}");
+    }
+}
+
+#[test]
 fn load_scales_the_speed_of_a_trace() {
     let far: Vec<Recorded> = read(Format::BurstGpt, BURSTGPT).into_iter().map(Result::unwrap).collect();
     let (slow, fast) = (play(far.clone(), 1.0), play(far, 10.0));

@@ -175,7 +175,8 @@ pub struct Outcome {
     pub output_per_second: f64,
     /// Prompt and output tokens per second, cached ones included.
     pub tokens_per_second: f64,
-    /// Requests that met the targets, see `Slo`, per second in which requests began.
+    /// Requests that met the targets, see `Slo`, per second in which requests began; in a trace, those that waited for
+    /// others count until they end.
     pub goodput_per_second: f64,
     /// The requests by whether they met the targets.
     pub targets: Attainment,

@@ -39,8 +39,9 @@ pub(crate) struct Recorder {
     slo: Slo,
     /// Prompt tokens of requests that have started since the report has begun.
     prompt: u64,
-    /// When the first and the last of its single requests and conversations began.
-    beginnings: Option<(Micros, Micros)>,
+    /// Since when and until when its single requests and conversations began. Requests that pace the traffic by their
+    /// ends count until then.
+    offered: Option<(Micros, Micros)>,
     promised: u64,
     kept: u64,
     pub faults: Faults,
@@ -110,7 +111,7 @@ impl Recorder {
         Self {
             slo,
             prompt: 0,
-            beginnings: None,
+            offered: None,
             itl: histogram(),
             latency: histogram(),
             queue: histogram(),
@@ -139,18 +140,23 @@ impl Recorder {
         self.outcome.requests > 0
     }
 
-    /// `began`: its time of arrival, unless it continues a conversation.
+    /// `began`: its time of arrival, unless it continues a conversation beside which others begin.
     pub fn arrived(&mut self, origin: Origin, began: Option<Micros>) {
         self.service.waits(origin.tenant, 1);
         if origin.background {
             return;
         }
         if let Some(at) = began {
-            let first = self.beginnings.map_or(at, |(first, _)| first);
-            self.beginnings = Some((first, at));
+            self.lasts(at);
         }
         self.outcome.requests += 1;
         self.tenant(origin.tenant).requests += 1;
+    }
+
+    /// The traffic of the report is offered until `at` or longer.
+    pub fn lasts(&mut self, at: Micros) {
+        let (first, last) = self.offered.unwrap_or((at, at));
+        self.offered = Some((first, last.max(at)));
     }
 
     pub fn refused(&mut self, origin: Origin, promised: bool) {
@@ -254,8 +260,9 @@ impl Recorder {
         let prompt: u64 = self.tenants.values().map(|tenant| tenant.prompt).sum();
         outcome.output_per_second = count(drawn) / seconds;
         outcome.tokens_per_second = count(drawn + self.prompt) / seconds;
-        // Traffic is offered at the rate at which it begins, however long the last requests take.
-        let offering = self.beginnings.map_or(0.0, |(first, last)| count(last.since(first).0) / 1e6);
+        // Traffic is offered at the rate at which it begins, however long the last requests take. A closed loop is
+        // offered as fast as it is served.
+        let offering = self.offered.map_or(0.0, |(first, last)| count(last.since(first).0) / 1e6);
         outcome.goodput_per_second =
             count(outcome.targets.met) / if offering > 0.0 { offering } else { seconds };
         outcome.targets.unserved = outcome.refused + outcome.failed;

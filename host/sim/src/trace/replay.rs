@@ -190,6 +190,7 @@ impl<'a> Replay<'a> {
             conversation: key,
             background: false,
             begins: recorded.after.is_none(),
+            follows: recorded.after.is_some(),
             request,
             output_tokens: wanted,
             new_tokens: length.saturating_sub(continued),

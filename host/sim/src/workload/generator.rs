@@ -24,6 +24,9 @@ pub struct Arrival {
     pub background: bool,
     /// It continues nothing.
     pub begins: bool,
+    /// It waited for another one's end, and no other traffic goes on meanwhile: a client sends the next one when this
+    /// one ends, so that the traffic lasts at least until then.
+    pub follows: bool,
     /// The request.
     pub request: Request,
     /// Actual length of its output.
@@ -195,7 +198,16 @@ impl Generator {
             stop_tokens: Arc::from([END_TOKEN]),
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         };
-        Arrival { at, conversation, background: false, begins: true, request, output_tokens, new_tokens }
+        Arrival {
+            at,
+            conversation,
+            background: false,
+            begins: true,
+            follows: false,
+            request,
+            output_tokens,
+            new_tokens,
+        }
     }
 }
 
