@@ -174,7 +174,7 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             traffic,
             engine,
             device: VirtualDevice::new(profile.clone(), *seed),
-            recorder: Recorder::new(*slo),
+            recorder: Recorder::new(*slo, tenants),
             live: BTreeMap::new(),
             reported: 0,
             events: Vec::new(),

@@ -203,8 +203,8 @@ pub struct Outcome {
     pub pool: PoolOutcome,
     /// Results by tenant.
     pub tenants: Vec<TenantOutcome>,
-    /// Largest difference of weighted service (prompt token 1, output token 2) between two tenants while both had
-    /// waiting requests; compares at most 256 waiting tenants at a time.
+    /// Largest difference of weighted service (prompt token 1, output token 2, divided by the tenant's weight) between
+    /// two tenants while both had waiting requests; compares at most 256 waiting tenants at a time.
     pub service_gap: f64,
     /// Preemptions.
     pub preemptions: u64,

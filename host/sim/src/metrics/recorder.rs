@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
+use infer_core::TenantTerms;
 use infer_core::event::PrefixEvent;
-use infer_core::ids::Micros;
+use infer_core::ids::{Micros, TenantId};
 use infer_core::request::Usage;
 use infer_core::snapshot::Counters;
 
@@ -107,7 +108,8 @@ pub(crate) struct Ended {
 }
 
 impl Recorder {
-    pub fn new(slo: Slo) -> Self {
+    /// `tenants`: what they are granted, of which their weights count; those of others are 1.
+    pub fn new(slo: Slo, tenants: &[(TenantId, TenantTerms)]) -> Self {
         Self {
             slo,
             prompt: 0,
@@ -125,7 +127,7 @@ impl Recorder {
             cached_tokens: [0; 5],
             prefilled_tokens: [0; 5],
             tenants: BTreeMap::new(),
-            service: Service::default(),
+            service: Service::of(tenants),
             promised: 0,
             kept: 0,
             faults: Faults::default(),
@@ -145,6 +147,9 @@ impl Recorder {
         self.service.waits(origin.tenant, 1);
         if origin.background {
             return;
+        }
+        if !self.has_begun() {
+            self.service.begin();
         }
         if let Some(at) = began {
             self.lasts(at);
@@ -338,7 +343,7 @@ mod tests {
     #[test]
     fn hit_rates_only_count_prompts_with_a_full_block() {
         use PrefixEvent::{ConversationalHit, CrossRequestHit, FullHitNoPrefillNeeded, MissFull};
-        let mut recorder = Recorder::new(Slo::default());
+        let mut recorder = Recorder::new(Slo::default(), &[]);
         for (prefix, cached, prefill) in [
             (MissFull, 0, 9),
             (FullHitNoPrefillNeeded, 9, 0),
@@ -367,7 +372,7 @@ mod tests {
         use PrefixEvent::{
             ConversationalMissUnexpectedPrompt, CrossRequestHit, FullHitNoPrefillNeeded, MissFull,
         };
-        let mut recorder = Recorder::new(Slo::default());
+        let mut recorder = Recorder::new(Slo::default(), &[]);
         for (prefix, cached, prefill, ttft_ms) in [
             (MissFull, 0, 600, 400),
             (CrossRequestHit, 320, 280, 60),
@@ -393,7 +398,7 @@ mod tests {
 
     #[test]
     fn run_in_which_nothing_started_has_no_times_and_no_ratios() {
-        let mut recorder = Recorder::new(Slo::default());
+        let mut recorder = Recorder::new(Slo::default(), &[]);
         recorder.arrived(Origin { tenant: 7, ..ORIGIN }, Some(Micros(1)));
         recorder.refused(Origin { tenant: 7, ..ORIGIN }, false);
         let outcome = recorder.finish(Sample::default());
@@ -409,9 +414,23 @@ mod tests {
     }
 
     #[test]
+    fn service_before_the_report_makes_no_gap() {
+        let gap = |before: u32| {
+            let mut recorder = Recorder::new(Slo::default(), &[]);
+            let others = |tenant| Origin { tenant, background: true };
+            (1..=2).for_each(|tenant| (0..2).for_each(|_| recorder.arrived(others(tenant), None)));
+            (0..before).for_each(|_| recorder.token(others(1), None));
+            recorder.arrived(Origin { tenant: 1, ..ORIGIN }, Some(Micros(9)));
+            (0..3).for_each(|_| recorder.token(others(2), None));
+            recorder.finish(Sample::default()).service_gap
+        };
+        assert_eq!((gap(0), gap(700)), (6.0, 6.0));
+    }
+
+    #[test]
     fn deadlines_are_judged_only_if_there_are_any() {
         let in_time = |deadlines: &[Micros]| {
-            let mut recorder = Recorder::new(Slo::default());
+            let mut recorder = Recorder::new(Slo::default(), &[]);
             for &deadline in deadlines {
                 let ended = Ended { origin: ORIGIN, arrived: Micros(1), deadline, is_hit: None };
                 recorder.finished(&ended, &Usage { first_token: Micros(50), ..Usage::default() });

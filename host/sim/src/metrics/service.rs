@@ -2,14 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use infer_core::TenantTerms;
+use infer_core::ids::TenantId;
+
 /// Maximum number of waiting tenants to compare; further ones are ignored. Each is compared with each, so time and
 /// memory are quadratic.
 const MOST: usize = 256;
 
-/// Largest difference in service of two tenants while both have waiting requests. Cost depends on the number of waiting
-/// tenants, not on the number of all tenants.
+/// Largest difference in service of two tenants while both have waiting requests, each by its tenant's weight. Cost
+/// depends on the number of waiting tenants, not on the number of all tenants.
 #[derive(Debug, Default)]
 pub(super) struct Service {
+    /// Of tenants whose weight isn't 1.
+    weights: BTreeMap<u32, f64>,
     tenants: BTreeMap<u32, Served>,
     /// For each waiting tenant and each other one: its lead in service at the time from which both have been waiting.
     since: BTreeMap<u32, BTreeMap<u32, f64>>,
@@ -23,6 +28,24 @@ struct Served {
 }
 
 impl Service {
+    /// Of tenants with these terms, and of others with the weight 1.
+    pub fn of(tenants: &[(TenantId, TenantTerms)]) -> Self {
+        let weight = |terms: &TenantTerms| f64::from(terms.weight_permille.max(1)) / 1e3;
+        let weights = tenants.iter().map(|(tenant, terms)| (tenant.0, weight(terms))).collect();
+        Self { weights, ..Self::default() }
+    }
+
+    /// Forgets the gap so far: only what is served from now on counts.
+    pub fn begin(&mut self) {
+        self.gap = 0.0;
+        for (tenant, others) in &mut self.since {
+            let own = self.tenants[tenant].total;
+            for (other, start) in others {
+                *start = own - self.tenants[other].total;
+            }
+        }
+    }
+
     pub fn waits(&mut self, tenant: u32, change: i64) {
         let entry = self.tenants.entry(tenant).or_default();
         let before = entry.waiting > 0;
@@ -42,8 +65,9 @@ impl Service {
     }
 
     pub fn serve(&mut self, tenant: u32, amount: f64) {
+        let weight = self.weights.get(&tenant).copied().unwrap_or(1.0);
         let entry = self.tenants.entry(tenant).or_default();
-        entry.total += amount;
+        entry.total += amount / weight;
         let own = entry.total;
         for (other, start) in self.since.get(&tenant).into_iter().flatten() {
             self.gap = self.gap.max((own - self.tenants[other].total - start).abs());
@@ -69,6 +93,34 @@ mod tests {
         service.waits(2, -1);
         service.serve(1, 5_000.0);
         assert!((service.gap - 70.0).abs() < 1e-9, "{}", service.gap);
+    }
+
+    #[test]
+    fn tenant_of_three_times_the_weight_may_be_served_three_times_as_much() {
+        let terms = |weight_permille| TenantTerms { weight_permille, ..TenantTerms::default() };
+        let gap = |served: [f64; 2]| {
+            let mut service = Service::of(&[(TenantId(4), terms(3_000))]);
+            [4, 7].into_iter().for_each(|tenant| service.waits(tenant, 1));
+            for _ in 0..10 {
+                service.serve(4, served[0]);
+                service.serve(7, served[1]);
+            }
+            service.gap
+        };
+        assert!((gap([30.0, 10.0]) - 10.0).abs() < 1e-9, "one turn");
+        assert!((gap([10.0, 10.0]) - (100.0 - 100.0 / 3.0)).abs() < 1e-9, "equal shares aren't fair");
+    }
+
+    #[test]
+    fn what_was_served_before_the_beginning_does_not_count() {
+        let mut service = Service::default();
+        [1, 2].into_iter().for_each(|tenant| service.waits(tenant, 1));
+        service.serve(1, 900.0);
+        service.begin();
+        assert!(service.gap.abs() < 1e-9, "{}", service.gap);
+        service.serve(2, 40.0);
+        service.serve(1, 10.0);
+        assert!((service.gap - 40.0).abs() < 1e-9, "{}", service.gap);
     }
 
     #[test]
