@@ -15,6 +15,7 @@ use crate::cost::Profile;
 use crate::device::VirtualDevice;
 use crate::metrics::{
     Ended, Ending, Known, Origin, Outcome, Recorder, RequestOutcome, Sample, Slo, Start, Watch, count,
+    in_time,
 };
 use crate::trace::{Reader, Replay, TraceError};
 use crate::workload::{Arrival, Capacity, Generator, Traffic, Workload};
@@ -361,8 +362,8 @@ impl<T: Traffic, W: Watch> Run<T, W> {
                 }
             }
             Event::Failed { id, usage, .. } => {
-                if let Some(Live { known, origin, started, .. }) = self.end(id, false) {
-                    self.recorder.failed(origin, started);
+                if let Some(Live { known, origin, started, deadline, .. }) = self.end(id, false) {
+                    self.recorder.failed(origin, started, in_time(&usage, deadline));
                     self.tell(origin, &known.outcome(Ending::Failed, Some(&usage), self.now));
                 }
             }

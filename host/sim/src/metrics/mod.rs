@@ -13,7 +13,7 @@ use durations::millis;
 pub(crate) use durations::present;
 pub use durations::{Durations, Measured};
 pub use outcome::{Attainment, CacheOutcome, FirstFault, Outcome, PoolOutcome, Sample, Slo, TenantOutcome};
-pub(crate) use recorder::{Ended, Origin, Recorder, Start};
+pub(crate) use recorder::{Ended, Origin, Recorder, Start, in_time};
 pub(crate) use request::Known;
 pub use request::{Ending, RequestOutcome, Watch};
 

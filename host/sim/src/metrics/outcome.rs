@@ -180,8 +180,8 @@ pub struct Outcome {
     pub goodput_per_second: f64,
     /// The requests by whether they met the targets.
     pub targets: Attainment,
-    /// Fraction of the requests with a deadline whose first token came in time; refused ones count as late. `None` if
-    /// no request had a deadline.
+    /// Fraction of the requests with a deadline whose first token came in time, also of those that failed; refused
+    /// ones count as late. `None` if no request had a deadline.
     pub in_time: Option<f64>,
     /// From arrival to the first token.
     pub ttft_ms: Durations,

@@ -170,11 +170,12 @@ impl Recorder {
             return;
         }
         self.outcome.refused += 1;
-        self.promised += u64::from(promised);
+        self.promise(promised.then_some(false));
         self.tenant(origin.tenant).refused += 1;
     }
 
-    pub fn failed(&mut self, origin: Origin, started: bool) {
+    /// `in_time`: whether its first token came by the deadline, if it had one.
+    pub fn failed(&mut self, origin: Origin, started: bool, in_time: Option<bool>) {
         if !started {
             self.service.waits(origin.tenant, -1);
         }
@@ -182,6 +183,7 @@ impl Recorder {
             return;
         }
         self.outcome.failed += 1;
+        self.promise(in_time);
         self.tenant(origin.tenant).failed += 1;
     }
 
@@ -248,10 +250,7 @@ impl Recorder {
             Some(false) => self.miss_ttft.add(millis(ttft)),
             None => {}
         }
-        if deadline != Micros::NEVER {
-            self.promised += 1;
-            self.kept += u64::from(usage.first_token <= deadline);
-        }
+        self.promise(in_time(usage, deadline));
         let tenant = self.tenant(tenant);
         tenant.finished += 1;
         tenant.ttft.add(ttft);
@@ -317,9 +316,20 @@ impl Recorder {
         outcome
     }
 
+    /// A request has ended: whether its first token came by its deadline, if it had one.
+    fn promise(&mut self, in_time: Option<bool>) {
+        self.promised += u64::from(in_time.is_some());
+        self.kept += u64::from(in_time == Some(true));
+    }
+
     fn tenant(&mut self, tenant: u32) -> &mut Tenant {
         self.tenants.entry(tenant).or_default()
     }
+}
+
+/// Whether the first token came by `deadline`; `None` if there was none to keep.
+pub(crate) fn in_time(usage: &Usage, deadline: Micros) -> Option<bool> {
+    (deadline != Micros::NEVER).then_some(usage.first_token <= deadline)
 }
 
 impl Mean {
@@ -439,5 +449,18 @@ mod tests {
         };
         assert_eq!(in_time(&[Micros::NEVER]), None);
         assert_eq!(in_time(&[Micros::NEVER, Micros(60), Micros(40)]), Some(0.5));
+    }
+
+    #[test]
+    fn failed_requests_have_kept_their_deadline_or_not_like_others() {
+        let mut recorder = Recorder::new(Slo::default(), &[]);
+        for (first_token, deadline) in [(50, Micros(60)), (50, Micros(40)), (50, Micros::NEVER)] {
+            let usage = Usage { first_token: Micros(first_token), ..Usage::default() };
+            recorder.failed(ORIGIN, true, in_time(&usage, deadline));
+        }
+        let silent = Usage { first_token: Micros::NEVER, ..Usage::default() };
+        recorder.failed(ORIGIN, false, in_time(&silent, Micros(60)));
+        recorder.refused(ORIGIN, true);
+        assert_eq!(recorder.finish(Sample::default()).in_time, Some(0.25), "one of four");
     }
 }
