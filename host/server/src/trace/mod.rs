@@ -14,7 +14,7 @@ mod writer;
 
 pub use decision::{Question, answer_json};
 pub use happening::Happening;
-pub use recorded::{MAX_LINE_BYTES, RecordedLines, RecordedRequests};
+pub use recorded::{LeftOut, MAX_LINE_BYTES, RecordedLines, RecordedRequests};
 pub use settings::{engine_config, settings, terms};
 pub use tap::{Recording, Tap};
 pub use writer::{Writer, describe};

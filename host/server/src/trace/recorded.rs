@@ -24,19 +24,28 @@ pub struct RecordedLines {
     complete: bool,
     /// Called if it ends elsewhere.
     cut_off: Box<dyn FnMut() + Send>,
-    changes: Changes,
+    beside: Beside,
 }
 
-/// How often live policies were replaced, as far as a recording was read.
+/// What a replay leaves out, as far as a recording was read: the highest counts of all its readers.
+#[derive(Clone, Debug, Default)]
+pub struct LeftOut {
+    /// How often live policies were replaced.
+    pub changes: Arc<AtomicU64>,
+    /// Requests that the host refused.
+    pub refused: Arc<AtomicU64>,
+}
+
+/// The same, as far as one reader has come.
 #[derive(Default)]
-struct Changes {
+struct Beside {
     live: Vec<Policy>,
-    count: u64,
-    /// The highest count of all readers of the recording.
-    most: Arc<AtomicU64>,
+    changes: u64,
+    refused: u64,
+    most: LeftOut,
 }
 
-impl Changes {
+impl Beside {
     fn note(&mut self, line: &Line) {
         match line {
             Line::Head(head) => self.live.clone_from(&head.policies),
@@ -45,9 +54,13 @@ impl Changes {
                 let differs = |live: &&mut Policy| live.kind == policy.kind && **live != *policy;
                 if let Some(live) = self.live.iter_mut().find(differs) {
                     live.clone_from(policy);
-                    self.count += 1;
-                    self.most.fetch_max(self.count, Ordering::Relaxed);
+                    self.changes += 1;
+                    self.most.changes.fetch_max(self.changes, Ordering::Relaxed);
                 }
+            }
+            Line::Refused(_) => {
+                self.refused += 1;
+                self.most.refused.fetch_max(self.refused, Ordering::Relaxed);
             }
             _ => {}
         }
@@ -57,17 +70,12 @@ impl Changes {
 impl RecordedLines {
     /// Reads from the first line on; `cut_off` is called at the end of a recording that lacks its last line.
     pub fn new(file: Box<dyn BufRead + Send>, cut_off: Box<dyn FnMut() + Send>) -> Self {
-        Self {
-            lines: Lines::up_to(MAX_LINE_BYTES, file),
-            complete: true,
-            cut_off,
-            changes: Changes::default(),
-        }
+        Self { lines: Lines::up_to(MAX_LINE_BYTES, file), complete: true, cut_off, beside: Beside::default() }
     }
 
-    /// Raises `most` to the number of changes of live policies, as they are read.
-    pub fn counting(mut self, most: Arc<AtomicU64>) -> Self {
-        self.changes.most = most;
+    /// Raises the counts of `most` to what is read.
+    pub fn counting(mut self, most: LeftOut) -> Self {
+        self.beside.most = most;
         self
     }
 
@@ -77,7 +85,7 @@ impl RecordedLines {
         let error = match serde_json::from_str(text) {
             Ok(parsed) => {
                 self.complete = matches!(parsed, Line::Foot(_));
-                self.changes.note(&parsed);
+                self.beside.note(&parsed);
                 return Ok(Some((line, parsed)));
             }
             Err(error) => error,
@@ -335,13 +343,26 @@ mod tests {
             Line::Policy(policy("admission", "builtin")),
         ];
         let text: String = said.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
-        let most = Arc::<AtomicU64>::default();
+        let most = LeftOut::default();
         // The second reader doesn't get as far.
         for end in [said.len(), 3] {
-            let mut lines = lines(&text).counting(Arc::clone(&most));
+            let mut lines = lines(&text).counting(most.clone());
             (0..end).for_each(|_| assert!(lines.next_line().unwrap().is_some()));
         }
-        assert_eq!(most.load(Ordering::Relaxed), 3);
+        assert_eq!(most.changes.load(Ordering::Relaxed), 3);
+        assert_eq!(most.refused.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn requests_that_were_refused_are_left_out_and_counted() {
+        let refused = |id| Line::Refused(infer_api::trace::Refused { id, ..Default::default() });
+        let came = "{\"request\":{\"id\":7,\"sent\":1,\"at\":1,\"tenant\":0,\"prompt\":9,\"max\":9,\"blocks\":[],\
+                    \"whole\":0}}\n";
+        let said = [refused(0), refused(7), refused(0)].map(|line| serde_json::to_string(&line).unwrap());
+        let most = LeftOut::default();
+        let lines = lines(&(came.to_owned() + &said.join("\n"))).counting(most.clone());
+        assert_eq!(RecordedRequests::new(lines, false).count(), 0);
+        assert_eq!(most.refused.load(Ordering::Relaxed), 3);
     }
 
     #[test]

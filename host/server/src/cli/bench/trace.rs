@@ -57,6 +57,9 @@ impl TraceArgs {
         let first = usize::try_from(self.first.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         let requests: Result<Vec<Recorded>, _> = reader.take(first).collect();
         let requests = requests.map_err(|error| wrong(error.to_string()))?;
+        if let Some(refused) = file.refused() {
+            eprintln!("{refused}");
+        }
         if requests.is_empty() {
             return Err(wrong("the trace has no requests to replay".to_owned()));
         }

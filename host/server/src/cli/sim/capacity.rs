@@ -57,7 +57,7 @@ pub fn run(args: CapacityArgs) -> Result<(), Failure> {
     let bar = Bar::new("searches");
     let all = Search { sweep, share }.run(|progress| bar.show(progress));
     lengths.iter().filter_map(Lengths::note).for_each(|note| eprintln!("{note}"));
-    task.note_changes();
+    task.note_left_out();
     let failures: Vec<String> =
         all.iter().filter_map(|found| found.failed.as_ref()).filter_map(infer_sim::Cell::failure).collect();
     if failures.len() < all.len() {

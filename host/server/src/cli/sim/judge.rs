@@ -94,6 +94,9 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
         if let Some(changes) = trace.changes() {
             eprintln!("{changes}; the predictions are for those at its start");
         }
+        if let Some(refused) = trace.refused() {
+            eprintln!("{refused}");
+        }
         let slot = |kind: PolicyKind| -> Result<Choice, Failure> {
             let policy = head.policies.iter().find(|policy| policy.kind == kind.name());
             let policy = policy.ok_or_else(|| wrong(format!("the recording names no {kind} policy")))?;

@@ -155,7 +155,7 @@ fn sweep(
     let cells = sweep.run_each(|progress| bar.show(progress), note);
     let written = requests.map_or(Ok(()), RequestsFile::end);
     lengths.iter().filter_map(Lengths::note).for_each(|note| eprintln!("{note}"));
-    task.note_changes();
+    task.note_left_out();
     let failures: Vec<String> = cells.iter().filter_map(Cell::failure).collect();
     if failures.len() < cells.len() {
         let text = match common.result.format {

@@ -204,8 +204,8 @@ impl Task {
         Ok((sweep, lengths))
     }
 
-    /// Says on stderr which replayed recordings' policies were changed while they were made.
-    pub fn note_changes(&self) {
+    /// Says on stderr what replays left out of recordings: changes of policies, and requests that were refused.
+    pub fn note_left_out(&self) {
         let simulated = match self.compares {
             true => "only the chosen ones are simulated",
             false => "only the chosen ones are simulated, or else those at its start",
@@ -213,6 +213,10 @@ impl Task {
         for changes in self.traces.iter().filter_map(|(_, trace)| trace.changes()) {
             eprintln!("{changes}; {simulated}");
         }
+        self.traces
+            .iter()
+            .filter_map(|(_, trace)| trace.refused())
+            .for_each(|refused| eprintln!("{refused}"));
     }
 }
 

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use infer_api::trace::Head;
 use infer_sim::trace::{Format, Lines, Reader, in_order};
 
 use super::Failure;
-use crate::trace::{MAX_LINE_BYTES, RecordedLines, RecordedRequests};
+use crate::trace::{LeftOut, MAX_LINE_BYTES, RecordedLines, RecordedRequests};
 
 /// Why a file can't be used where only a recording can.
 pub const NO_RECORDING: &str = "not a recording of a host; make one with `infer sim record`";
@@ -25,8 +25,8 @@ pub struct TraceFile {
     closed_loop: bool,
     /// The warning that it was cut off has been printed.
     cut: Arc<AtomicBool>,
-    /// How often its host's policies were changed, as far as it was read.
-    changes: Arc<AtomicU64>,
+    /// What its replays leave out, as far as it was read.
+    left_out: LeftOut,
 }
 
 enum Kind {
@@ -57,7 +57,7 @@ impl TraceFile {
             kind,
             closed_loop: false,
             cut: Arc::default(),
-            changes: Arc::default(),
+            left_out: LeftOut::default(),
         })
     }
 
@@ -103,17 +103,31 @@ impl TraceFile {
     /// The lines of a recording.
     pub fn lines(&self) -> Result<RecordedLines, String> {
         let lines = lines(&self.path, open(&self.path)?, Arc::clone(&self.cut));
-        Ok(lines.counting(Arc::clone(&self.changes)))
+        Ok(lines.counting(self.left_out.clone()))
     }
 
     /// Says how often its host's policies were changed, as far as it was read; `None` if they weren't.
     pub fn changes(&self) -> Option<String> {
-        let often = match self.changes.load(Ordering::Relaxed) {
+        let often = match self.left_out.changes.load(Ordering::Relaxed) {
             0 => return None,
             1 => "once".to_owned(),
             changes => format!("{changes} times"),
         };
         Some(format!("{}: its host's policies were changed {often} while it was recorded", self.name()))
+    }
+
+    /// Says how many requests its host refused, as far as it was read; `None` if it refused none.
+    pub fn refused(&self) -> Option<String> {
+        let what = match self.left_out.refused.load(Ordering::Relaxed) {
+            0 => return None,
+            1 => "a request".to_owned(),
+            requests => format!("{requests} requests"),
+        };
+        Some(format!(
+            "{}: its host refused {what} while it was recorded, which no replay can send: what they would have \
+             generated is unknown",
+            self.name()
+        ))
     }
 }
 

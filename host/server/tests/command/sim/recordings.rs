@@ -173,6 +173,28 @@ fn policies_that_were_changed_while_recording_are_noted() {
 }
 
 #[test]
+fn requests_that_were_refused_while_recording_are_noted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = recording(dir.path(), "monday.jsonl", 100, 3);
+    let whole = std::fs::read_to_string(&path).expect("it was written");
+    let refused = trace::Line::Refused(trace::Refused { prompt: 9, max: 9, ..trace::Refused::default() });
+    let refused = serde_json::to_string(&refused).expect("JSON") + "\n";
+    for (refusals, says) in [
+        (0, None),
+        (1, Some("monday: its host refused a request while")),
+        (3, Some("monday: its host refused 3 requests while")),
+    ] {
+        std::fs::write(&path, whole.clone() + &refused.repeat(refusals)).expect("it can be written");
+        let builtin = ["--scheduler", "builtin", "--admission", "builtin", "--prefix-cache", "builtin"];
+        let output = sim(&[&["run", "--trace", &path][..], &builtin].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said = text(&output.stderr);
+        assert_eq!(said.contains("its host refused"), says.is_some(), "{said}");
+        assert!(says.is_none_or(|says| said.contains(says)), "{said}");
+    }
+}
+
+#[test]
 fn decisions_after_a_state_that_is_not_imported_are_skipped() {
     let lru = infer_bundle::find("prefix-cache", "lru").expect("it is shipped");
     let kind = "prefix-cache".to_owned();
