@@ -28,6 +28,9 @@ struct Account {
     weight_permille: u32,
     /// What it was served so far, in thousandths of a weighted token by its weight.
     counter: u64,
+    /// What it was served beyond that, in the same unit times `weight_permille`. Under a large weight a token
+    /// counts a unit or two, so that rounding each step's would falsify shares. Not worth exporting.
+    rest: u32,
     /// What the running prompts will add: they count from their start on.
     started: u64,
     prompt_tokens_seen: u64,
@@ -43,6 +46,7 @@ impl Default for Account {
         Self {
             weight_permille: 1_000,
             counter: 0,
+            rest: 0,
             started: 0,
             prompt_tokens_seen: 0,
             output_tokens_seen: 0,
@@ -55,6 +59,16 @@ impl Default for Account {
 impl Account {
     fn virtual_tokens(&self) -> u64 {
         self.counter.saturating_add(self.started)
+    }
+
+    /// Adds what it was served to its counter.
+    fn charge(&mut self, prompt_tokens: u64, output_tokens: u64, prices: Prices) {
+        let tokens = u128::from(prompt_tokens) * u128::from(prices.input)
+            + u128::from(output_tokens) * u128::from(prices.output);
+        let (cost, weight) = (tokens * 1_000_000 + u128::from(self.rest), self.weight_permille.max(1));
+        let units = u64::try_from(cost / u128::from(weight)).unwrap_or(u64::MAX);
+        self.counter = self.counter.saturating_add(units);
+        self.rest = (cost % u128::from(weight)) as u32;
     }
 
     /// What this many tokens of one kind count for this tenant.
@@ -107,10 +121,7 @@ impl Accounts {
             account.weight_permille = tenant.weight_permille;
             let prompt = tenant.prompt_tokens_served.saturating_sub(account.prompt_tokens_seen);
             let output = tenant.output_tokens_served.saturating_sub(account.output_tokens_seen);
-            let cost = account
-                .cost(prompt, self.prices.input)
-                .saturating_add(account.cost(output, self.prices.output));
-            account.counter = account.counter.saturating_add(cost);
+            account.charge(prompt, output, self.prices);
             account.prompt_tokens_seen = tenant.prompt_tokens_served;
             account.output_tokens_seen = tenant.output_tokens_served;
         }

@@ -84,6 +84,18 @@ fn shares_follow_the_weights() {
 }
 
 #[test]
+fn shares_follow_weights_by_which_a_token_hardly_counts() {
+    let mut host = host();
+    // One token a step, which counts 2.99 and 5.97 units.
+    host.limits.max_running = 1;
+    host.weights_permille = BTreeMap::from([(1, 670_000), (2, 335_000)]);
+    (1..=200).for_each(|id| host.submit(id, request(1 + u32::from(id > 140), 4, 40)));
+    let services = services(&mut policy("{}"), host);
+    let [one, two] = *services.last().unwrap();
+    assert!(two > 4_000 && (19..=21).contains(&(one * 10 / two)), "{one} and {two}, not two to one");
+}
+
+#[test]
 fn a_small_tenant_does_not_feel_a_flood() {
     let mut specs = vec![request(1, 50, 50); 200];
     specs.extend((0..10).map(|n| Spec { arrived: Micros::from_millis(40 * n), ..request(2, 20, 10) }));
