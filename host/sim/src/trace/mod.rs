@@ -110,6 +110,19 @@ pub enum TraceError {
         /// Number of waiting requests.
         waiting: usize,
     },
+    /// The file isn't in the order of time, and not nearly so.
+    #[error(
+        "request {request} came {early_s:.3} s before one that stands {window} or more requests ahead of it; sort the \
+         trace by time"
+    )]
+    Unsorted {
+        /// The request's id, which in public formats is its number in the file.
+        request: u64,
+        /// How much earlier it came, in seconds.
+        early_s: f64,
+        /// Requests that are sorted at once.
+        window: usize,
+    },
     /// A line is malformed.
     #[error("line {line}, column {column}: {message}")]
     At {
