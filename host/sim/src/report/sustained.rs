@@ -26,10 +26,11 @@ fn seeds(group: &[Found]) -> Vec<u64> {
 /// What the figures are.
 fn conditions(all: &[Found], share: f64) -> String {
     let (Some(first), Some(group)) = (all.first(), groups(all).next()) else { return String::new() };
+    // As it was given: 99.9 % isn't 100 %.
+    let percent = (1e5 * share).round() / 1e3;
     format!(
-        "{}; the highest load at which {:.0} % of the requests meet the targets, which are those {}",
+        "{}; the highest load at which {percent} % of the requests meet the targets, which are those {}",
         of_seeds(&seeds(group)),
-        100.0 * share,
         first.any().settings.targets()
     )
 }
@@ -265,6 +266,11 @@ mod tests {
         let row =
             text.lines().find(|line| line.starts_with("  c ")).expect("a row of the one without a load");
         assert!(row.split_whitespace().skip(1).all(|value| value == "-"), "{row}");
+        for (share, says) in
+            [(0.999, " which 99.9 % of"), (0.925, " which 92.5 % of"), (0.07, " which 7 % of")]
+        {
+            assert!(sustained_table(&all(), share).contains(says), "{says}");
+        }
         let always = found(Some(run(0, 1, 204.8, 100)), None);
         assert!(
             sustained_table(&[always], 0.9)
