@@ -53,8 +53,8 @@ pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
     };
     let origin = format!("--{kind} {name}");
     let wrong = |why: String| Failure::Usage(format!("{origin}: {why}"));
-    let fields: Map<String, Value> = serde_json::from_str(config)
-        .map_err(|error| wrong(format!("the configuration is not a JSON object: {error}")))?;
+    let fields: Map<String, Value> =
+        serde_json::from_str(config).map_err(|error| wrong(not_an_object(config, &error)))?;
     let is_file = is_component_path(name) && Path::new(name).is_file();
     let is_list = kind == PolicyKind::Admission && name.contains(',') && !is_file;
     let (name, members) = if is_list {
@@ -68,6 +68,19 @@ pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
     };
     let label = if config == "{}" { name } else { format!("{name}{config}") };
     Ok(Choice { kind, label, origin, members })
+}
+
+fn not_an_object(config: &str, error: &serde_json::Error) -> String {
+    let mut values = serde_json::Deserializer::from_str(config).into_iter::<Map<String, Value>>();
+    let ends = matches!(values.next(), Some(Ok(_))).then(|| values.byte_offset());
+    match ends.map(|at| config[at..].trim_start()) {
+        Some(rest) if rest.starts_with(',') => {
+            "a list has one configuration, behind its last member, with each one's under its name: \
+             'a,b={\"a\": {..}, \"b\": {..}}'"
+                .to_owned()
+        }
+        _ => format!("the configuration is not a JSON object: {error}"),
+    }
 }
 
 /// A policy that the host brings, or a file's.
@@ -199,6 +212,16 @@ mod tests {
                 PolicyKind::Admission,
                 r#"slo,memory-aware={"reserve": 0.2}"#,
                 "has `reserve`, which is not one of slo",
+            ),
+            (
+                PolicyKind::Admission,
+                r#"slo={"retries": 2},memory-aware"#,
+                "a list has one configuration, behind its last member",
+            ),
+            (
+                PolicyKind::Scheduler,
+                r#"srpt={"patience_ms": 1}}"#,
+                "is not a JSON object: trailing characters",
             ),
             (PolicyKind::Admission, "slo,builtin,unknown", "no admission policy `unknown`; available are"),
             (PolicyKind::Admission, "slo,slo,slo,slo,slo,slo,slo,slo,slo,slo", "a chain has"),
