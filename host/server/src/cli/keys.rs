@@ -148,7 +148,11 @@ fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<Added, Stri
     for (key, value) in terms {
         let Some(value) = value else { continue };
         let now = value.clone();
-        let before = tenant.insert(key, Item::Value(value)).and_then(|item| item.into_value().ok());
+        // The file may have it with underscores.
+        let spelt = tenant.iter().map(|(name, _)| name).find(|name| name.replace('_', "-") == key);
+        let spelt = spelt.unwrap_or(key).to_owned();
+        let before = tenant.insert(&spelt, Item::Value(value));
+        let before = before.and_then(|item| item.into_value().ok());
         let is_same = before.as_ref().is_some_and(|before| number(before) == number(&now));
         if is_known && !is_same {
             // Without blanks and comments.
@@ -388,5 +392,9 @@ mod tests {
         assert_eq!(add(&new.text, Some(60_000), None).changed, Vec::<String>::new(), "the same value");
         let spelt = new.text.replace("60000", "60_000");
         assert_eq!(add(&spelt, Some(60_000), None).changed, Vec::<String>::new(), "spelt in another way");
+        let underscored = new.text.replace("tokens-per-minute", "tokens_per_minute");
+        let Added { text, changed } = add(&underscored, Some(100), None);
+        assert_eq!(changed, ["tokens-per-minute is 100, was 60000"]);
+        assert!(text.contains("tokens_per_minute = 100\n") && !text.contains("tokens-per-minute"), "{text}");
     }
 }

@@ -125,15 +125,24 @@ impl Settings {
         let shown = path.display().to_string();
         let document = Document::parse(&shown, text).map_err(ConfigError)?;
         for entry in document.entries() {
-            match (read_entry(&document, &entry), entries) {
-                (Ok((key, text)), _) => {
-                    let origin = Origin::File(path.to_path_buf(), document.line(&entry), entry.key.clone());
-                    self.values.insert(key, (origin, text));
-                }
+            match (self.take_entry(path, &document, &entry), entries) {
                 (Err(wrong), Entries::AllKnown) => return Err(ConfigError(wrong)),
-                (Err(_), Entries::Any) => {}
+                (Ok(()), _) | (Err(_), Entries::Any) => {}
             }
         }
+        Ok(())
+    }
+
+    /// Takes the setting of an entry, or returns what is wrong with it.
+    fn take_entry(&mut self, path: &Path, document: &Document, entry: &Entry) -> Result<(), String> {
+        let (key, text) = read_entry(document, entry)?;
+        // TOML refuses a key that is there twice, but not with dashes and with underscores.
+        if let Some((Origin::File(_, line, other), _)) = self.values.get(key) {
+            let message = format!("line {line} has this setting as `{other}`; keep one of the two");
+            return Err(document.wrong(entry, message));
+        }
+        let origin = Origin::File(path.to_path_buf(), document.line(entry), entry.key.clone());
+        self.values.insert(key, (origin, text));
         Ok(())
     }
 }
@@ -200,5 +209,16 @@ mod tests {
             error.contains("x.toml:2: max-batch-sise: unknown key; did you mean `max-batch-size`?"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn setting_that_a_file_has_twice_is_refused_however_it_is_spelt() {
+        let of_text = |text: &str| Settings::of_text(Path::new("x.toml"), text);
+        let error = of_text("drain-timeout = 60\nport = 1\ndrain_timeout = 900\n").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "x.toml:3: drain_timeout: line 1 has this setting as `drain-timeout`; keep one of the two"
+        );
+        assert!(of_text("drain_timeout = 60\nport = 1\n").is_ok());
     }
 }

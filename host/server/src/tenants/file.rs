@@ -99,9 +99,15 @@ fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
         terms: TenantTerms::default(),
         max_priority: i32::MAX,
     };
+    let mut seen: BTreeMap<String, String> = BTreeMap::new();
     for field in document.table(entry)? {
         let wrong = |message: String| document.wrong(&field, message);
-        match field.key.replace('_', "-").as_str() {
+        let name = field.key.replace('_', "-");
+        // TOML refuses a key that is there twice, but not with dashes and with underscores.
+        if let Some(other) = seen.insert(name.clone(), field.key.clone()) {
+            return Err(wrong(format!("the tenant has this already, as `{other}`; keep one of the two")));
+        }
+        match name.as_str() {
             "keys" => grant.keys = digests(document, &field)?,
             "weight" => {
                 let weight = weight_of(field.number()).map_err(wrong)?;
@@ -172,6 +178,10 @@ mod tests {
             ("[tenant.a]", "f:1: tenant: unknown key; did you mean `tenants`?"),
             ("\n[tenants.a]\nweight = -1", "f:3: tenants.a.weight: expected a number"),
             ("[tenants.a]\nburst = 5", "f:1: tenants.a: `burst` needs `tokens-per-minute`"),
+            (
+                "[tenants.a]\nmax-priority = 1\nmax_priority = 2",
+                "f:3: tenants.a.max_priority: the tenant has this already, as `max-priority`",
+            ),
             (
                 "[tenants.a]\nmax-priority = 5000000000",
                 "f:2: tenants.a.max-priority: expected a whole number",
