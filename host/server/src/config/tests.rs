@@ -66,6 +66,8 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("prefix-caching", "maybe")], &["--prefix-caching", "`on`"]),
         (&[("admin", "8001")], &["--admin", "HOST:PORT"]),
         (&[("port", "5"), ("admin", "127.0.0.1:5")], &["--admin", "own"]),
+        (&[("host", "0.0.0.0"), ("port", "5"), ("admin", "127.0.0.1:5")], &["--admin", "port 5 of 0.0.0.0"]),
+        (&[("port", "5"), ("admin", "[::]:5")], &["--admin", "port 5 of 127.0.0.1"]),
         (&[("max-batch-tokens", "4")], &["--max-batch-tokens", "at least 32"]),
         (&[("max-body-memory", "1MiB")], &["--max-body-memory", "--max-body-bytes"]),
         (&[("policy-config", "/nonexistent.json")], &["--policy-config", "/nonexistent.json"]),
@@ -89,4 +91,14 @@ fn every_error_names_the_flag_and_what_is_accepted() {
             assert!(error.contains(part), "{pairs:?}: {error}");
         }
     }
+}
+
+#[test]
+fn planes_may_share_a_port_of_different_addresses() {
+    for (host, admin) in
+        [("127.0.0.2", "127.0.0.1:5"), ("0.0.0.0", "[::1]:5"), ("::1", "0.0.0.0:5"), ("box", "127.0.0.1:5")]
+    {
+        assert!(parse(&[("host", host), ("port", "5"), ("admin", admin)]).is_ok(), "{host} and {admin}");
+    }
+    assert!(parse(&[("host", "0.0.0.0"), ("port", "0"), ("admin", "127.0.0.1:0")]).is_ok(), "free ones");
 }

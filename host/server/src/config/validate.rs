@@ -4,6 +4,7 @@
 //! of sizes, durations and addresses (`parse`), and what needs the model (`startup::sizing`).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -136,12 +137,13 @@ impl Config {
 
     /// Checks settings against each other.
     fn check(&self, all: &Settings) -> Result<(), ConfigError> {
-        if self.port != 0 && self.port == self.admin_port && self.host == self.admin_host {
+        // `infer config check` can't find it by binding: an address in use may be the checked host's own.
+        if self.port != 0 && self.port == self.admin_port && overlap(&self.host, &self.admin_host) {
             return Err(ConfigError(format!(
-                "{}: {}:{} is the address of the data plane; the admin plane needs its own",
+                "{}: the data plane listens at port {} of {}; the admin plane needs a port of its own",
                 all.origin("admin"),
-                self.host,
-                self.port
+                self.port,
+                self.host
             )));
         }
         if self.max_body_memory_bytes < self.max_body_bytes {
@@ -165,6 +167,17 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Whether listeners at one port of both addresses are in each other's way: one address includes the other.
+fn overlap(a: &str, b: &str) -> bool {
+    let includes = |all: &str, one: &str| match (all.parse::<IpAddr>(), one.parse::<IpAddr>()) {
+        (Ok(IpAddr::V4(all)), Ok(IpAddr::V4(_))) => all.is_unspecified(),
+        // Linux has those of IPv4 among them, unless it is told otherwise.
+        (Ok(IpAddr::V6(all)), Ok(_)) => all.is_unspecified(),
+        _ => false,
+    };
+    a == b || includes(a, b) || includes(b, a)
 }
 
 fn dtype(text: &str) -> Result<Option<DType>, String> {
