@@ -5,17 +5,23 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 /// The host accepts requests.
 pub const READY: &str = "READY=1";
-/// The host refuses new requests and will end.
-pub const STOPPING: &str = "STOPPING=1";
+
+/// The host refuses new requests and will end, at the latest after `most`. The manager's own limit may be shorter, as
+/// it knows no --drain-timeout: it would kill the host and cut its streams.
+pub fn stopping(most: Duration) -> String {
+    format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={}", most.as_micros())
+}
 
 /// Sends a state. A failure is only logged: the host can serve without a service manager.
 pub fn tell(state: &str) {
     let socket = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty());
     let Some(socket) = socket else { return };
     if let Err(error) = send(&socket, state) {
+        let state = state.replace('\n', " ");
         tracing::warn!("can't send {state} to {}: {error} (NOTIFY_SOCKET)", socket.display());
     }
 }
@@ -64,8 +70,8 @@ mod tests {
         if cfg!(target_os = "linux") {
             let name = path.to_str().unwrap();
             let socket = UnixDatagram::bind_addr(&abstract_address(name.as_bytes()).unwrap()).unwrap();
-            send(format!("@{name}").as_ref(), STOPPING).unwrap();
-            assert_eq!(received(&socket), "STOPPING=1");
+            send(format!("@{name}").as_ref(), &stopping(Duration::from_secs(660))).unwrap();
+            assert_eq!(received(&socket), "STOPPING=1\nEXTEND_TIMEOUT_USEC=660000000");
         }
         drop(socket);
         assert!(send(path.as_os_str(), READY).is_err(), "nobody listens");

@@ -103,7 +103,7 @@ fn serve_until_signal(args: ServeArgs, log: &Arc<Queue>) -> Result<(), Failure> 
 /// Lets running streams finish, unless there is a second signal; a third doesn't wait for anything.
 async fn shut_down(server: RunningServer, signals: &mut Signals, log: &Queue) -> Result<(), Failure> {
     tracing::info!("shutting down after running streams have finished; a second signal cuts them");
-    notify::tell(notify::STOPPING);
+    notify::tell(&notify::stopping(server.longest_shutdown()));
     let outcome = tokio::select! {
         () = server.finish_streams() => Ok(()),
         () = signals.next() => Err(Failure::Failed("running streams were cut by a second signal".to_owned())),

@@ -12,6 +12,9 @@ use crate::engine::EngineThread;
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// How long the current step may take to finish at shutdown.
 const LAST_STEP: Duration = Duration::from_secs(30);
+/// How long all that comes after the drain may take: the last step, connections, the last traces. `infer.service` and
+/// the other files of `deploy` allow as much.
+const AFTER_DRAIN: Duration = Duration::from_secs(60);
 
 impl RunningServer {
     /// Refuses new requests from now on.
@@ -22,6 +25,11 @@ impl RunningServer {
     /// Completes when the engine has stopped on its own: it failed an internal check, or lost the device.
     pub async fn engine_stopped(&self) {
         self.engine.handle.stopped().await;
+    }
+
+    /// The longest time that a shutdown takes.
+    pub fn longest_shutdown(&self) -> Duration {
+        self.app.config.bounds.drain_timeout + AFTER_DRAIN
     }
 
     /// Drains, waits for open streams, then closes everything.

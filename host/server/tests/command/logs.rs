@@ -186,10 +186,12 @@ fn service_manager_is_told_of_the_start_and_of_the_end() {
         let length = manager.recv(&mut state).unwrap();
         String::from_utf8_lossy(&state[..length]).into_owned()
     };
-    let host = Host::start(home.serve(&format!("export NOTIFY_SOCKET='{}'", path.display()), &[]));
+    let environment = format!("export NOTIFY_SOCKET='{}'", path.display());
+    let host = Host::start(home.serve(&environment, &["--drain-timeout", "30m"]));
     assert_eq!(told(), "READY=1");
     host.ends();
-    assert_eq!(told(), "STOPPING=1");
+    // Half an hour, and a minute for the rest.
+    assert_eq!(told(), "STOPPING=1\nEXTEND_TIMEOUT_USEC=1860000000");
 }
 
 /// Whether somebody reads it in the end or not.
