@@ -15,6 +15,7 @@ mod continued;
 mod contract;
 mod cors;
 mod crowd;
+mod deploy;
 mod engine_thread;
 mod foreign;
 mod gauges;

@@ -1,0 +1,18 @@
+//! The files of `deploy/` against the host that they are for: its limits, its paths.
+
+use infer_server::config::Config;
+
+/// The number after a key of a file.
+fn number(text: &str, key: &str) -> u64 {
+    let (_, rest) = text.split_once(key).unwrap_or_else(|| panic!("no {key}"));
+    let digits = rest.trim_start_matches([':', '=', ' ']);
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().unwrap_or_else(|_| panic!("{key} has no number"))
+}
+
+#[test]
+fn envoy_cuts_off_no_request_that_a_host_accepts() {
+    let (envoy, config) = (include_str!("../../deploy/envoy.yaml"), Config::default());
+    assert!(number(envoy, "per_connection_buffer_limit_bytes") >= config.max_body_bytes as u64);
+    assert!(number(envoy, "stream_idle_timeout") > config.bounds.request_timeout.as_secs());
+}
