@@ -16,3 +16,15 @@ fn envoy_cuts_off_no_request_that_a_host_accepts() {
     assert!(number(envoy, "per_connection_buffer_limit_bytes") >= config.max_body_bytes as u64);
     assert!(number(envoy, "stream_idle_timeout") > config.bounds.request_timeout.as_secs());
 }
+
+/// One that loads is alive but not ready: a probe that waits for more would restart it for ever with a large model.
+#[test]
+fn kubernetes_restarts_no_host_that_loads() {
+    let text = include_str!("../../deploy/kubernetes.yaml");
+    for (probe, path) in
+        [("startupProbe", "/health"), ("livenessProbe", "/health"), ("readinessProbe", "/health/ready")]
+    {
+        let line = text.lines().find(|line| line.trim_start().starts_with(probe)).expect(probe);
+        assert!(line.contains(&format!("path: {path}, port: http ")), "{line}");
+    }
+}
