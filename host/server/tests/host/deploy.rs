@@ -28,3 +28,11 @@ fn kubernetes_restarts_no_host_that_loads() {
         assert!(line.contains(&format!("path: {path}, port: http ")), "{line}");
     }
 }
+
+#[test]
+fn grafana_has_no_account_with_a_known_password() {
+    let compose = include_str!("../../deploy/compose.yaml");
+    let has = |setting: &str| compose.lines().any(|line| line.trim() == setting);
+    assert!(has("GF_AUTH_ANONYMOUS_ENABLED: \"true\""), "anyone may look");
+    assert!(has("GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION: \"true\""), "admin has the password admin");
+}
