@@ -490,6 +490,28 @@ fn a_map_without_colours_uses_digits() {
 }
 
 #[test]
+fn a_map_fetched_for_another_colouring_is_not_explained_by_this_one() {
+    let (mut app, now) = watched();
+    app.on_key(Key::Char('2'), now);
+    app.blocks.by = ColourBy::Tenant;
+    let map = BlockMap { by: "tenant".into(), values: vec![7; 1_024], ..sample::map() };
+    app.on_message(Message::Map(Ok(map)), now);
+    let text = screen(&app, now, (110, 32));
+    assert!(text.contains("coloured by tenant") && text.contains("tenant 7"), "{text}");
+    // A paused screen fetches nothing, and neither does a recording.
+    for (key, why) in [(' ', "age: the paused screen has none; space resumes"), (' ', "references yet")] {
+        app.on_key(Key::Char(key), now);
+        app.on_key(Key::Char('c'), now);
+        let text = screen(&app, now, (110, 32));
+        assert!(text.contains(&format!("no colours by {why}")), "{text}");
+        assert!(!text.contains("coloured by") && !text.contains("from 7 s"), "{text}");
+    }
+    app.on_message(Message::Feed(Report::Replaying), now);
+    let text = screen(&app, now, (110, 32));
+    assert!(text.contains("no colours by references: the recording has none"), "{text}");
+}
+
+#[test]
 fn scrolling_back_from_the_oldest_line_takes_effect_at_once() {
     let (mut app, now) = watched();
     for id in 0..40 {

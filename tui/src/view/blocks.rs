@@ -11,6 +11,7 @@ use super::Look;
 use super::format::{age, count, fit, percent};
 use super::parts::{as_of, below, broken, framed, inset, put, wrapped};
 use super::theme::{Theme, glyph};
+use crate::state::Link;
 use crate::state::blocks::{BlockState, ColourBy, Grid, Under};
 
 /// Returns the rows below the map: the legend and the text about the cursor.
@@ -68,7 +69,7 @@ fn title(look: Look<'_>, map: &BlockMap, grid: Grid) -> Line<'static> {
         format!("{}, {} per cell ", count(map.total.into()), grid.per_cell)
     };
     title.push_span(Span::styled(scale, look.theme.label));
-    if pane.by != ColourBy::State {
+    if pane.by != ColourBy::State && is_for(map, pane.by) {
         title.push_span(Span::styled(format!("coloured by {} ", pane.by.name()), look.theme.key));
     }
     title
@@ -83,8 +84,7 @@ fn draw_cells(look: Look<'_>, map: &BlockMap, grid: Grid, place: Rect, buffer: &
         let state = *group.iter().max_by_key(|&&state| state as u8).expect("a chunk is not empty");
         let value = map.values.get(cell * grid.fold).copied().unwrap_or(0);
         let by = look.app.blocks.by;
-        // A map fetched for another colouring has no values for this one.
-        let (mark, style) = if by == ColourBy::State || by.name() != map.by || state == BlockState::Free {
+        let (mark, style) = if by == ColourBy::State || !is_for(map, by) || state == BlockState::Free {
             (glyph(state), look.theme.block(state))
         } else {
             let class = class(by, value, oldest);
@@ -97,6 +97,11 @@ fn draw_cells(look: Look<'_>, map: &BlockMap, grid: Grid, place: Rect, buffer: &
             target.set_char(mark).set_style(style);
         }
     }
+}
+
+/// Whether a map was fetched for a colouring; for another one it has no values.
+fn is_for(map: &BlockMap, by: ColourBy) -> bool {
+    by.name() == map.by
 }
 
 /// Returns the class, and so the colour, of a value.
@@ -162,6 +167,15 @@ fn legend_line(look: Look<'_>, map: &BlockMap, width: u16) -> Line<'static> {
 /// Returns the meaning of the colours.
 fn colour_line(look: Look<'_>, map: &BlockMap) -> Line<'static> {
     let (theme, by) = (look.theme, look.app.blocks.by);
+    if by != ColourBy::State && !is_for(map, by) {
+        let why = match &look.app.link {
+            Link::Replay | Link::Ended => ": the recording has none",
+            _ if look.app.paused() => ": the paused screen has none; space resumes",
+            Link::Live => " yet",
+            Link::Connecting | Link::Lost { .. } => ": there is no connection to the host",
+        };
+        return Line::styled(format!("no colours by {}{why}", by.name()), theme.label);
+    }
     let classes: Vec<(usize, String)> = match by {
         ColourBy::State => {
             let text = "kept: cached for a time set by the policy; c: colour by tenant, age, ...";
