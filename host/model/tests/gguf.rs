@@ -141,7 +141,7 @@ fn sentence_pieces_merge_in_the_order_of_their_scores() {
 }
 
 /// A llama file with a SentencePiece vocabulary (texts and token types) and no weights but the embedding's rows, which is
-/// enough for configuration and tokenizer.
+/// enough for configuration and tokenizer. `more` are further keys, or other values of these.
 fn made(tokens: &[(String, i32)], more: &[(&str, Value)]) -> Source<'static> {
     let number = |key: &str, number: u32| (format!("llama.{key}"), Value::U32(number));
     let array = |values: Vec<Value>| Value::Array(values);
@@ -160,6 +160,7 @@ fn made(tokens: &[(String, i32)], more: &[(&str, Value)]) -> Source<'static> {
     metadata.push(("tokenizer.ggml.scores".to_owned(), array(scores)));
     let kinds = tokens.iter().map(|(_, kind)| Value::I32(*kind)).collect();
     metadata.push(("tokenizer.ggml.token_type".to_owned(), array(kinds)));
+    metadata.retain(|(key, _)| more.iter().all(|(other, _)| other != key));
     metadata.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
     let rows = Tensor::zeros((tokens.len(), 1), candle_core::DType::F32, &Device::Cpu).expect("zeros");
     let rows = QTensor::quantize(&rows, GgmlDType::F32).expect("numbers");
@@ -195,6 +196,25 @@ fn known_end_tokens_end_sequences_whatever_their_declared_type() {
             assert_eq!(tokenizer.decode(&[2, 3], true).expect("decodes"), "a", "{end} as {kind}");
         }
     }
+}
+
+#[test]
+fn template_for_tools_is_kept_beside_the_default_one() {
+    let vocabulary = tokens(&[("<unk>", 2), ("a", NORMAL)]);
+    let template = |keys: &[(&str, &str)]| -> Json {
+        let metadata: Vec<_> =
+            keys.iter().map(|(key, text)| (*key, Value::String((*text).to_owned()))).collect();
+        let config = made(&vocabulary, &metadata).read("tokenizer_config.json").expect("sound");
+        let config: Json = serde_json::from_slice(&config.expect("it is there")).expect("JSON");
+        config["chat_template"].clone()
+    };
+    let (plain, tools) =
+        (("tokenizer.chat_template", "plain"), ("tokenizer.chat_template.tool_use", "tools"));
+    assert_eq!(template(&[]), Json::Null);
+    assert_eq!(template(&[plain]), "plain");
+    let both = serde_json::json!([
+        {"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]);
+    assert_eq!(template(&[plain, tools]), both);
 }
 
 #[test]

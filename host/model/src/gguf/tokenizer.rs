@@ -56,12 +56,17 @@ pub(super) fn tokenizer(file: &Gguf) -> Result<Json, ModelError> {
     }
 }
 
-/// Chat template and the names of special tokens.
+/// Chat templates and the names of special tokens. Of named templates only the one for tools is ever used.
 pub(super) fn tokenizer_config(file: &Gguf) -> Result<Json, ModelError> {
     let vocabulary = Vocabulary::read(file)?;
     let mut config = Map::new();
     if let Some(template) = file.text("tokenizer.chat_template")? {
-        config.insert("chat_template".to_owned(), json!(template));
+        let named = |name: &str, template: &str| json!({"name": name, "template": template});
+        let templates = match file.text("tokenizer.chat_template.tool_use")? {
+            None => json!(template),
+            Some(tool_use) => json!([named("default", &template), named("tool_use", &tool_use)]),
+        };
+        config.insert("chat_template".to_owned(), templates);
     }
     for (name, key) in [
         ("bos_token", "tokenizer.ggml.bos_token_id"),
