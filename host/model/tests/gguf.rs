@@ -198,6 +198,31 @@ fn known_end_tokens_end_sequences_whatever_their_declared_type() {
     }
 }
 
+/// Converters know a rule by the tokens of a sample, its BOS included, so some names say whether there is one.
+#[test]
+fn bare_prompt_gets_the_bos_token_of_its_rule_unless_the_file_says() {
+    let vocabulary = tokens(&[("<s>", CONTROL), ("a", NORMAL), ("b", NORMAL), ("ab", NORMAL)]);
+    let bare = |rule: &str, adds: Option<bool>| {
+        let mut more = vec![
+            ("tokenizer.ggml.model", Value::String("gpt2".to_owned())),
+            ("tokenizer.ggml.pre", Value::String(rule.to_owned())),
+            ("tokenizer.ggml.merges", Value::Array(vec![Value::String("a b".to_owned())])),
+            ("tokenizer.ggml.bos_token_id", Value::U32(0)),
+        ];
+        more.extend(adds.map(|adds| ("tokenizer.ggml.add_bos_token", Value::Bool(adds))));
+        let tokenizer = Tokenizer::load(&made(&vocabulary, &more)).expect("the rule is known");
+        tokenizer.encode("ab", true).expect("encodes")
+    };
+    for rule in ["llama-bpe", "llama3", "llama-v3", "tekken"] {
+        assert_eq!(bare(rule, None), [0, 3], "{rule}");
+        assert_eq!(bare(rule, Some(false)), [3], "{rule}");
+    }
+    for rule in ["smaug-bpe", "qwen2", "deepseek-r1-qwen", "smollm", "gpt-2", "default"] {
+        assert_eq!(bare(rule, None), [3], "{rule}");
+        assert_eq!(bare(rule, Some(true)), [0, 3], "{rule}");
+    }
+}
+
 #[test]
 fn template_for_tools_is_kept_beside_the_default_one() {
     let vocabulary = tokens(&[("<unk>", 2), ("a", NORMAL)]);

@@ -37,9 +37,11 @@ impl PreTokenizer {
         Some(match name {
             "default" => plain(DEFAULT),
             "gpt-2" => plain(&[GPT2]),
-            "llama-bpe" | "llama3" | "llama-v3" | "smaug-bpe" => {
+            "llama-bpe" | "llama3" | "llama-v3" => {
                 Self { ignores_merges: true, adds_bos: true, ..plain(&[LLAMA3]) }
             }
+            // The name of the same rule for tokenizers that add no BOS token.
+            "smaug-bpe" => Self { ignores_merges: true, ..plain(&[LLAMA3]) },
             "tekken" => Self { ignores_merges: true, adds_bos: true, ..plain(&[TEKKEN]) },
             "qwen2" => Self { composes: true, ..plain(&[QWEN2]) },
             "deepseek-r1-qwen" => plain(&[QWEN2]),
