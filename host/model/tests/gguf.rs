@@ -282,6 +282,40 @@ fn positions_are_stretched_by_a_factor_without_a_kind() {
     }
 }
 
+#[test]
+fn yarn_has_the_attention_factor_of_the_file() {
+    let vocabulary = tokens(&[("<unk>", 2), ("a", NORMAL)]);
+    let number = |part: &'static str, number: f32| (part, Value::F32(number));
+    let load = |more: &[(&'static str, Value)]| {
+        let kind = ("llama.rope.scaling.type", Value::String("yarn".to_owned()));
+        let all: Vec<_> =
+            [kind, number("llama.rope.scaling.factor", 4.0)].into_iter().chain(more.to_vec()).collect();
+        ModelConfig::load(&made(&vocabulary, &all))
+    };
+    let (own, on_top) = ("llama.rope.scaling.yarn_attn_factor", "llama.rope.scaling.attn_factor");
+    let extrapolation = "llama.rope.scaling.yarn_ext_factor";
+    let computed = 0.1 * 4_f64.ln() + 1.0;
+    for (more, expected) in [
+        (vec![], computed),
+        (vec![number(own, 1.5)], 1.5),
+        (vec![number(on_top, 0.5)], 0.5 * computed),
+        (vec![number(own, 1.5), number(on_top, 0.5)], 0.75),
+        (vec![number(extrapolation, 1.0)], computed),
+    ] {
+        let config = load(&more).expect("sound");
+        let RopeScaling::Yarn(yarn) = &config.ropes[0].scaling else { panic!("{more:?}") };
+        assert!((yarn.attention - expected).abs() < 1e-9, "{more:?}: {}", yarn.attention);
+    }
+    for (key, value, message) in [
+        (extrapolation, 0.5, "llama.rope.scaling.yarn_ext_factor must be 1"),
+        ("llama.rope.scaling.yarn_log_multiplier", 0.1, "llama.rope.scaling.yarn_log_multiplier must be 0"),
+        (own, -1.0, "llama.rope.scaling.yarn_attn_factor must be positive"),
+    ] {
+        let error = load(&[number(key, value)]).expect_err(key);
+        assert!(error.message.contains(message), "{error}");
+    }
+}
+
 fn mixed() -> Vec<u8> {
     std::fs::read(golden("gguf-mixed").join("model.gguf")).expect("golden files are there")
 }

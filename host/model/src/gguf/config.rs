@@ -92,13 +92,15 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
     Ok((map, names))
 }
 
-/// Settings of a scaled position embedding: Hugging Face's names, and GGUF's without the architecture prefix.
+/// Settings of a scaled position embedding: Hugging Face's names, and GGUF's without the architecture prefix. Converters
+/// copy their values, also that of `attention_factor`.
 const SCALING: &[(&str, &str)] = &[
     ("rope_type", "rope.scaling.type"),
     ("factor", "rope.scaling.factor"),
     ("original_max_position_embeddings", "rope.scaling.original_context_length"),
     ("beta_fast", "rope.scaling.yarn_beta_fast"),
     ("beta_slow", "rope.scaling.yarn_beta_slow"),
+    ("attention_factor", "rope.scaling.yarn_attn_factor"),
 ];
 
 /// The factor's name in files from converters of 2023.
@@ -131,15 +133,20 @@ fn scaling(file: &Gguf, names: &mut Vec<(&'static str, String)>) -> Result<Optio
     if let Some(old) = old {
         settings.entry("factor").or_insert(json!(old));
     }
-    let multiplier = number("rope.scaling.yarn_log_multiplier")?;
-    if multiplier.is_some_and(|multiplier| multiplier != 0.0) {
-        let message = format!("{} must be 0", key("rope.scaling.yarn_log_multiplier"));
-        return Err(file.fault(ModelErrorKind::Unsupported, message));
+    for (part, without_effect) in
+        [("rope.scaling.yarn_log_multiplier", 0.0), ("rope.scaling.yarn_ext_factor", 1.0)]
+    {
+        if number(part)?.is_some_and(|number| number != without_effect) {
+            let message = format!("{} must be {without_effect}", key(part));
+            return Err(file.fault(ModelErrorKind::Unsupported, message));
+        }
     }
-    // In GGUF the attention factor multiplies YaRN's own; in a config.json it replaces it.
+    // This one multiplies YaRN's own factor, or the one in its place.
     let factor = settings.get("factor").and_then(Json::as_f64);
     if let (Some(on_top), Some(factor)) = (number("rope.scaling.attn_factor")?, factor) {
-        settings.insert("attention_factor".to_owned(), json!(on_top * (0.1 * factor.max(1.0).ln() + 1.0)));
+        let own = settings.get("attention_factor").and_then(Json::as_f64);
+        let own = own.unwrap_or_else(|| 0.1 * factor.max(1.0).ln() + 1.0);
+        settings.insert("attention_factor".to_owned(), json!(on_top * own));
         names.push(("attention_factor", key("rope.scaling.attn_factor")));
     }
     settings.insert("rope_type".to_owned(), json!(kind));
