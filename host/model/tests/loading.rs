@@ -6,7 +6,7 @@ mod common;
 use std::ops::ControlFlow;
 
 use common::golden;
-use infer_model::config::RopeScaling;
+use infer_model::config::{RopeConfig, RopeScaling};
 use infer_model::{
     DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelErrorKind, SamplingDefaults,
     Source, WeightType,
@@ -88,6 +88,45 @@ fn absent_window_is_the_default_of_transformers() {
     assert_eq!(windows(null), [None, None]);
     assert_eq!(windows(json!({"model_type": "mistral"})), [Some(4_096), Some(4_096)]);
     assert_eq!(windows(json!({})), [None, None]);
+}
+
+#[test]
+fn scaling_that_was_added_to_newer_keys_counts() {
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024});
+    let plain = json!({"rope_type": "default", "rope_theta": 500000.0});
+    let both = parse(llama_config(), json!({"rope_scaling": yarn, "rope_parameters": plain}));
+    assert_eq!(both, parse(llama_config(), json!({"rope_scaling": yarn, "rope_theta": 500000.0})));
+    assert_eq!(both.expect("sound").max_positions, 4_096);
+    for nothing in [Value::Null, json!({})] {
+        let both = parse(llama_config(), json!({"rope_scaling": nothing, "rope_parameters": plain}));
+        assert_eq!(both, parse(llama_config(), json!({"rope_theta": 500000.0})));
+    }
+}
+
+#[test]
+fn sliding_layers_of_gemma_have_their_own_base_whatever_keys_are_there() {
+    let ropes = |changes: &[(&str, Value)]| {
+        let mut all = json!({"model_type": "gemma3_text", "head_dim": 32, "sliding_window_pattern": 2});
+        for (key, value) in changes {
+            all[*key] = value.clone();
+        }
+        parse(llama_config(), all).expect("sound").ropes
+    };
+    let (plain, linear) = (json!({"rope_type": "default"}), json!({"rope_type": "linear", "factor": 8.0}));
+    let expected = |scaling: RopeScaling| {
+        let local = RopeConfig { theta: 10_000.0, scaling: RopeScaling::None };
+        [RopeConfig { theta: 1_000_000.0, scaling }, local]
+    };
+    let by_type =
+        |sliding: Value| ("rope_parameters", json!({"full_attention": plain, "sliding_attention": sliding}));
+    let alone = ("rope_parameters", json!({"full_attention": plain}));
+    for keys in [vec![], vec![alone.clone()], vec![by_type(Value::Null)], vec![by_type(plain.clone())]] {
+        assert_eq!(ropes(&keys), expected(RopeScaling::None), "{keys:?}");
+        let scaled: Vec<_> = keys.into_iter().chain([("rope_scaling", linear.clone())]).collect();
+        assert_eq!(ropes(&scaled), expected(RopeScaling::Linear { factor: 8.0 }), "{scaled:?}");
+    }
+    let bases = [alone, ("rope_theta", json!(50_000.0)), ("rope_local_base_freq", json!(2_000.0))];
+    assert_eq!(ropes(&bases).iter().map(|rope| rope.theta).collect::<Vec<_>>(), [50_000.0, 2_000.0]);
 }
 
 #[test]

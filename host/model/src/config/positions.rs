@@ -82,33 +82,46 @@ fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>
     })
 }
 
-/// The global position embedding, then that of sliding layers if it differs.
+/// The global position embedding, then that of sliding layers if it differs. Where the keys of transformers 4 and 5 are both
+/// there, that of 4 counts, as in both: people add it to scale a checkpoint. Only the base is taken from the other if it has
+/// none.
 fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
+    const LOCAL_THETA: f64 = 10_000.0;
     let default_theta = if family.gemma { 1_000_000.0 } else { 10_000.0 };
-    let parameters = keys.get("rope_parameters");
-    if let Some(by_type) = parameters.as_object().filter(|map| map.values().any(Value::is_object)) {
-        let entry = |name: &str| match by_type.get(name).and_then(Value::as_object) {
-            Some(entry) => rope(keys, entry, None, default_theta),
-            None => Err(keys.wrong("rope_parameters", "complete: an entry per layer type")),
-        };
-        let global = entry("full_attention")?;
-        return match by_type.contains_key("sliding_attention") {
-            true => Ok(vec![global, entry("sliding_attention")?]),
-            false => Ok(vec![global]),
-        };
-    }
     let theta = keys.number("rope_theta")?;
-    let empty = Map::new();
-    let entry = match (parameters.as_object(), keys.get("rope_scaling").as_object()) {
-        (Some(entry), _) | (None, Some(entry)) => entry,
-        (None, None) => &empty,
+    let scaling = keys.get("rope_scaling").as_object().filter(|scaling| !scaling.is_empty());
+    let parameters = keys.get("rope_parameters").as_object();
+    let is_by_type = |settings: &&Map<String, Value>| settings.values().any(Value::is_object);
+    let by_type = scaling.filter(is_by_type).or(parameters.filter(is_by_type));
+    let added = scaling.filter(|scaling| !is_by_type(scaling));
+    let local_theta = if family.gemma {
+        keys.number("rope_local_base_freq")?.unwrap_or(LOCAL_THETA)
+    } else {
+        default_theta
     };
-    let global = rope(keys, entry, theta, default_theta)?;
-    if family.gemma {
-        let theta = keys.number("rope_local_base_freq")?.unwrap_or(10_000.0);
-        return Ok(vec![global, RopeConfig { theta, scaling: RopeScaling::None }]);
-    }
-    Ok(vec![global])
+    let local = RopeConfig { theta: local_theta, scaling: RopeScaling::None };
+    let Some(by_type) = by_type else {
+        let empty = Map::new();
+        let known = Settings { keys, entry: parameters.unwrap_or(&empty) }.number("rope_theta")?;
+        let entry = added.or(parameters).unwrap_or(&empty);
+        let global = rope(keys, entry, theta.or(known), default_theta)?;
+        return Ok(if family.gemma { vec![global, local] } else { vec![global] });
+    };
+    let entry = |name: &str| match by_type.get(name) {
+        Some(Value::Object(entry)) => Ok(Some(entry)),
+        None | Some(Value::Null) => Ok(None),
+        Some(_) => Err(keys.wrong("rope_parameters", "complete: an entry per layer type")),
+    };
+    let global = entry("full_attention")?;
+    let global = global.ok_or_else(|| keys.wrong("rope_parameters", "complete: an entry per layer type"))?;
+    let mut global = global.clone();
+    global.extend(added.cloned().unwrap_or_default());
+    let global = rope(keys, &global, theta, default_theta)?;
+    Ok(match entry("sliding_attention")? {
+        Some(entry) => vec![global, rope(keys, entry, None, local_theta)?],
+        None if family.gemma => vec![global, local],
+        None => vec![global],
+    })
 }
 
 fn rope(
