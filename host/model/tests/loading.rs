@@ -91,6 +91,17 @@ fn absent_window_is_the_default_of_transformers() {
 }
 
 #[test]
+fn scores_of_gemma_are_divided_by_the_root_of_256_unless_its_key_says() {
+    let scale = |changes: Value| parse(llama_config(), changes).expect("sound").query_scale;
+    let gemma = json!({"model_type": "gemma3_text", "head_dim": 64, "sliding_window_pattern": 2});
+    assert_eq!(scale(gemma.clone()), 1.0 / 16.0);
+    let mut other = gemma;
+    other["query_pre_attn_scalar"] = json!(64);
+    assert_eq!(scale(other), 1.0 / 8.0);
+    assert_eq!(scale(json!({"head_dim": 64})), 1.0 / 8.0);
+}
+
+#[test]
 fn scaling_that_was_added_to_newer_keys_counts() {
     let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024});
     let plain = json!({"rope_type": "default", "rope_theta": 500000.0});

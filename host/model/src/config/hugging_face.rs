@@ -61,7 +61,9 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
     let query_scalar = match (family.gemma, keys.number("query_pre_attn_scalar")?) {
         (true, Some(scalar)) if scalar > 0.0 => scalar,
         (true, Some(_)) => return Err(keys.wrong("query_pre_attn_scalar", "positive")),
-        _ => head_dim as f64,
+        // Whatever the width of a head is.
+        (true, None) => 256.0,
+        (false, _) => head_dim as f64,
     };
     let (ropes, layers) = positions(keys, family)?;
     let trained = keys.bounded("max_position_embeddings", usize::try_from(u32::MAX).unwrap_or(MAX_SIZE))?;
