@@ -73,31 +73,28 @@ impl Tools {
 }
 
 impl ChatTemplate {
-    /// The files of a checkpoint that it is read from.
-    pub const FILES: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
+    /// The files of a checkpoint that it is read from: the configuration, a template, and one for tools.
+    pub const FILES: [&str; 3] =
+        ["tokenizer_config.json", "chat_template.jinja", "additional_chat_templates/tool_use.jinja"];
 
     /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`, which may be a list with one
-    /// that is for tools; `None` where a checkpoint has neither.
+    /// that is for tools; `None` where a checkpoint has neither. A file of its own for tools wins over the list's.
     ///
     /// # Errors
     /// A file that can't be read or isn't what it should be; a template with a syntax error.
     pub fn load(sandbox: &Sandbox, source: &Source<'_>) -> Result<Option<Self>, ModelError> {
-        let [config, template] = Self::FILES;
+        let [config, template, tool_use] = Self::FILES;
         let config = match source.read(config)? {
             Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
                 ModelError::template(format!("tokenizer_config.json is no JSON: {error}"))
             })?,
             None => Json::Null,
         };
-        let (template, tool_use) = match source.read(template)? {
-            Some(bytes) => {
-                let text = String::from_utf8(bytes.into_owned()).map_err(|error| {
-                    ModelError::template(format!("chat_template.jinja is no UTF-8: {error}"))
-                })?;
-                (Some(text), None)
-            }
+        let (template, listed) = match text_of(source, template)? {
+            Some(text) => (Some(text), None),
             None => templates_of(&config)?,
         };
+        let tool_use = text_of(source, tool_use)?.or(listed);
         let Some(template) = template else { return Ok(None) };
         let mut this = Self::new(sandbox, &template, &config)?;
         if let Some(tool_use) = tool_use {
@@ -275,6 +272,13 @@ fn context(
     request.text("strftime_now")?;
     request.value(&Json::from(day))?;
     Ok(request)
+}
+
+/// The template in a file, if there is one.
+fn text_of(source: &Source<'_>, file: &str) -> Result<Option<String>, ModelError> {
+    let Some(bytes) = source.read(file)? else { return Ok(None) };
+    let text = String::from_utf8(bytes.into_owned());
+    text.map(Some).map_err(|error| ModelError::template(format!("{file} is no UTF-8: {error}")))
 }
 
 /// The template, and the one for conversations with tools: of a list of named ones, `default` and `tool_use`.

@@ -264,6 +264,33 @@ fn conversations_with_tools_go_through_the_template_that_is_for_them() {
 }
 
 #[test]
+fn template_for_tools_may_have_a_file_of_its_own() {
+    let named = |name: &str| json!({"name": name, "template": format!("{name} of the list")});
+    let list = json!({"chat_template": [named("default"), named("tool_use")]}).to_string();
+    let config = ("tokenizer_config.json", list.as_bytes());
+    let plain = ("chat_template.jinja", &b"plain of its file"[..]);
+    let tools = ("additional_chat_templates/tool_use.jinja", &b"tool_use of its file"[..]);
+    for (files, expected) in [
+        (vec![plain, tools], ["plain of its file", "tool_use of its file"]),
+        (vec![config, plain, tools], ["plain of its file", "tool_use of its file"]),
+        (vec![config, tools], ["default of the list", "tool_use of its file"]),
+        (vec![config, plain], ["plain of its file", "plain of its file"]),
+        (vec![config], ["default of the list", "tool_use of the list"]),
+    ] {
+        let template = ChatTemplate::load(sandbox(), &Source::Embedded(&files)).expect("loads").expect("one");
+        let rendered = [json!({}), json!({"tools": ["a"]})].map(|variables| {
+            template.render_with(&json!([]), false, &common::variables(&variables)).expect("renders")
+        });
+        assert_eq!(rendered, expected);
+    }
+    let error = ChatTemplate::load(sandbox(), &Source::Embedded(&[plain, (tools.0, &b"\xff"[..])])).err();
+    let error = error.expect("that is no text").to_string();
+    assert!(error.contains("additional_chat_templates/tool_use.jinja is no UTF-8"), "{error}");
+    // Nobody can do without the other one.
+    assert!(ChatTemplate::load(sandbox(), &Source::Embedded(&[tools])).expect("loads").is_none());
+}
+
+#[test]
 fn both_of_two_templates_are_told_the_day() {
     let [plain, tools] = ["{{ strftime_now('%F') }}", "{{ strftime_now('%F') }} {{ tools[0] }}"];
     let config = json!({"chat_template": [

@@ -14,8 +14,10 @@ use tokio::sync::watch;
 use crate::config::{Config, ConfigError};
 use crate::policies;
 
-/// The checkpoint's file that contains nothing but its template, and wins over its other file.
+/// The checkpoint's file that contains nothing but its template, and wins over its configuration.
 const TEMPLATE_FILE: &str = ChatTemplate::FILES[1];
+/// The same for conversations with tools.
+const TOOLS_FILE: &str = ChatTemplate::FILES[2];
 
 /// The template of `--chat-template`. It has no syntax errors.
 pub struct GivenTemplate {
@@ -98,9 +100,9 @@ fn load(sandbox: &Sandbox, files: &Files) -> Result<Option<Arc<ChatTemplate>>, M
     Ok(ChatTemplate::load(sandbox, &Source::Embedded(&files))?.map(Arc::new))
 }
 
-/// The given template in place of the checkpoint's.
+/// The given template in place of the checkpoint's, with tools and without.
 fn replaced(mut files: Files, given: GivenTemplate) -> Result<Option<Arc<ChatTemplate>>, ModelError> {
-    files.retain(|(name, _)| *name != TEMPLATE_FILE);
+    files.retain(|(name, _)| ![TEMPLATE_FILE, TOOLS_FILE].contains(name));
     files.push((TEMPLATE_FILE, given.text));
     let template = load(&given.sandbox, &files)?;
     // Unknown filters and the like show only now. A template may also reject these messages for good reason.
@@ -109,4 +111,18 @@ fn replaced(mut files: Files, given: GivenTemplate) -> Result<Option<Arc<ChatTem
         tracing::warn!("--chat-template: a conversation of one user message fails: {error}");
     }
     Ok(template)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_template_replaces_the_one_for_tools_too() {
+        let sandbox = Sandbox::new(None).unwrap();
+        let own: Files = vec![(TEMPLATE_FILE, b"own".to_vec()), (TOOLS_FILE, b"own for tools".to_vec())];
+        let template = replaced(own, GivenTemplate { text: b"given".to_vec(), sandbox }).unwrap().unwrap();
+        let tools = json!({"tools": ["a"]}).as_object().unwrap().clone();
+        assert_eq!(template.render_with(&json!([]), true, &tools).unwrap(), "given");
+    }
 }

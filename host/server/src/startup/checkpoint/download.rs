@@ -20,6 +20,7 @@ const SMALL_FILES: &[&str] = &[
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
 ];
 /// How often a request is repeated in a row without progress.
 const RETRIES: u32 = 3;
@@ -227,7 +228,12 @@ impl Repository<'_> {
     /// Links the file's name to its content.
     fn link(&self, remote: &Remote) -> io::Result<()> {
         let link = self.snapshot().join(&remote.file);
-        let content = Path::new("../../blobs").join(&remote.etag);
+        // Out of the file's own folders, the commit's and the snapshots'.
+        let up: PathBuf = Path::new(&remote.file).iter().map(|_| "..").chain([".."]).collect();
+        let content = up.join("blobs").join(&remote.etag);
+        if let Some(folder) = link.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
         match std::os::unix::fs::symlink(&content, &link) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && !link.is_file() => {
                 std::fs::remove_file(&link)?;

@@ -180,7 +180,8 @@ impl Site {
     }
 
     fn file(&self, commit: &str, file: &str) -> Url {
-        self.below(&[], &["resolve", commit, file])
+        let path: Vec<&str> = ["resolve", commit].into_iter().chain(file.split('/')).collect();
+        self.below(&[], &path)
     }
 
     /// Sends a request and follows redirects. For HEAD, a redirect that describes the content is the

@@ -7,7 +7,7 @@ use infer_model::{Model, Tokenizer};
 use infer_server::startup::checkpoint::{Hub, find};
 
 use super::fake::{Act, COMMIT, FakeHub};
-use super::files::{FILES, INDEX, SHARDS, WEIGHTS, digest, golden, weights};
+use super::files::{FILES, INDEX, SHARDS, TOOLS, WEIGHTS, content, digest, golden, weights};
 use super::{hub, snapshot};
 
 #[test]
@@ -57,6 +57,16 @@ fn shards_are_downloaded_with_their_index() {
     for file in [INDEX, SHARDS[0], SHARDS[1]] {
         assert!(snapshot(&cache, "sharded").join(file).is_file(), "{file}");
     }
+}
+
+#[test]
+fn template_for_tools_is_downloaded_into_its_folder() {
+    let (server, cache) = (FakeHub::start(), tempfile::tempdir().unwrap());
+    let hub = hub(&server, &cache);
+    let found = find("org/templated", &hub).unwrap();
+    assert_eq!(found.source.read(TOOLS).unwrap().as_deref(), content(TOOLS).as_deref());
+    let link = fs::read_link(snapshot(&cache, "templated").join(TOOLS)).unwrap();
+    assert!(link.starts_with("../../../blobs"), "{link:?}");
 }
 
 /// People link large repositories to another disk; the locks stay on the first.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::files::{FILES, INDEX, SHARDS, WEIGHTS, content, digest};
+use super::files::{FILES, INDEX, SHARDS, TOOLS, WEIGHTS, content, digest};
 
 pub(super) const COMMIT: &str = "0123456789abcdef";
 const TOKEN: &str = "authorization: bearer secret";
@@ -128,7 +128,7 @@ fn answer(mut stream: TcpStream, state: &Mutex<State>) {
     }
     if method == "HEAD" {
         let size = if place.ends_with("huge") { 1 << 58 } else { bytes.len() as u64 };
-        let etag = if is_small { format!("{name}-etag") } else { digest(&bytes) };
+        let etag = if is_small { format!("{}-etag", name.replace('/', "-")) } else { digest(&bytes) };
         let etag = state.lock().unwrap().etag.clone().filter(|_| name == WEIGHTS).unwrap_or(etag);
         if let (Some(elsewhere), false) = (redirects_to, is_small) {
             let linked = format!("X-Linked-Size: {size}\r\nX-Linked-Etag: \"{etag}\"\r\n");
@@ -166,6 +166,7 @@ fn list(stream: &mut TcpStream, repository: &str) {
             let small = all().filter(|(name, _)| name != WEIGHTS);
             small.chain([INDEX, SHARDS[0], SHARDS[1]].map(|name| (name.to_owned(), size(name)))).collect()
         }
+        "templated" => all().chain([(TOOLS.to_owned(), size(TOOLS))]).collect(),
         // Lists a file that it does not have.
         "incomplete" => all().chain([("chat_template.jinja".to_owned(), 9)]).collect(),
         // Merged shards whose index was left behind.

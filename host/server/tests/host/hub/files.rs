@@ -10,6 +10,8 @@ pub(super) const FILES: &[&str] =
     &["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", WEIGHTS];
 pub(super) const WEIGHTS: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
+/// A template for tools, in a folder of its own.
+pub(super) const TOOLS: &str = "additional_chat_templates/tool_use.jinja";
 pub(super) const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 
 /// A file of the hub: the golden checkpoint, also in two shards.
@@ -25,6 +27,7 @@ pub(super) fn content(name: &str) -> Option<Vec<u8>> {
                 names.map(|(i, (name, _))| (name, json!(SHARDS[i % 2]))).collect();
             Some(json!({"weight_map": map}).to_string().into_bytes())
         }
+        TOOLS => Some(b"{{ tools }}".to_vec()),
         name => fs::read(golden().join(name)).ok(),
     }
 }
