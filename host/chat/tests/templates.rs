@@ -91,6 +91,34 @@ fn tojson_takes_the_options_that_python_has() {
     }
 }
 
+/// The texts are Python's.
+#[test]
+fn tojson_writes_small_and_large_numbers_as_python_does() {
+    for (number, json) in [
+        (json!(0.001), "0.001"),
+        (json!(0.0001), "0.0001"),
+        (json!(0.000_123_4), "0.0001234"),
+        (json!(0.000_099), "9.9e-05"),
+        (json!(-0.000_01), "-1e-05"),
+        (json!(1.25e-9), "1.25e-09"),
+        (json!(5e-324), "5e-324"),
+        (json!(0.0), "0.0"),
+        (json!(-0.0), "-0.0"),
+        (json!(1e15), "1000000000000000.0"),
+        (json!(1e16), "1e+16"),
+        (json!(-1.5e300), "-1.5e+300"),
+        (json!(0), "0"),
+        (json!(-12), "-12"),
+    ] {
+        let text = json!({"e-5": ["0.00001 1e-5", number], "x": number});
+        let whole = format!(r#"{{"e-5": ["0.00001 1e-5", {json}], "x": {json}}}"#);
+        assert_eq!(render("{{ messages[0] | tojson }}", &json!([text])), Ok(whole), "{number}");
+        let close = format!(r#"{{"e-5":["0.00001 1e-5",{json}],"x":{json}}}"#);
+        let template = "{{ messages[0] | tojson(separators=(',', ':')) }}";
+        assert_eq!(render(template, &json!([text])), Ok(close), "{number}");
+    }
+}
+
 #[test]
 fn tools_and_documents_are_none_where_there_are_none() {
     let forms = [

@@ -10,6 +10,9 @@ use crate::wire::object;
 /// The options by position.
 const OPTIONS: [&str; 4] = ["ensure_ascii", "indent", "separators", "sort_keys"];
 
+/// A number that Python writes otherwise has one of these.
+const TINY: [&str; 2] = ["e-", "0.0000"];
+
 /// minijinja's own filter also escapes what HTML minds, which models have never seen; in JSON these escapes can
 /// stand nowhere but in strings.
 pub(crate) fn to_json(value: &Value, placed: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
@@ -35,7 +38,7 @@ pub(crate) fn to_json(value: &Value, placed: Rest<Value>, named: Kwargs) -> Resu
         indent.map(|indent| bool::try_from(indent.clone()).map_or(indent, |one| u32::from(one).into()));
     let escaped = minijinja::filters::tojson(&value, indent, Kwargs::from_iter(Vec::<(&str, Value)>::new()))?;
     let mut json = unescape_html(&escaped.to_string());
-    if ascii || separators.is_some() {
+    if ascii || separators.is_some() || TINY.iter().any(|part| json.contains(part)) {
         json = respell(&json, separators.as_ref(), ascii);
     }
     Ok(Value::from_safe_string(json))
@@ -72,7 +75,8 @@ fn with_sorted_keys(value: &Value) -> Result<Value, Error> {
     })
 }
 
-/// The same JSON with these separators, and with escapes for all that isn't printable ASCII.
+/// The same JSON with numbers as Python writes them, with these separators, and with escapes for all that isn't
+/// printable ASCII.
 fn respell(json: &str, separators: Option<&[String; 2]>, ascii: bool) -> String {
     let mut text = String::with_capacity(json.len());
     let mut quoted = false;
@@ -95,6 +99,14 @@ fn respell(json: &str, separators: Option<&[String; 2]>, ascii: bool) -> String 
                 }
                 None => text.push(letter),
             },
+            '-' | '0'..='9' if !quoted => {
+                let mut number = String::from(letter);
+                let in_number = |next: &char| matches!(next, '0'..='9' | '.' | 'e' | '+' | '-');
+                while let Some(next) = letters.next_if(in_number) {
+                    number.push(next);
+                }
+                text.push_str(&as_in_python(number));
+            }
             _ if ascii && quoted && !(' '..='~').contains(&letter) => {
                 for unit in letter.encode_utf16(&mut [0; 2]) {
                     let _ = write!(text, "\\u{unit:04x}");
@@ -104,6 +116,16 @@ fn respell(json: &str, separators: Option<&[String; 2]>, ascii: bool) -> String 
         }
     }
     text
+}
+
+/// A number of JSON: Python's exponents begin a digit earlier below 1 and have two digits.
+fn as_in_python(number: String) -> String {
+    let small = number.parse::<f64>().ok().filter(|x| x.abs() > 0.0 && x.abs() < 1e-4);
+    let Some(short) = small.map(|x| format!("{x:e}")) else { return number };
+    match short.split_once("e-") {
+        Some((digits, exponent)) => format!("{digits}e-{exponent:0>2}"),
+        None => short,
+    }
 }
 
 fn unescape_html(json: &str) -> String {
