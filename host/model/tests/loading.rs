@@ -395,7 +395,15 @@ fn broken_weights_are_refused_with_the_tensor_or_file_at_fault() {
         (plain(changed(json!({"num_hidden_layers": 5})), &whole), "model.layers.4"),
         (plain(config.clone(), &whole[..whole.len() - 10]), "model.safetensors"),
         (plain(config.clone(), b"no tensors here"), "model.safetensors"),
-        (vec![("config.json", config.clone())], "model.safetensors"),
+        (
+            vec![("config.json", config.clone())],
+            "no file model.safetensors and no model.safetensors.index.json",
+        ),
+        // Parts without the file that names them.
+        (
+            vec![("config.json", config.clone()), ("model-00001-of-00002.safetensors", whole.clone())],
+            "no file model.safetensors and no model.safetensors.index.json",
+        ),
         (vec![("model.safetensors", whole.clone())], "config.json"),
         (with_index("../secret.safetensors"), ".."),
         (with_index("/etc/passwd"), "/etc/passwd"),

@@ -175,8 +175,16 @@ impl<'a> Shard<'a> {
 fn shard_names(source: &Source<'_>) -> Result<Vec<String>, ModelError> {
     const WHOLE: &str = "model.safetensors";
     const INDEX: &str = "model.safetensors.index.json";
-    let index = if source.has(WHOLE) { None } else { source.read(INDEX)? };
-    let Some(bytes) = index else { return Ok(vec![WHOLE.to_owned()]) };
+    if source.has(WHOLE) {
+        return Ok(vec![WHOLE.to_owned()]);
+    }
+    let Some(bytes) = source.read(INDEX)? else {
+        return Err(ModelError::weights(format!(
+            "{} has no file {WHOLE} and no {INDEX}, which names its parts; weights with other names or in other formats \
+             (pytorch_model.bin, consolidated.safetensors) are not read",
+            source.name()
+        )));
+    };
     #[derive(serde::Deserialize)]
     struct Index {
         weight_map: BTreeMap<String, String>,
