@@ -253,6 +253,24 @@ fn what_a_template_may_not_do_is_an_error() {
     }
 }
 
+/// Some templates write the schemas of tools out as TypeScript or Python.
+#[test]
+fn instructions_are_for_tools_as_well_as_for_messages() {
+    let text = "{% for part in tools or documents or messages %}{% for i in range(1000) %}{% set x = i %}{% endfor %}\
+        {{ part }}{% endfor %}";
+    let template = common::template(text).expect("sound");
+    let many = vec!["x"; 100];
+    for name in ["tools", "documents"] {
+        let rendered = template.render_with(&json!([]), true, &common::variables(&json!({name: many})));
+        assert_eq!(rendered.expect(name), "x".repeat(100));
+    }
+    assert_eq!(template.render(&json!(many), true).expect("messages"), "x".repeat(100));
+    let endless = "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}";
+    let endless = common::template(endless).expect("sound");
+    let refused = endless.render_with(&json!([]), true, &common::variables(&json!({"tools": many})));
+    assert!(refused.expect_err("that takes too long").to_string().contains("too many steps"));
+}
+
 #[test]
 fn the_default_of_several_templates_and_the_separate_file_are_found() {
     let list = json!({"chat_template": [

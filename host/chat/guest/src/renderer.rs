@@ -18,10 +18,12 @@ use crate::json::to_json;
 
 /// Longer prompts are refused; no context is as long.
 const LARGEST_PROMPT_BYTES: usize = 16 << 20;
-/// Instructions of one rendering, besides those for each message.
+/// Instructions of one rendering, besides those for each message, tool and document.
 const FUEL: u64 = 200_000;
-/// Instructions for each message.
-const FUEL_PER_MESSAGE: u64 = 20_000;
+/// Instructions for each of them: some templates write a schema out as types of a language, by macros.
+const FUEL_PER_PART: u64 = 20_000;
+/// The lists of these parts.
+const PARTS: [&str; 3] = ["messages", "tools", "documents"];
 /// minijinja counts what is left in a word of the machine it runs on.
 const LARGEST_FUEL: u64 = i32::MAX as u64;
 
@@ -74,9 +76,9 @@ impl Renderer {
     /// # Errors
     /// The template refuses the messages, or takes too long over them.
     pub fn render(&self, context: Context, expected_bytes: usize) -> Result<String, String> {
-        let messages = context.get("messages").and_then(Value::len).unwrap_or(0);
+        let parts: usize = PARTS.iter().filter_map(|name| context.get(*name)?.len()).sum();
         let mut environment = self.environment.clone();
-        environment.set_fuel(Some((FUEL + FUEL_PER_MESSAGE * messages as u64).min(LARGEST_FUEL)));
+        environment.set_fuel(Some((FUEL + FUEL_PER_PART * parts as u64).min(LARGEST_FUEL)));
         let mut variables = self.defaults.clone();
         variables.extend(context);
         let day = variables.remove(STRFTIME_NOW).and_then(|day| u32::try_from(day).ok());
