@@ -55,7 +55,9 @@ impl Sampler {
         }
         let uniform = uniform(params.seed, draw.index);
         let weight = |logit: f32| (f64::from(logit - largest) / f64::from(params.temperature)).exp();
-        if params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 {
+        // A device takes a limit that nothing reaches for none, too, and so draws in the order of ids.
+        let takes_all = params.top_k == 0 || params.top_k as usize >= logits.len();
+        if takes_all && params.top_p >= 1.0 && params.min_p <= 0.0 {
             let total: f64 = logits.iter().map(|logit| weight(*logit)).sum();
             let tokens = logits.iter().enumerate().map(|(token, logit)| (token as u32, weight(*logit)));
             return Some(pick(tokens, uniform * total).unwrap_or(best));

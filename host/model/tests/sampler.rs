@@ -87,6 +87,18 @@ fn a_draw_depends_on_seed_and_index_alone() {
 }
 
 #[test]
+fn top_k_of_all_tokens_draws_as_none_does() {
+    let logits: Vec<f32> = (0..100).map(|i| (i * 37 % 100) as f32 * 0.01).collect();
+    let row = |top_k| {
+        let params = SamplingParams { top_k, ..params(1.0) };
+        (0..50).map(|index| draw(&logits, &params, index)).collect::<Vec<_>>()
+    };
+    assert_eq!(row(100), row(0));
+    assert_eq!(row(u32::MAX), row(0));
+    assert_ne!(row(99), row(0), "the likeliest come first");
+}
+
+#[test]
 fn penalties_count_each_token_once_and_push_both_signs_down() {
     let params = SamplingParams { repetition_penalty: 2.0, ..params(0.0) };
     let choose = |logits: &[f32], history: &[u32]| {
