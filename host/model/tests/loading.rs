@@ -241,6 +241,7 @@ fn unsupported_arithmetic_is_refused_by_name() {
         (json!({"final_logit_softcapping": -30.0}), "final_logit_softcapping"),
         (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
         (json!({"quantization_config": {"bits": 4}}), "quantization_config"),
+        (json!({"quantization": {"group_size": 64, "bits": 4}}), "quantization is not supported"),
         (json!({"sliding_window": 128}), "sliding_window"),
         (json!({"eos_token_id": "end"}), "eos_token_id"),
         (json!({"torch_dtype": "int8"}), "dtype"),

@@ -103,7 +103,8 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
 
 /// Refuses keys that change the arithmetic and that are not supported.
 fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelError> {
-    for key in ["quantization_config", "num_local_experts", "num_experts"] {
+    // MLX's tools write `quantization`.
+    for key in ["quantization_config", "quantization", "num_local_experts", "num_experts"] {
         if !keys.get(key).is_null() {
             return Err(keys.unsupported(key, "is not supported; use a dense checkpoint in f32, bf16 or f16"));
         }
