@@ -2,11 +2,12 @@
 //! presented as the files that it replaces. Nothing is downloaded here, and no file outside the directory is ever opened.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::ModelConfig;
-use crate::error::ModelError;
+use crate::error::{ModelError, ModelErrorKind};
 use crate::gguf::Gguf;
 
 /// A checkpoint.
@@ -38,7 +39,10 @@ impl<'a> Source<'a> {
             Self::Directory(directory) => {
                 let path = directory.join(plain_name(name)?);
                 match std::fs::read(&path) {
-                    Ok(bytes) => Ok(Some(Cow::Owned(bytes))),
+                    Ok(bytes) => {
+                        refuse_pointer(path.display(), &bytes)?;
+                        Ok(Some(Cow::Owned(bytes)))
+                    }
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
                     Err(error) => Err(ModelError::io(&path, &error)),
                 }
@@ -84,6 +88,18 @@ impl ModelConfig {
         let generation = source.read("generation_config.json")?;
         Self::parse(&config, generation.as_deref())
     }
+}
+
+/// Refuses what Git puts in place of a large file when it clones a repository without Git LFS.
+pub(crate) fn refuse_pointer(file: impl Display, bytes: &[u8]) -> Result<(), ModelError> {
+    if bytes.starts_with(b"version https://git-lfs.github.com/spec/") {
+        let message = format!(
+            "{file} is a Git LFS pointer and not the file itself; run `git lfs pull` there, or download the checkpoint \
+             (`hf download`)"
+        );
+        return Err(ModelError::new(ModelErrorKind::Io, message));
+    }
+    Ok(())
 }
 
 /// Refuses names that would leave the checkpoint's directory: index files are untrusted.

@@ -9,7 +9,7 @@ use common::golden;
 use infer_model::config::{RopeConfig, RopeScaling};
 use infer_model::{
     DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelErrorKind, SamplingDefaults,
-    Source, WeightType,
+    Source, Tokenizer, WeightType,
 };
 use serde_json::{Value, json};
 
@@ -420,6 +420,28 @@ fn broken_weights_are_refused_with_the_tensor_or_file_at_fault() {
             let error = Model::load(&source, None).err().unwrap_or_else(|| panic!("{named} was taken"));
             assert!(error.message.contains(named), "{named}: {error}");
         }
+    }
+}
+
+#[test]
+fn pointers_in_place_of_large_files_are_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("config.json"), read("llama-f32", "config.json")).expect("it can be written");
+    let files = ["tokenizer.json", "model.safetensors", "model.gguf"];
+    for name in files {
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4519\n";
+        std::fs::write(at(name), pointer).expect("it can be written");
+    }
+    let source = Source::Directory(directory.path().to_owned());
+    let errors = [
+        Tokenizer::load(&source).err(),
+        Model::load(&source, None).err(),
+        Source::gguf(&at("model.gguf")).err(),
+    ];
+    for (name, error) in files.into_iter().zip(errors) {
+        let error = error.expect(name).message;
+        assert!(error.contains(&format!("{name} is a Git LFS pointer")), "{error}");
     }
 }
 

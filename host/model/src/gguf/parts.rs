@@ -7,6 +7,7 @@ use super::Gguf;
 use super::header::Header;
 use crate::bytes::Bytes;
 use crate::error::{ModelError, ModelErrorKind};
+use crate::source::refuse_pointer;
 
 /// Maximum accepted number of parts.
 const MAX_PARTS: u64 = 1_000;
@@ -15,6 +16,7 @@ impl Gguf {
     /// One file.
     pub(super) fn part(path: &Path) -> Result<Self, ModelError> {
         let bytes = Bytes::map(path)?;
+        refuse_pointer(path.display(), &bytes)?;
         let named =
             |error: ModelError| ModelError::new(error.kind, format!("{}: {}", path.display(), error.message));
         let Header { values, tensors } = Header::parse(&bytes).map_err(named)?;

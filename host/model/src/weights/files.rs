@@ -12,7 +12,7 @@ use super::stored::{RowOrder, Stored, StoredType};
 use crate::bytes::Bytes;
 use crate::error::ModelError;
 use crate::gguf::Gguf;
-use crate::source::{Source, plain_name};
+use crate::source::{Source, plain_name, refuse_pointer};
 
 /// Possible prefixes of a decoder's tensors: bare decoders, and those inside larger models.
 const PREFIXES: &[&str] = &["model.", "", "language_model.model.", "model.language_model."];
@@ -164,6 +164,7 @@ impl<'a> Shard<'a> {
     /// Opens a file. The library checks that the tensors fill it exactly.
     fn open(name: &str, bytes: Bytes<'a>) -> Result<Self, ModelError> {
         const LENGTH: usize = 8;
+        refuse_pointer(name, &bytes)?;
         let (header, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| {
             ModelError::weights(format!("{name} is not safetensors, or truncated: {error}"))
         })?;
