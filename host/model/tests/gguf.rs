@@ -143,6 +143,11 @@ fn sentence_pieces_merge_in_the_order_of_their_scores() {
 /// A llama file with a SentencePiece vocabulary (texts and token types) and no weights but the embedding's rows, which is
 /// enough for configuration and tokenizer. `more` are further keys, or other values of these.
 fn made(tokens: &[(String, i32)], more: &[(&str, Value)]) -> Source<'static> {
+    made_with(tokens, more, &[])
+}
+
+/// The same with further tensors of one row.
+fn made_with(tokens: &[(String, i32)], more: &[(&str, Value)], rows: &[(&str, &[f32])]) -> Source<'static> {
     let number = |key: &str, number: u32| (format!("llama.{key}"), Value::U32(number));
     let array = |values: Vec<Value>| Value::Array(values);
     let mut metadata = vec![
@@ -162,11 +167,16 @@ fn made(tokens: &[(String, i32)], more: &[(&str, Value)]) -> Source<'static> {
     metadata.push(("tokenizer.ggml.token_type".to_owned(), array(kinds)));
     metadata.retain(|(key, _)| more.iter().all(|(other, _)| other != key));
     metadata.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-    let rows = Tensor::zeros((tokens.len(), 1), candle_core::DType::F32, &Device::Cpu).expect("zeros");
-    let rows = QTensor::quantize(&rows, GgmlDType::F32).expect("numbers");
+    let stored = |tensor: Tensor| QTensor::quantize(&tensor, GgmlDType::F32).expect("numbers");
+    let embedding = Tensor::zeros((tokens.len(), 1), candle_core::DType::F32, &Device::Cpu);
+    let mut tensors = vec![("token_embd.weight", stored(embedding.expect("zeros")))];
+    for (name, row) in rows {
+        tensors.push((*name, stored(Tensor::new(*row, &Device::Cpu).expect("numbers"))));
+    }
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
-    write(&mut file, &metadata, &[("token_embd.weight", &rows)]).expect("candle writes GGUF");
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    write(&mut file, &metadata, &tensors).expect("candle writes GGUF");
     Source::gguf(file.path()).expect("a sound file")
 }
 
@@ -279,6 +289,26 @@ fn positions_are_stretched_by_a_factor_without_a_kind() {
         (vec![new(0.0)], RopeScaling::None),
     ] {
         assert_eq!(scaling(&more), expected, "{more:?}");
+    }
+}
+
+#[test]
+fn factors_of_frequencies_are_the_only_scaling() {
+    let vocabulary = tokens(&[("<unk>", 2), ("a", NORMAL)]);
+    let load = |kind: &str, factor: f32| {
+        let more = [
+            ("llama.rope.scaling.type", Value::String(kind.to_owned())),
+            ("llama.rope.scaling.factor", Value::F32(factor)),
+        ];
+        ModelConfig::load(&made_with(&vocabulary, &more, &[("rope_freqs.weight", &[1.0, 8.0])]))
+    };
+    for (kind, factor) in [("none", 4.0), ("linear", 1.0)] {
+        let config = load(kind, factor).expect("sound");
+        assert_eq!(config.ropes[0].scaling, RopeScaling::Factors(vec![1.0, 8.0]), "{kind}");
+    }
+    for kind in ["linear", "yarn"] {
+        let error = load(kind, 4.0).expect_err(kind).message;
+        assert!(error.contains("llama.rope.scaling must be none beside tensor rope_freqs.weight"), "{error}");
     }
 }
 

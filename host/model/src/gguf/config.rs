@@ -43,6 +43,11 @@ pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
         config.query_scale = gemma_scale(file, &config, layers)?;
     }
     if has("rope_freqs.weight") {
+        if !matches!(config.ropes[0].scaling, RopeScaling::None | RopeScaling::Linear { factor: 1.0 }) {
+            let message =
+                format!("{}.rope.scaling must be none beside tensor rope_freqs.weight", file.architecture);
+            return Err(file.fault(ModelErrorKind::Unsupported, message));
+        }
         config.ropes[0].scaling = rope_factors(file, config.head_dim)?;
     }
     config.stored_dtype = Some(stored_dtype(file));
