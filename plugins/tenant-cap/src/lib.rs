@@ -24,7 +24,7 @@ pub struct Config {
     /// Whether the limit grows with a tenant's weight.
     pub by_weight: bool,
     /// A tenant at its limit may have more while fewer sequences than this are in flight on the host, all tenants
-    /// together; 0 lends nothing.
+    /// together; 0 lends nothing. A sixteenth of the host's slots is never lent.
     pub lend_below: u32,
     /// A tenant's requests are refused while so many of its sequences wait; 0 for three quarters of the host's queue.
     pub max_held: u32,
@@ -64,7 +64,7 @@ impl Policy for TenantCap {
             },
             "lend_below": {
                 "type": "integer", "minimum": 0, "default": 0,
-                "description": "A tenant at its limit may have more while fewer sequences than this are in flight on the host; 0 lends nothing"
+                "description": "A tenant at its limit may have more while fewer sequences than this are in flight on the host; 0 lends nothing, and a sixteenth of the host's slots is never lent"
             },
             "max_held": {
                 "type": "integer", "minimum": 0, "default": 0,
@@ -84,7 +84,7 @@ impl Admission for TenantCap {
         let is_new = request.id > self.latest && load.now <= request.arrived;
         self.latest = self.latest.max(request.id);
         let limit = self.limit(load);
-        if load.tenant_in_flight < limit || in_flight(load) < self.config.lend_below {
+        if load.tenant_in_flight < limit || in_flight(load) < self.lent(load) {
             return Verdict::Admit;
         }
         let held = held(load);
@@ -105,6 +105,12 @@ impl Admission for TenantCap {
 }
 
 impl TenantCap {
+    /// Slots that are lent if they are idle. The last ones would put whoever comes next behind a loan's whole output.
+    fn lent(&self, load: &Load) -> u32 {
+        let spared = (load.max_running / 16).max(1);
+        self.config.lend_below.min(load.max_running.saturating_sub(spared))
+    }
+
     /// The limit of a request's tenant, at least 1.
     fn limit(&self, load: &Load) -> u32 {
         let weight = if self.config.by_weight { u64::from(load.tenant_weight_permille) } else { 1_000 };

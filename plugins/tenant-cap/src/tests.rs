@@ -108,6 +108,17 @@ fn slots_that_are_idle_on_the_host_are_lent_to_a_tenant_at_its_limit() {
     );
 }
 
+#[test]
+fn the_last_slots_are_never_lent() {
+    for (slots, lent) in [(1, 0), (2, 1), (16, 15), (32, 30), (64, 60)] {
+        let mut policy = policy(r#"{"max_in_flight": 1, "lend_below": 4294967295}"#);
+        let at = |running| Load { max_running: slots, running, ..load(1, 0) };
+        let verdict = if lent > 0 { Verdict::Admit } else { Verdict::WaitTenant };
+        assert_eq!(policy.admit(&request(1), &at(lent.max(1) - 1)), verdict, "{slots}");
+        assert_eq!(policy.admit(&request(2), &at(lent)), Verdict::WaitTenant, "{slots}");
+    }
+}
+
 /// A host takes in all requests of an instant and then asks about the held ones, at the same time.
 #[test]
 fn a_request_that_was_let_in_is_not_refused_in_the_same_instant() {
