@@ -182,7 +182,7 @@ impl Handover {
 /// What a request's prompt found when it first started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PrefixEvent {
-    /// Blocks that its session computed in an earlier turn, behind any that others did.
+    /// Blocks that its session computed, in an earlier turn or in one that isn't over, behind any that others did.
     ConversationalHit,
     /// Only blocks that other requests computed.
     CrossRequestHit,
@@ -190,8 +190,8 @@ pub enum PrefixEvent {
     MissFull,
     /// All of it, with its last logits.
     FullHitNoPrefillNeeded,
-    /// Its session's last turn began differently, up to the first block that the session computed. Blocks before that
-    /// one may have been found.
+    /// The last of its session's turns that are over began differently, up to the first block that the session computed.
+    /// Blocks before that one may have been found.
     ConversationalMissUnexpectedPrompt,
 }
 

@@ -79,6 +79,9 @@ pub(crate) struct Sequence {
     pub pending_end: u32,
     /// Its prompt has moved to `tokens`.
     pub request: Request,
+    /// The first of its blocks that its session computed, in this turn or another; the largest number if there is none so
+    /// far. Its hash stands for the turn until that is over.
+    pub own: u32,
     /// Chain hash of each full block of `tokens`, as far as known; empty without prefix caching.
     pub hashes: Vec<u64>,
     /// Identifies the whole prompt in the prompt cache; 0 without one.

@@ -318,6 +318,69 @@ fn a_preempted_turn_is_known_by_what_it_found_at_first() {
     );
 }
 
+/// Turns may overlap: what the first one computed is there for the second before the first is over.
+#[test]
+fn what_a_turn_computed_is_its_conversations_before_it_is_over() {
+    use PrefixEvent::{ConversationalHit, ConversationalMissUnexpectedPrompt, CrossRequestHit};
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = seen.clone();
+    let policies = scripted(move |ask| {
+        if let Ask::Reuse(hit) = ask {
+            told.lock().unwrap().push(hit.same_session);
+        }
+        Ok(Say::Default)
+    });
+    let mut bench = Bench::with(EngineConfig { prompt_cache_entries: 0, ..small() }, policies);
+    play(&mut bench, 7, behind_a_head(3, 2, 9));
+    let asked = behind_a_head(3, 3, 9);
+    let running = bench.submit(of_session(8, asked.clone(), 40));
+    bench.step();
+    assert_eq!(started(&bench, running), (CrossRequestHit, 12, 9));
+    for (session, prompt, expected) in [
+        // Another session's, and none's.
+        (9, and(&asked, 6, 5), (CrossRequestHit, 20, 6)),
+        (0, and(&asked, 7, 5), (CrossRequestHit, 20, 6)),
+        // Only the head, which session 7 computed.
+        (8, behind_a_head(3, 9, 9), (CrossRequestHit, 12, 9)),
+        // That is the last turn that is over now, and this one continues the one that isn't.
+        (8, and(&asked, 4, 5), (ConversationalHit, 20, 6)),
+        (8, behind_a_head(3, 5, 9), (ConversationalMissUnexpectedPrompt, 12, 9)),
+    ] {
+        let id = bench.submit(of_session(session, prompt, 1));
+        bench.step();
+        assert_eq!(started(&bench, id), expected, "session {session}");
+    }
+    assert!((1..40).contains(&bench.tokens(running).len()), "it still runs");
+    assert_eq!(*seen.lock().unwrap(), [false, false, false, false, true, false]);
+    bench.run();
+}
+
+#[test]
+fn a_turn_that_is_cancelled_while_it_is_preempted_leaves_what_it_computed() {
+    let mut bench = Bench::scheduled(EngineConfig { prompt_cache_entries: 0, ..small() }, |step| {
+        let mut plan = fcfs(step);
+        if step.running.generated_tokens.contains(&3) {
+            plan.preempt = plan.run.drain(..).collect();
+            plan.tokens.clear();
+        }
+        Ok(plan)
+    });
+    let asked = prompt(1, 17);
+    let id = bench.submit(of_session(7, asked.clone(), 20));
+    let preempted = |bench: &Bench| bench.events.iter().any(|e| matches!(e, Event::Preempted { .. }));
+    for _ in 0..10 {
+        if !preempted(&bench) {
+            bench.step();
+        }
+    }
+    assert!(preempted(&bench));
+    let next = bench.submit(of_session(7, and(&asked, 2, 5), 1));
+    assert!(bench.engine.finish(id, FinishReason::Cancelled, bench.now));
+    bench.run();
+    assert_eq!(started(&bench, next), (PrefixEvent::ConversationalHit, 16, 6));
+    assert_eq!(play(&mut bench, 7, and(&asked, 3, 5)).0.0, PrefixEvent::ConversationalHit);
+}
+
 /// What a session computed is gone, and the head that others computed isn't.
 #[test]
 fn a_head_alone_is_no_conversational_hit() {

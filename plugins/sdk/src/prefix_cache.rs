@@ -39,7 +39,7 @@ pub struct Hit {
     pub prompt_tokens: u32,
     /// Leading tokens that the pool holds.
     pub cached_tokens: u32,
-    /// They include blocks that the same session computed in an earlier turn.
+    /// They include blocks that the same session computed, in an earlier turn or in one that isn't over.
     pub same_session: bool,
 }
 

@@ -222,6 +222,7 @@ impl Engine {
             furthest: 0,
             table: Vec::new(),
             committed: 0,
+            own: u32::MAX,
             hashes: like.map_or_else(Vec::new, |ix| self.slab[ix].hashes.clone()),
             prompt_key: like.map_or(0, |ix| self.slab[ix].prompt_key),
             row: 0,

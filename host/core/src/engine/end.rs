@@ -81,6 +81,7 @@ impl Engine {
         self.demand.end(sequence);
         self.view.tenants.waiting[sequence.tenant_row as usize] -= 1;
         self.kv.unwatch(&mut self.slab, ix);
+        self.kv.note_turn(&self.slab[ix]);
         self.slab.remove(ix);
         self.held.load_changed = true;
     }

@@ -141,6 +141,8 @@ impl Engine {
             _ if cached > 0 => PrefixEvent::CrossRequestHit,
             _ => PrefixEvent::MissFull,
         };
+        self.kv.begin_turn(&mut self.slab[ix]);
+        let sequence = &self.slab[ix];
         let prefill_tokens = sequence.prompt_len - cached;
         self.counters.prompt_tokens += u64::from(sequence.prompt_len);
         if self.config.prefix_caching {

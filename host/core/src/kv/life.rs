@@ -159,7 +159,9 @@ impl Kv {
                 sequence.table[at] = other;
             }
             self.withdraw_block(slab, ix, at as u32);
-            slab[ix].committed += 1;
+            let sequence = &mut slab[ix];
+            self.own_from(sequence, at as u32);
+            sequence.committed += 1;
         }
     }
 

@@ -155,19 +155,40 @@ impl Kv {
         chain.iter().rev().take_while(|&&b| self.blocks.get(b).refs == 0).count() as u32
     }
 
-    /// How its prompt, of which so many leading tokens are cached, relates to what its session left.
+    /// How its prompt, of which so many leading tokens are cached, relates to what its session computed.
     pub fn continuity(&self, sequence: &Sequence, cached: u32) -> Continuity {
         self.sessions.compare(owner_of(sequence), self.prompt_hashes(sequence), cached / self.block_size())
     }
 
-    /// Notes what an ending sequence leaves to its session. If it leaves nothing, the earlier note stays.
+    /// A sequence starts for the first time: of the blocks that it found, it holds its session's as its own.
+    pub fn begin_turn(&mut self, sequence: &mut Sequence) {
+        let found = sequence.committed;
+        if let Some(at) = self.sessions.own(owner_of(sequence), self.prompt_hashes(sequence), found) {
+            self.own_from(sequence, at);
+        }
+    }
+
+    /// A block of this sequence is its session's. If it is the first, other turns know the sequence by it.
+    fn own_from(&mut self, sequence: &mut Sequence, at: u32) {
+        if at < sequence.own {
+            let before = sequence.hashes.get(sequence.own as usize).copied();
+            self.sessions.open(owner_of(sequence), before, sequence.hashes[at as usize]);
+            sequence.own = at;
+        }
+    }
+
+    /// Notes what an ending sequence leaves to its session. If it leaves nothing, the earlier note stays. One that ends
+    /// while it is preempted leaves at least the first block that it computed.
     pub fn note_turn(&mut self, sequence: &Sequence) {
-        let turn = Turn {
-            prompt: self.prompt_hashes(sequence),
-            left: &sequence.hashes[..sequence.committed as usize],
-            found: sequence.usage.cached_tokens / self.block_size(),
-        };
-        self.sessions.note(owner_of(sequence), &turn);
+        let owner = owner_of(sequence);
+        let mut left = sequence.committed as usize;
+        if let Some(&hash) = sequence.hashes.get(sequence.own as usize) {
+            self.sessions.close(owner, hash);
+            left = left.max(sequence.own as usize + 1);
+        }
+        let turn =
+            Turn { prompt: self.prompt_hashes(sequence), left: &sequence.hashes[..left], own: sequence.own };
+        self.sessions.note(owner, &turn);
     }
 
     /// Chain hashes of its prompt's full blocks.
@@ -345,6 +366,7 @@ impl Kv {
         }
         if slab.len() == 0 {
             self.watches.assert_empty();
+            self.sessions.assert_none_open();
         }
     }
 }

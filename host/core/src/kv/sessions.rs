@@ -1,14 +1,18 @@
-//! What the last turn of each conversation left, to tell whose blocks a prompt finds, and whether it continues.
+//! What the turns of each conversation computed, to tell whose blocks a prompt finds, and whether it continues.
 //!
 //! Chats begin alike: a system prompt that another session computed says nothing about this one. So a session is
 //! remembered by the first block that it computed itself. Blocks that a prompt finds from there on are its session's;
 //! those before it are others'. A chain hash stands for everything up to its block: 24 bytes a session, however long it
 //! is, and no client text. Bounded; the longest idle session is forgotten first.
 //!
+//! Turns may overlap, so each that isn't over is known by the first such block, too, from the step that computed it on:
+//! an entry a turn, and a look-up by the blocks that a prompt finds, however many turns its session has.
+//!
 //! A session that computed the common head itself can't be told from it: to that session, the head is its own. Who
 //! computes a block again after it was dropped isn't asked.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use crate::ids::{SessionId, TenantId};
 
@@ -24,6 +28,8 @@ pub(crate) struct Sessions {
     turns: BTreeMap<Owner, (u64, Left)>,
     by_age: BTreeMap<u64, Owner>,
     clock: u64,
+    /// First blocks of their own of turns that aren't over, by chain hash, and how many turns have them.
+    open: BTreeMap<(Owner, u64), u32>,
 }
 
 /// Blocks by index, and their chain hashes.
@@ -45,8 +51,8 @@ pub(crate) struct Turn<'a> {
     pub prompt: &'a [u64],
     /// Those that it leaves: of its prompt, then of its output.
     pub left: &'a [u64],
-    /// How many were cached when it first started.
-    pub found: u32,
+    /// The first that its session computed, in this turn or another; the largest number if there is none.
+    pub own: u32,
 }
 
 /// How a prompt relates to what its session left.
@@ -54,10 +60,10 @@ pub(crate) struct Turn<'a> {
 pub(crate) enum Continuity {
     /// It finds nothing that its session is known to have computed.
     Unknown,
-    /// It finds blocks that its session computed.
+    /// It finds blocks that its session computed, in a turn that is over or in one that isn't.
     Shares,
-    /// Its session's last turn began differently, up to the first block that the session computed. One that ends before
-    /// that block is compared by its first block.
+    /// The last of its session's turns that are over began differently, up to the first block that the session computed.
+    /// One that ends before that block is compared by its first block.
     Diverges,
 }
 
@@ -69,7 +75,7 @@ impl Sessions {
 
     /// Notes what a turn left. If that is nothing, the earlier note stays.
     pub fn note(&mut self, session: Owner, turn: &Turn<'_>) {
-        let computed = if (turn.found as usize) < turn.left.len() { turn.found } else { u32::MAX };
+        let computed = if (turn.own as usize) < turn.left.len() { turn.own } else { u32::MAX };
         let known = self.turns.get(&session).map(|(_, left)| *left);
         let left = match known {
             Some(left) if left.own <= left.at && left.is_in(turn.prompt) => {
@@ -97,11 +103,54 @@ impl Sessions {
 
     /// Compares the full blocks of a prompt, of which the first `found` are cached, with what its session left.
     pub fn compare(&self, session: Owner, prompt: &[u64], found: u32) -> Continuity {
+        if self.own(session, prompt, found).is_some() {
+            return Continuity::Shares;
+        }
         match self.turns.get(&session) {
             Some((_, left)) if left.differs(prompt) => Continuity::Diverges,
-            Some((_, left)) if left.is_in(prompt) && found > left.own => Continuity::Shares,
             _ => Continuity::Unknown,
         }
+    }
+
+    /// The first of a prompt's cached blocks that its session is known to have computed.
+    pub fn own(&self, session: Owner, prompt: &[u64], found: u32) -> Option<u32> {
+        let of_the_last = self
+            .turns
+            .get(&session)
+            .filter(|(_, left)| left.is_in(prompt) && found > left.own)
+            .map(|(_, left)| left.own);
+        let of_an_open_one = self.own_of_open(session, &prompt[..prompt.len().min(found as usize)]);
+        of_the_last.into_iter().chain(of_an_open_one).min()
+    }
+
+    /// The first of these blocks that a turn has as the first of its own.
+    fn own_of_open(&self, session: Owner, found: &[u64]) -> Option<u32> {
+        self.open.range((session, 0)..=(session, u64::MAX)).next()?;
+        found.iter().position(|&hash| self.open.contains_key(&(session, hash))).map(|at| at as u32)
+    }
+
+    /// A turn that isn't over has this block as the first of its own; so far it had `before`, or none.
+    pub fn open(&mut self, session: Owner, before: Option<u64>, hash: u64) {
+        if let Some(before) = before {
+            self.close(session, before);
+        }
+        if session.1 != SessionId(0) {
+            *self.open.entry((session, hash)).or_default() += 1;
+        }
+    }
+
+    /// A turn that has this block as the first of its own is over.
+    pub fn close(&mut self, session: Owner, hash: u64) {
+        if let Entry::Occupied(mut turns) = self.open.entry((session, hash)) {
+            *turns.get_mut() -= 1;
+            if *turns.get() == 0 {
+                turns.remove();
+            }
+        }
+    }
+
+    pub fn assert_none_open(&self) {
+        assert!(self.open.is_empty(), "turns that aren't over: {:?}", self.open);
     }
 }
 
@@ -136,9 +185,9 @@ mod tests {
         (TenantId(1), SessionId(session))
     }
 
-    /// A turn whose prompt fills `prompt` of the blocks that it leaves.
-    fn turn(left: &[u64], prompt: usize, found: u32) -> Turn<'_> {
-        Turn { prompt: &left[..prompt], left, found }
+    /// A turn whose prompt fills `prompt` of the blocks that it leaves, of which `own` is the first that it computed.
+    fn turn(left: &[u64], prompt: usize, own: u32) -> Turn<'_> {
+        Turn { prompt: &left[..prompt], left, own }
     }
 
     /// A session whose first turn found blocks 1 and 2 and computed 3 to 5, the last of them as output.
@@ -227,10 +276,47 @@ mod tests {
         let mut sessions = chat();
         let prompt = [1, 2, 3, 4, 5, 6];
         for left in [0, 1, 2] {
-            sessions.note(of(7), &Turn { prompt: &prompt, left: &prompt[..left], found: 2 });
+            sessions.note(of(7), &Turn { prompt: &prompt, left: &prompt[..left], own: 2 });
             assert_eq!(sessions.compare(of(7), &prompt, 3), Continuity::Shares);
             assert_eq!(sessions.compare(of(7), &prompt, 2), Continuity::Unknown);
         }
+    }
+
+    #[test]
+    fn what_a_turn_computed_is_its_sessions_before_it_is_over() {
+        let mut sessions = chat();
+        // It finds blocks 1 and 2, and computes others than the last turn's.
+        sessions.open(of(7), None, 8);
+        for (session, prompt, found, expected) in [
+            (7, &[1, 2, 8, 9][..], 3, Continuity::Shares),
+            (7, &[1, 2, 8, 9], 2, Continuity::Diverges),
+            (7, &[1, 2, 3, 4], 3, Continuity::Shares),
+            (7, &[1, 2], 2, Continuity::Unknown),
+            (8, &[1, 2, 8, 9], 3, Continuity::Unknown),
+        ] {
+            let continuity = sessions.compare(of(session), prompt, found);
+            assert_eq!(continuity, expected, "{session} {prompt:?} {found}");
+        }
+        assert_eq!(sessions.own(of(7), &[1, 2, 8, 9], 4), Some(2));
+        // Block 1 was dropped, and it computed that again.
+        sessions.open(of(7), Some(8), 1);
+        assert_eq!(sessions.own(of(7), &[1, 2, 8, 9], 4), Some(0));
+        // Another turn is known by the same block, and outlasts it.
+        sessions.open(of(7), None, 1);
+        sessions.close(of(7), 1);
+        assert_eq!(sessions.own(of(7), &[1, 2, 8, 9], 4), Some(0));
+        sessions.close(of(7), 1);
+        assert_eq!(sessions.compare(of(7), &[1, 2, 8, 9], 4), Continuity::Diverges);
+        sessions.assert_none_open();
+    }
+
+    #[test]
+    fn requests_without_a_session_have_no_blocks_of_their_own() {
+        let mut sessions = Sessions::default();
+        sessions.open(of(0), None, 1);
+        assert_eq!(sessions.own(of(0), &[1], 1), None);
+        sessions.close(of(0), 1);
+        sessions.assert_none_open();
     }
 
     #[test]

@@ -85,6 +85,8 @@ pub struct CacheHost<P> {
     last_id: u64,
     /// The last turn of each conversation, up to the first block that the conversation computed.
     left: BTreeMap<(TenantId, SessionId), Vec<u64>>,
+    /// The same of the turns that haven't ended.
+    open: BTreeMap<(TenantId, SessionId, SequenceId), Vec<u64>>,
     tallies: BTreeMap<&'static str, Tally>,
     shortfalls: u64,
 }
@@ -121,6 +123,7 @@ impl<P: PrefixCache> CacheHost<P> {
             events: Events::default(),
             last_id: 0,
             left: BTreeMap::new(),
+            open: BTreeMap::new(),
             tallies: BTreeMap::new(),
             shortfalls: 0,
         }
@@ -192,6 +195,9 @@ impl<P: PrefixCache> CacheHost<P> {
             table.push(block);
         }
         self.flush();
+        if let Some(own) = turn.prompt.get(..=reused as usize) {
+            self.open.insert((turn.tenant, turn.session, id), own.to_vec());
+        }
         self.count(turn, reused);
         Some(Started { turn: turn.clone(), id, table, reused })
     }
@@ -209,6 +215,7 @@ impl<P: PrefixCache> CacheHost<P> {
             reused_tokens: reused * self.block_size,
             memory: self.memory(),
         });
+        self.open.remove(&(turn.tenant, turn.session, id));
         let reused = reused as usize;
         let left = self.left.entry((turn.tenant, turn.session)).or_default();
         if left.is_empty() || !turn.prompt.starts_with(left) || reused < left.len() {
@@ -310,11 +317,7 @@ impl<P: PrefixCache> CacheHost<P> {
             session: turn.session,
             prompt_tokens: turn.prompt.len() as u32 * self.block_size,
             cached_tokens: cached * self.block_size,
-            same_session: turn.session != SessionId(0)
-                && self
-                    .left
-                    .get(&(turn.tenant, turn.session))
-                    .is_some_and(|left| !left.is_empty() && turn.prompt[..cached as usize].starts_with(left)),
+            same_session: self.continues(turn, &turn.prompt[..cached as usize]),
         };
         let tokens = self.policy.reuse(&hit);
         assert!(
@@ -323,6 +326,14 @@ impl<P: PrefixCache> CacheHost<P> {
             hit.cached_tokens
         );
         tokens / self.block_size
+    }
+
+    /// Whether the cached part of a prompt includes blocks that its session computed.
+    fn continues(&self, turn: &Turn, cached: &[u64]) -> bool {
+        let Turn { tenant, session, .. } = *turn;
+        let ids = (tenant, session, SequenceId(0))..=(tenant, session, SequenceId(u64::MAX));
+        let mut own = self.open.range(ids).map(|(_, own)| own).chain(self.left.get(&(tenant, session)));
+        session != SessionId(0) && own.any(|own| !own.is_empty() && cached.starts_with(own))
     }
 
     fn take(&mut self, at: u32, session: SessionId) {
@@ -485,5 +496,18 @@ mod tests {
         }
         // A text of its own; then one that only its turn before the last had.
         assert_eq!(host.policy.0[7..], [true, false, false]);
+    }
+
+    #[test]
+    fn a_hit_is_the_sessions_own_before_the_turn_that_computed_it_ends() {
+        let mut host = CacheHost::new(Listener::default(), 16, 50);
+        let turn = |session, blocks| Turn { session: SessionId(session), ..Turn::new("any", 7, blocks) };
+        let first = host.start(&turn(1, 2)).expect("there is room");
+        for (session, blocks) in [(1, 3), (2, 3)] {
+            host.play(&turn(session, blocks));
+        }
+        assert_eq!(host.policy.0, [true, false]);
+        host.end(first);
+        assert!(host.open.is_empty());
     }
 }
