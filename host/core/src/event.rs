@@ -93,7 +93,7 @@ pub enum Event {
         step: u64,
         /// What caused it.
         change: Change,
-        /// Why, for a person.
+        /// Why, for a person; also why the policy doesn't have the state that there was for it.
         reason: String,
     },
     /// A shadow started or ended.
@@ -104,6 +104,8 @@ pub enum Event {
         live: String,
         /// Its report.
         report: Box<ShadowReport>,
+        /// If it started: why it doesn't have the live policy's state although there was one for it.
+        state_note: Option<String>,
     },
     /// A canary's trial began or ended.
     Canary(Box<CanaryReport>),

@@ -481,6 +481,22 @@ fn a_member_failing_on_import_starts_cold_without_a_fault() {
 }
 
 #[test]
+fn every_member_that_cannot_read_its_state_says_why() {
+    let log = Log::default();
+    let full = |name| Member { given: 100, ..Member::new(name, &log) };
+    let mut bench = Bench::new(small());
+    bench.engine.swap(AnyPolicy::Admission(Box::new(chain(["a", "b"].map(full)))), bench.now);
+    let members: Vec<Box<dyn AdmissionPolicy>> =
+        vec![Box::new(Member::new("a", &log)), Box::new(Fragile(Member::new("b", &log), false))];
+    let list = AnyPolicy::Admission(Box::new(Chain::new(members).unwrap()));
+    let report = bench.engine.swap(list, bench.now);
+    let note = "it failed over its predecessor's state: trap: a: that is too much; b: it fell over";
+    assert_eq!((report.state, report.state_note.as_deref()), (Handover::Cold, Some(note)));
+    bench.step();
+    assert_eq!(bench.faults(), []);
+}
+
+#[test]
 fn a_member_that_fails_over_its_state_leaves_the_kept_states_of_the_others() {
     let (log, elsewhere) = (Log::default(), Log::default());
     let failing = Member::new("a", &log).answers([Ok(Verdict::Admit), Err(trap())]);

@@ -144,6 +144,73 @@ fn a_restart_continues_from_the_last_state_exported_or_imported() {
     assert_eq!(fail(&mut bench, &new), [4], "what it had when it was promoted");
 }
 
+/// A scheduler of the same name with this state that can't read any, with this kind of fault.
+struct Unreading(FaultKind, &'static [u8]);
+
+impl Policy for Unreading {
+    fn info(&self) -> Arc<PolicyInfo> {
+        info("keeper")
+    }
+
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        Ok(self.1.to_vec())
+    }
+
+    fn import_state(&mut self, _state: &[u8]) -> Result<(), PolicyFault> {
+        Err(PolicyFault::new(self.0, "another version"))
+    }
+}
+
+impl SchedulerPolicy for Unreading {
+    fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault> {
+        Ok(fcfs(step))
+    }
+}
+
+#[test]
+fn a_policy_that_cannot_read_its_predecessors_state_says_why() {
+    for (kind, note) in [
+        (FaultKind::Setup, "it refuses its predecessor's state: another version"),
+        (FaultKind::Trap, "it failed over its predecessor's state: trap: another version"),
+    ] {
+        for how in ["swap", "canary", "shadow", "rollback"] {
+            let mut bench = Bench::new(small());
+            let keeper = || AnyPolicy::Scheduler(Box::new(Keeper::default()));
+            let unreading = || AnyPolicy::Scheduler(Box::new(Unreading(kind, &[7])));
+            if how == "rollback" {
+                bench.engine.swap(unreading(), bench.now);
+            }
+            let before = bench.engine.swap(keeper(), bench.now);
+            assert_eq!(before.state_note, None);
+            let report = match how {
+                "swap" => bench.engine.swap(unreading(), bench.now),
+                "canary" => bench.engine.canary(unreading(), Micros(1_000_000), bench.now).expect("no other"),
+                "shadow" => bench.engine.shadow(unreading(), bench.now),
+                _ => bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("the first"),
+            };
+            let state = if how == "rollback" { Handover::Kept } else { Handover::Cold };
+            assert_eq!((report.state, report.state_note.as_deref()), (state, Some(note)), "{how}");
+            bench.step();
+            let told = bench.events.iter().rev().find_map(|event| match event {
+                Event::PolicyChanged { reason, .. } => Some(reason.clone()),
+                Event::Shadow { state_note, .. } => state_note.clone(),
+                _ => None,
+            });
+            let reason = if how == "shadow" { note.to_owned() } else { format!("{how}; {note}") };
+            assert_eq!((told, bench.faults()), (Some(reason), vec![]), "{how}");
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_refuses_an_empty_state_misses_nothing() {
+    let unreading = || AnyPolicy::Scheduler(Box::new(Unreading(FaultKind::Setup, &[])));
+    let mut bench = Bench::new(small());
+    bench.engine.swap(unreading(), bench.now);
+    let report = bench.engine.swap(unreading(), bench.now);
+    assert_eq!((report.state, report.state_note), (Handover::Cold, None));
+}
+
 /// A scheduler of another name, which takes over nobody's state.
 fn stranger() -> AnyPolicy {
     AnyPolicy::Scheduler(Box::new(Scheduler("stranger", |step: &StepView| Ok(fcfs(step)))))
@@ -200,6 +267,8 @@ fn a_promoted_shadow_that_cannot_export_its_state_begins_cold() {
     *keeper.state.lock().unwrap() = SPOILT;
     let promoted = bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("the shadow");
     assert_eq!(promoted.state, Handover::Cold, "it is restarted before its first call");
+    let note = "its own state could not be exported: trap: it fell over";
+    assert_eq!(promoted.state_note.as_deref(), Some(note));
 }
 
 #[test]

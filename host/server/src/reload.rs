@@ -143,7 +143,8 @@ async fn reconfigure(app: &App, kind: PolicyKind, choice: PolicyChoice) -> Resul
     match done.map_err(|e| e.to_string())? {
         Reconfigured::Done(answer) => {
             app.reload.apply(kind, choice);
-            Ok(format!("`{}` runs with its new configuration ({} state)", answer.to, answer.state))
+            let note = answer.state_note.map(|note| format!(": {note}")).unwrap_or_default();
+            Ok(format!("`{}` runs with its new configuration ({} state{note})", answer.to, answer.state))
         }
         Reconfigured::Stays { name } => {
             Ok(format!("nothing changed, because an operator swapped in `{name}`"))

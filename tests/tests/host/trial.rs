@@ -82,6 +82,25 @@ async fn shadow_is_compared_promoted_stopped_and_ends_when_it_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_that_refuses_its_predecessors_state_says_why() {
+    let host = Host::start().await;
+    let (status, first) = answer_of(host.put_scheduler(&[]).body(FAULTY_SCHEDULER)).await;
+    assert_eq!((status, &first["state"]), (200, &json!("cold")), "{first}");
+    assert_eq!(first.get("state_note"), None, "there was no state for it");
+    let note = "it refuses its predecessor's state: `keep_calls` is off";
+    for (mode, config) in [("now", r#"{"after": 99}"#), ("shadow", r#"{"after": 98}"#)] {
+        let put = host.put_scheduler(&[("mode", mode), ("config", config)]);
+        let (status, answer) = answer_of(put.body(FAULTY_SCHEDULER)).await;
+        assert_eq!((status, &answer["state"]), (200, &json!("cold")), "{answer}");
+        assert_eq!(answer["state_note"], note);
+    }
+    let history = history(&host).await;
+    let reasons: Vec<&str> = history[1..].iter().map(|(.., reason)| reason.as_str()).collect();
+    let [swapped, shadow] = ["swap", "in shadow"].map(|how| format!("{how}; {note}"));
+    assert_eq!(reasons, ["swap", swapped.as_str(), shadow.as_str()]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failing_canary_is_rolled_back_quarantined_and_can_be_replayed() {
     let host = Host::start().await;
     let undisturbed = host.stream_all().await;

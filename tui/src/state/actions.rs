@@ -317,15 +317,19 @@ impl App {
                 } else {
                     format!("{kind} {verb}: {} -> {to}", answer.from)
                 };
-                let text = format!(
+                let mut text = format!(
                     "{what}{back} at step {}, pause {:.1} us, state {}",
                     answer.at_step, answer.pause_us, answer.state
                 );
+                let level = if answer.state_note.is_some() { Level::Warning } else { Level::Info };
+                if let Some(note) = answer.state_note {
+                    text = format!("{text}; {note}");
+                }
                 if answer.mode == "shadow" {
                     // The host sends an event for a swap, but not for a shadow.
-                    self.live.log.push(now, Level::Info, "console", text.clone());
+                    self.live.log.push(now, level, "console", text.clone());
                 }
-                self.notify(Level::Info, text);
+                self.notify(level, text);
             }
             Err(text) => {
                 self.live.log.push(now, Level::Error, "console", text.clone());

@@ -145,17 +145,20 @@ impl App {
             AdminEvent::Change(_) => {}
             AdminEvent::Swap(answer) => {
                 self.policies.forget_history();
+                let note = answer.state_note.as_ref();
+                let level = if note.is_some() { Level::Warning } else { Level::Info };
                 let text = format!(
-                    "{}: {} replaced {} at step {}, {} state, pause {:.0} us ({})",
+                    "{}: {} replaced {} at step {}, {} state, pause {:.0} us ({}){}",
                     answer.kind,
                     configured(&answer.to, &answer.config_sha256),
                     answer.from,
                     answer.at_step,
                     answer.state,
                     answer.pause_us,
-                    answer.mode
+                    answer.mode,
+                    note.map(|note| format!("; {note}")).unwrap_or_default()
                 );
-                log.push(now, Level::Info, "swap", text);
+                log.push(now, level, "swap", text);
             }
             AdminEvent::Fault(fault) => {
                 self.policies.forget_history();

@@ -160,6 +160,9 @@ pub struct SwapAnswer {
     /// `restored` if `to` took the state that its predecessor exported, `kept` if it goes on with the state that it
     /// had itself, `cold` if it, or a member of a list, begins with nothing.
     pub state: String,
+    /// Why `to` doesn't have the state that there was for it: it, or members of a list, refused that or failed over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_note: Option<String>,
     /// `now`, `shadow`, `canary`, `promote` or `rollback`.
     #[serde(default)]
     pub mode: String,
@@ -196,7 +199,8 @@ pub struct HistoryEntry {
     /// SHA-256 of `to`'s configuration, which tells configurations apart; empty if nothing is configured.
     #[serde(default)]
     pub config_sha256: String,
-    /// `start`, `swap`, `canary`, `promote`, `rollback`, or why `from` was removed.
+    /// `start`, `swap`, `canary`, `promote`, `rollback`, or why `from` was removed. Behind a semicolon, why `to` doesn't
+    /// have the state that there was for it.
     pub reason: String,
     /// `start`, `swap`, `canary`, `promote`, `rollback`, `fault`, `verdict` (a failed canary); `shadow` when
     /// `to` starts or ends in the shadow of `from`; `stays` when a canary passes; `disturbed` when a canary

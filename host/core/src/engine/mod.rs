@@ -88,6 +88,8 @@ pub struct SwapReport {
     pub at_step: u64,
     /// The state that the new policy has.
     pub state: Handover,
+    /// Why it doesn't have the state that there was for it: it refuses that, or failed over it.
+    pub state_note: Option<String>,
     /// A policy that is no longer used; drop it off the engine thread.
     pub retired: Option<AnyPolicy>,
 }

@@ -2,7 +2,7 @@
 
 use super::{Engine, SwapReport};
 use crate::event::{Change, Handover};
-use crate::guard::{Renewal, Trial};
+use crate::guard::{Arrival, Renewal, Trial};
 use crate::ids::Micros;
 use crate::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use crate::trial::CanaryState;
@@ -82,7 +82,7 @@ impl Engine {
         }
         let retired = self.outbox.retired.len();
         let mut cx = self.outbox.context(self.view.number, now);
-        let state = match policy {
+        let (state, state_note) = match policy {
             AnyPolicy::Scheduler(p) => self.policies.scheduler.start_shadow(&mut cx, p),
             AnyPolicy::Admission(p) => self.policies.admission.start_shadow(&mut cx, p),
             AnyPolicy::PrefixCache(p) => self.policies.prefix.start_shadow(&mut cx, p),
@@ -93,7 +93,8 @@ impl Engine {
             self.flush_cache_events(now);
         }
         let retired = if self.outbox.retired.len() > retired { self.outbox.retired.pop() } else { None };
-        SwapReport { kind, from: self.name_of(kind), to, at_step: self.view.number, state, retired }
+        let (from, at_step) = (self.name_of(kind), self.view.number);
+        SwapReport { kind, from, to, at_step, state, state_note, retired }
     }
 
     /// Ends a slot's shadow. `None` if there is none.
@@ -107,20 +108,13 @@ impl Engine {
     pub fn promote(&mut self, kind: PolicyKind, now: Micros) -> Option<SwapReport> {
         let now = self.tick(now);
         let from = self.name_of(kind);
-        let report = |engine: &Self, from, state, retired| SwapReport {
-            kind,
-            from,
-            to: engine.name_of(kind),
-            at_step: engine.view.number,
-            state,
-            retired,
-        };
         let previous = slot!(self, kind, slot => slot.canary_report());
         let mut cx = self.outbox.context(self.view.number, now);
         if slot!(self, kind, slot => slot.end_canary(&mut cx, CanaryState::Promoted, "an operator promoted it"))
         {
             let from = previous.map_or(from, |canary| canary.previous.name.clone());
-            return Some(report(self, from, Handover::Kept, None));
+            let accepted = Arrival { state: Handover::Kept, note: None, retired: None };
+            return Some(self.report(kind, from, accepted));
         }
         if !slot!(self, kind, slot => slot.has_shadow()) {
             return None;
@@ -131,12 +125,12 @@ impl Engine {
             self.stop_catching_up();
         }
         let mut cx = self.outbox.context(self.view.number, now);
-        let (state, retired) = slot!(self, kind, slot => slot.promote_shadow(&mut cx))?;
+        let arrival = slot!(self, kind, slot => slot.promote_shadow(&mut cx))?;
         match kind {
             PolicyKind::PrefixCache => self.restart_feed(),
             _ => self.settle_in(kind, now),
         }
-        Some(report(self, from, state, retired))
+        Some(self.report(kind, from, arrival))
     }
 
     /// Brings a slot's previous policy back. `None` if there is none.
@@ -147,9 +141,15 @@ impl Engine {
             self.flush_before_command(now);
         }
         let mut cx = self.outbox.context(self.view.number, now);
-        let (state, retired) = slot!(self, kind, slot => slot.rollback(&mut cx))?;
+        let arrival = slot!(self, kind, slot => slot.rollback(&mut cx))?;
         self.settle_in(kind, now);
-        Some(SwapReport { kind, from, to: self.name_of(kind), at_step: self.view.number, state, retired })
+        Some(self.report(kind, from, arrival))
+    }
+
+    fn report(&self, kind: PolicyKind, from: String, arrival: Arrival) -> SwapReport {
+        let Arrival { state, note: state_note, retired } = arrival;
+        let (to, at_step) = (self.name_of(kind), self.view.number);
+        SwapReport { kind, from, to, at_step, state, state_note, retired }
     }
 
     /// Brings back a reloaded policy that was live before the previous one. The live one is dropped from the
@@ -229,7 +229,7 @@ impl Engine {
         let from = self.name_of(kind);
         let trial = window.map(|window| self.trial(kind, window, now));
         let mut cx = self.outbox.context(self.view.number, now);
-        let (state, retired) = match policy {
+        let Arrival { state, note: state_note, retired } = match policy {
             AnyPolicy::Scheduler(p) => self.policies.scheduler.replace(&mut cx, p, change),
             AnyPolicy::Admission(p) => self.policies.admission.replace(&mut cx, p, change),
             AnyPolicy::PrefixCache(p) => self.policies.prefix.replace(&mut cx, p, change),
@@ -243,7 +243,7 @@ impl Engine {
             self.policies.prefix.renewed = Some(renewal);
         }
         self.settle_in(kind, now);
-        SwapReport { kind, from, to, at_step: self.view.number, state, retired }
+        SwapReport { kind, from, to, at_step: self.view.number, state, state_note, retired }
     }
 
     /// What a new prefix-cache policy knows; `blank` is whether it forgot what it was primed with.

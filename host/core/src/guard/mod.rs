@@ -92,6 +92,16 @@ pub(crate) struct Slot<P: ?Sized> {
     removed: bool,
 }
 
+/// How a policy became live.
+pub(crate) struct Arrival {
+    /// The state that it goes on with.
+    pub state: Handover,
+    /// Why it doesn't have the state that there was for it, for an operator.
+    pub note: Option<String>,
+    /// A policy that is no longer used.
+    pub retired: Option<AnyPolicy>,
+}
+
 /// Why the live policy may not know what happened so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
@@ -320,31 +330,38 @@ impl<P: Policy + ?Sized> Slot<P> {
         self.current.as_ref().map_or_else(Vec::new, |t| t.state.clone())
     }
 
-    /// Makes `policy` live. Returns the state that it begins with, and the policy that is no longer used.
-    pub fn replace(
-        &mut self,
-        cx: &mut Context<'_>,
-        policy: Box<P>,
-        change: Change,
-    ) -> (Handover, Option<AnyPolicy>) {
+    /// Makes `policy` live.
+    pub fn replace(&mut self, cx: &mut Context<'_>, policy: Box<P>, change: Change) -> Arrival {
         self.end_shadow(cx, ShadowState::Replaced, "another policy was swapped in");
         let state = self.outgoing_state(&*policy);
         let mut tenure = Tenure::new(policy, cx.now);
-        let restored = state.is_some_and(|state| tenure.import(state));
-        let state = if restored { Handover::Restored } else { Handover::Cold };
-        (state, self.install(cx, tenure, change))
+        let (state, note) = match state.map(|state| (state.is_empty(), tenure.import(state))) {
+            Some((_, Ok(()))) => (Handover::Restored, None),
+            Some((empty, Err(fault))) => (Handover::Cold, why_not_taken(&fault, empty)),
+            None => (Handover::Cold, None),
+        };
+        let retired = self.install(cx, tenure, change, note.as_deref());
+        Arrival { state, note, retired }
     }
 
     /// Makes the shadow the live policy. It keeps its own state.
-    pub fn promote_shadow(&mut self, cx: &mut Context<'_>) -> Option<(Handover, Option<AnyPolicy>)> {
+    pub fn promote_shadow(&mut self, cx: &mut Context<'_>) -> Option<Arrival> {
         let policy = self.take_shadow(cx, ShadowState::Promoted, "it became the live policy")?;
         let mut tenure = Tenure::new(policy, cx.now);
         // An error leaves it broken, and it is restarted before its first call.
-        let _ = tenure.export();
-        Some((tenure.own_state(), self.install(cx, tenure, Change::Promote)))
+        let note = tenure.export().err().map(|fault| format!("its own state could not be exported: {fault}"));
+        let state = tenure.own_state();
+        let retired = self.install(cx, tenure, Change::Promote, note.as_deref());
+        Some(Arrival { state, note, retired })
     }
 
-    fn install(&mut self, cx: &mut Context<'_>, tenure: Tenure<P>, change: Change) -> Option<AnyPolicy> {
+    fn install(
+        &mut self,
+        cx: &mut Context<'_>,
+        tenure: Tenure<P>,
+        change: Change,
+        note: Option<&str>,
+    ) -> Option<AnyPolicy> {
         let from = self.info();
         let mut outgoing = self.current.replace(tenure);
         self.measure();
@@ -358,24 +375,27 @@ impl<P: Policy + ?Sized> Slot<P> {
             Some(outgoing) => self.previous.replace(outgoing),
             None => self.previous.take(),
         };
-        self.changed(cx, from, change, change.name().to_owned());
+        self.changed(cx, from, change, reason_of(change, note));
         retired.map(|t| (self.into_any)(t.policy))
     }
 
-    /// Brings the previous policy back and retires the live one. Returns the state that it goes on with.
-    pub fn rollback(&mut self, cx: &mut Context<'_>) -> Option<(Handover, Option<AnyPolicy>)> {
+    /// Brings the previous policy back and retires the live one.
+    pub fn rollback(&mut self, cx: &mut Context<'_>) -> Option<Arrival> {
         let mut previous = self.previous.take()?;
         self.end_canary(cx, CanaryState::RolledBack, "an operator rolled it back");
         let from = self.info();
         let state = self.outgoing_state(&*previous.policy);
-        let restored = state.is_some_and(|state| previous.import(state));
-        let state = if restored { Handover::Restored } else { previous.own_state() };
+        let (state, note) = match state.map(|state| (state.is_empty(), previous.import(state))) {
+            Some((_, Ok(()))) => (Handover::Restored, None),
+            Some((empty, Err(fault))) => (previous.own_state(), why_not_taken(&fault, empty)),
+            None => (previous.own_state(), None),
+        };
         previous.since = cx.now;
         let retired = self.current.replace(previous);
         self.measure();
         self.renew(Renewal::CameBack);
-        self.changed(cx, from, Change::Rollback, Change::Rollback.name().to_owned());
-        Some((state, retired.map(|t| (self.into_any)(t.policy))))
+        self.changed(cx, from, Change::Rollback, reason_of(Change::Rollback, note.as_deref()));
+        Some(Arrival { state, note, retired: retired.map(|t| (self.into_any)(t.policy)) })
     }
 
     /// The state that a successor imports: exported now or, if that fails, the last copy.
@@ -471,4 +491,18 @@ impl<P: Policy + ?Sized> Slot<P> {
             shadow: self.shadow_report(),
         }
     }
+}
+
+/// Why a policy doesn't have the state of its predecessor. One that refuses an empty state misses nothing.
+fn why_not_taken(fault: &PolicyFault, empty: bool) -> Option<String> {
+    match fault.is_refusal() {
+        true if empty => None,
+        true => Some(format!("it refuses its predecessor's state: {}", fault.message)),
+        false => Some(format!("it failed over its predecessor's state: {fault}")),
+    }
+}
+
+/// Why a policy became live, and what is to be known about its state.
+fn reason_of(change: Change, note: Option<&str>) -> String {
+    note.map_or_else(|| change.name().to_owned(), |note| format!("{}; {note}", change.name()))
 }

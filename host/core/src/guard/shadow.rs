@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::budget::Share;
-use super::{Context, Slot, over_budget};
+use super::{Context, Slot, over_budget, why_not_taken};
 use crate::event::{Event, Handover};
 use crate::ids::Micros;
 use crate::policy::{AnyPolicy, CallStats, Culprit, Fault, FaultView, Policy, PolicyFault};
@@ -58,15 +58,17 @@ impl Compared {
 }
 
 impl<P: Policy + ?Sized> Slot<P> {
-    /// Runs a policy beside the live one. Returns whether it begins with a copy of the live one's state.
-    pub fn start_shadow(&mut self, cx: &mut Context<'_>, mut policy: Box<P>) -> Handover {
+    /// Runs a policy beside the live one. Returns whether it begins with a copy of the live one's state, and if it can't
+    /// read that, why.
+    pub fn start_shadow(&mut self, cx: &mut Context<'_>, mut policy: Box<P>) -> (Handover, Option<String>) {
         self.end_shadow(cx, ShadowState::Replaced, "another shadow replaced it");
         let mut state = self.shared_state(cx, &*policy);
-        let mut blank = false;
+        let (mut blank, mut note) = (false, None);
         if !state.is_empty()
             && let Err(fault) = policy.import_state(&state)
         {
             state.clear();
+            note = why_not_taken(&fault, false);
             // If that fails too, its first call reports it.
             blank = !fault.is_refusal() && policy.restart().is_ok();
         }
@@ -89,8 +91,8 @@ impl<P: Policy + ?Sized> Slot<P> {
         policy.begin_step();
         let (spent, share) = (policy.spent(), Share::new(&*policy, cx.now));
         self.shadow = Some(Shadow { policy, report, spent, share, state, blank });
-        self.tell_shadow(cx);
-        handover
+        self.tell_shadow(cx, note.clone());
+        (handover, note)
     }
 
     pub fn has_shadow(&self) -> bool {
@@ -181,7 +183,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         report.reason = reason.to_owned();
         report.ended = cx.now;
         self.last_shadow = Some(report);
-        self.tell_shadow(cx);
+        self.tell_shadow(cx, None);
         Some(shadow.policy)
     }
 
@@ -196,9 +198,9 @@ impl<P: Policy + ?Sized> Slot<P> {
         })
     }
 
-    fn tell_shadow(&self, cx: &mut Context<'_>) {
+    fn tell_shadow(&self, cx: &mut Context<'_>, state_note: Option<String>) {
         let Some(report) = self.shadow_report() else { return };
         let live = self.info().name.clone();
-        cx.events.push(Event::Shadow { kind: self.kind, live, report: Box::new(report) });
+        cx.events.push(Event::Shadow { kind: self.kind, live, report: Box::new(report), state_note });
     }
 }

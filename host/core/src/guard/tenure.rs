@@ -37,21 +37,18 @@ impl<P: Policy + ?Sized> Tenure<P> {
     }
 
     /// Imports a state and keeps a copy of the result: its earlier copy is older, and `state` may be a part of a
-    /// list's. False if it can't read it.
-    pub fn import(&mut self, state: Vec<u8>) -> bool {
+    /// list's. An error says why it can't read it.
+    pub fn import(&mut self, state: Vec<u8>) -> Result<(), PolicyFault> {
         if self.broken {
             // `resume` imports it.
             self.state = state;
-            return true;
+            return Ok(());
         }
-        if let Err(fault) = self.policy.import_state(&state) {
-            self.broken = !fault.is_refusal();
-            return false;
-        }
+        self.policy.import_state(&state).inspect_err(|fault| self.broken = !fault.is_refusal())?;
         self.state = state;
         // An error leaves it broken, with the state that it was given.
         let _ = self.export();
-        true
+        Ok(())
     }
 
     /// What it has if it takes over nothing. Once a fault has left it broken, that is what it is restarted from.

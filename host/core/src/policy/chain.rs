@@ -139,7 +139,7 @@ impl Policy for Chain {
         let states =
             frames(state).ok_or_else(|| PolicyFault::new(FaultKind::Setup, "this is no state of a chain"))?;
         let restarted = self.members.iter().any(|member| member.blank);
-        let mut worst: Result<(), PolicyFault> = Ok(());
+        let mut unread: Option<PolicyFault> = None;
         for member in self.members.iter_mut().filter(|member| member.blank || !restarted) {
             member.blank = false;
             let own = states.iter().find(|(name, _)| *name == member.name.as_bytes());
@@ -147,12 +147,14 @@ impl Policy for Chain {
             // A member that can't read its state starts cold, which must not keep the others from theirs.
             if let Err(fault) = member.policy.import_state(state) {
                 member.failed |= !fault.is_refusal();
-                if worst.as_ref().map_or_else(PolicyFault::is_refusal, |()| true) {
-                    worst = Err(member.sign(fault));
-                }
+                let fault = member.sign(fault);
+                unread = Some(match unread.take() {
+                    None => fault,
+                    Some(known) => worse(known, fault),
+                });
             }
         }
-        worst
+        unread.map_or(Ok(()), Err)
     }
 
     fn restart(&mut self) -> Result<(), PolicyFault> {
@@ -264,6 +266,13 @@ impl Member {
         let message = format!("{}: {}", self.name, fault.message);
         PolicyFault { message, member: Some(self.policy.info()), ..fault }
     }
+}
+
+/// The worse of two members' faults over their states, with what the other says.
+fn worse(known: PolicyFault, other: PolicyFault) -> PolicyFault {
+    let message = format!("{}; {}", known.message, other.message);
+    let worse = if known.is_refusal() { other } else { known };
+    PolicyFault { message, ..worse }
 }
 
 /// A member's state within a chain's. `None` if this is no state of a chain, or one in which the member has none: a chain

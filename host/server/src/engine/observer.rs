@@ -125,10 +125,20 @@ impl Observer {
         wire::fault_info(fault, path.map(|path| path.display().to_string()))
     }
 
-    /// A shadow came or ended.
-    pub fn shadow(&self, kind: PolicyKind, live: String, report: &ShadowReport, step: u64) {
+    /// A shadow came or ended. `note` says why it came without the live policy's state.
+    pub fn shadow(
+        &self,
+        kind: PolicyKind,
+        live: String,
+        report: &ShadowReport,
+        note: Option<&str>,
+        step: u64,
+    ) {
         let (at, reason) = match report.state {
-            ShadowState::Watching => (report.since, "in shadow".to_owned()),
+            ShadowState::Watching => {
+                let note = note.map(|note| format!("; {note}")).unwrap_or_default();
+                (report.since, format!("in shadow{note}"))
+            }
             state => (report.ended, format!("in shadow no more, {}: {}", state.name(), report.reason)),
         };
         self.note(kind, Noted { at, step, from: live, to: &report.policy, reason, mode: "shadow" });

@@ -309,12 +309,23 @@ impl PolicyManager {
             at_step: report.at_step,
             pause_us: pause.as_nanos() as f64 / 1_000.0,
             state: report.state.name().to_owned(),
+            state_note: report.state_note,
             mode: mode.to_owned(),
             sha256: to.digest.clone(),
             config_sha256: to.config_digest.clone(),
             unchanged: false,
             canary: None,
         };
+        if let Some(note) = &answer.state_note {
+            let (slot, policy) = (&answer.kind, &answer.to);
+            tracing::warn!(
+                slot,
+                policy,
+                sha256 = answer.sha256,
+                state = answer.state,
+                "policy state: {note}"
+            );
+        }
         if let Some(retired) = report.retired {
             // Rollbacks don't lead to a policy that was rolled back from, nor to a shadow, which was never live.
             if !["rollback", "shadow"].contains(&mode) {
@@ -366,6 +377,7 @@ fn unchanged(slot: &SlotSnapshot, step: u64) -> SwapAnswer {
         at_step: step,
         pause_us: 0.0,
         state: Handover::Kept.name().to_owned(),
+        state_note: None,
         mode: mode_name(SwapMode::Now).to_owned(),
         sha256: live.digest.clone(),
         config_sha256: live.config_digest.clone(),

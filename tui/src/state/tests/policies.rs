@@ -4,6 +4,7 @@ use infer_api::admin::{QuarantineEntry, ShadowInfo};
 use serde_json::Value;
 
 use super::*;
+use crate::state::log::Level;
 
 #[test]
 fn swap_from_the_list_is_confirmed_and_reports_its_pause() {
@@ -204,6 +205,29 @@ fn the_log_says_which_state_a_policy_goes_on_with() {
         let text = &app.feed().log.last().unwrap().text;
         assert!(text.contains(&format!(", {state} state, ")), "{text}");
     }
+}
+
+#[test]
+fn the_log_says_why_a_policy_does_not_have_its_predecessors_state() {
+    let note = "it refuses its predecessor's state: another version";
+    let answer = SwapAnswer {
+        to: "fair".into(),
+        state: "cold".into(),
+        state_note: Some(note.into()),
+        ..SwapAnswer::default()
+    };
+    let mut app = app();
+    let says_why = |app: &App| {
+        let line = app.feed().log.last().unwrap();
+        assert!(line.text.ends_with(note) && line.level == Level::Warning, "{}", line.text);
+        line.source
+    };
+    event(&mut app, AdminEvent::Swap(answer.clone()), 0);
+    assert_eq!(says_why(&app), "swap");
+    // The host sends no event for a shadow.
+    let shadow = SwapAnswer { mode: "shadow".into(), ..answer };
+    app.on_message(Message::Swapped { kind: "scheduler".into(), verb: "shadowed", result: Ok(shadow) }, 0);
+    assert_eq!(says_why(&app), "console");
 }
 
 #[test]

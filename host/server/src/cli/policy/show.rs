@@ -154,6 +154,9 @@ pub(super) fn swap(answer: SwapAnswer) {
         "{}: {change} before step {}, {} state, engine paused for {:.1} us ({made_of})",
         answer.kind, answer.at_step, answer.state, answer.pause_us
     );
+    if let Some(note) = answer.state_note {
+        println!("its state is {}: {note}", answer.state);
+    }
     if let Some(canary) = answer.canary {
         let state = if canary.state == "watching" { "being watched" } else { &canary.state };
         println!("the canary is {state}: {}", canary.reason);

@@ -85,8 +85,9 @@ impl Driver {
                 }
                 observer.note(kind, Noted { at, step, from, to: &policy, reason, mode: change.name() });
             }
-            Event::Shadow { kind, live, report } => {
-                self.shared.observer.shadow(kind, live, &report, self.engine.next_step());
+            Event::Shadow { kind, live, report, state_note } => {
+                let step = self.engine.next_step();
+                self.shared.observer.shadow(kind, live, &report, state_note.as_deref(), step);
             }
             Event::Canary(report) => self.shared.observer.canary(&report, self.engine.next_step(), now),
         }
