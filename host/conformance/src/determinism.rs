@@ -2,9 +2,9 @@
 //!
 //! The same calls in the same order must get the same answers from any instance: simulations, replays and
 //! post-mortems rely on it. An instance with memory is fine, but the report notes that a single view doesn't
-//! explain its answer, and what a swap makes it forget.
+//! explain its answer, and what a swap makes it forget. But what it exports it must be able to read.
 
-use infer_core::policy::{AnyPolicy, PolicyFault, PolicyKind};
+use infer_core::policy::{AnyPolicy, PolicyKind};
 
 use crate::candidate::Candidate;
 use crate::run::Run;
@@ -41,8 +41,8 @@ pub(crate) fn judge(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
     // A prefix-cache policy receives blocks once and has to remember them.
     if candidate.kind != PolicyKind::PrefixCache {
         judge_history(candidate, runs, sheet);
-        judge_state(candidate, runs, sheet);
     }
+    judge_state(candidate, runs, sheet);
 }
 
 /// Position, call with its first answer, and the second answer.
@@ -102,11 +102,12 @@ fn judge_state(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
     }
     let mut second = candidate.load();
     match carry_over(&mut first, &mut second) {
-        Err(fault) => sheet.fail(Check::State, || format!("state could not be exported: {fault}")),
-        Ok(Err(refusal)) => {
-            sheet.note(Check::State, format!("it refuses the state that it exported ({refusal})"));
+        Err(why) => sheet.fail(Check::State, || why),
+        // After a swap it receives the blocks again.
+        Ok(bytes) if candidate.kind == PolicyKind::PrefixCache => {
+            sheet.done(Check::State, format!("{bytes} bytes carried over in the middle of a run"));
         }
-        Ok(Ok(bytes)) => match first_difference(&mut second, after) {
+        Ok(bytes) => match first_difference(&mut second, after) {
             Some((nth, exchange, _)) => sheet.note(
                 Check::State,
                 format!(
@@ -123,13 +124,21 @@ fn judge_state(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
     }
 }
 
-/// Bytes carried over, or why the second instance refuses them.
-fn carry_over(
-    first: &mut AnyPolicy,
-    second: &mut AnyPolicy,
-) -> Result<Result<usize, PolicyFault>, PolicyFault> {
-    let state = first.lifecycle().export_state()?;
-    Ok(second.lifecycle().import_state(&state).map(|()| state.len()))
+/// Bytes carried over, or why none can be. Whoever refuses an empty state misses nothing.
+fn carry_over(first: &mut AnyPolicy, second: &mut AnyPolicy) -> Result<usize, String> {
+    let state =
+        first.lifecycle().export_state().map_err(|fault| format!("state could not be exported: {fault}"))?;
+    let bytes = state.len();
+    match second.lifecycle().import_state(&state) {
+        Err(fault) if !fault.is_refusal() => {
+            Err(format!("another instance fails over the {bytes} bytes of state that it exported: {fault}"))
+        }
+        Err(refusal) if bytes > 0 => Err(format!(
+            "another instance with the same configuration refuses the {bytes} bytes of state that it exported: {}",
+            refusal.message
+        )),
+        _ => Ok(bytes),
+    }
 }
 
 #[cfg(test)]
@@ -138,7 +147,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use infer_core::Micros;
-    use infer_core::policy::{Plan, Policy, PolicyInfo, SchedulerPolicy, StepView};
+    use infer_core::policy::{FaultKind, Plan, Policy, PolicyFault, PolicyInfo, SchedulerPolicy, StepView};
 
     use super::*;
     use crate::views::{full_house, step_view};
@@ -156,6 +165,48 @@ mod tests {
     impl SchedulerPolicy for Fickle {
         fn schedule(&mut self, _step: &StepView) -> Result<Plan, PolicyFault> {
             Ok(Plan { wake: Micros(self.0.fetch_add(1, Ordering::Relaxed)), ..Plan::default() })
+        }
+    }
+
+    /// Exports these bytes and takes none, with this kind of fault.
+    struct Unreading(&'static [u8], FaultKind);
+
+    impl Policy for Unreading {
+        fn info(&self) -> Arc<PolicyInfo> {
+            Arc::default()
+        }
+
+        fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+            Ok(self.0.to_vec())
+        }
+
+        fn import_state(&mut self, _state: &[u8]) -> Result<(), PolicyFault> {
+            Err(PolicyFault::new(self.1, "not mine"))
+        }
+    }
+
+    impl SchedulerPolicy for Unreading {
+        fn schedule(&mut self, _step: &StepView) -> Result<Plan, PolicyFault> {
+            Ok(Plan::default())
+        }
+    }
+
+    #[test]
+    fn a_state_that_its_own_policy_cannot_read_is_found_unless_it_is_empty() {
+        const STATE: &[u8] = &[1, 2, 3];
+        let refuses = "another instance with the same configuration refuses the 3 bytes of state that it exported: not mine";
+        let fails = |bytes| {
+            let what = "bytes of state that it exported";
+            Err(format!("another instance fails over the {bytes} {what}: trap: not mine"))
+        };
+        for (state, kind, expected) in [
+            (STATE, FaultKind::Setup, Err(refuses.to_owned())),
+            (STATE, FaultKind::Trap, fails(3)),
+            (&[], FaultKind::Setup, Ok(0)),
+            (&[], FaultKind::Trap, fails(0)),
+        ] {
+            let instance = || AnyPolicy::Scheduler(Box::new(Unreading(state, kind)));
+            assert_eq!(carry_over(&mut instance(), &mut instance()), expected, "{state:?}");
         }
     }
 

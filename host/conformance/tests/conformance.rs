@@ -107,11 +107,20 @@ fn the_cost_of_a_call_beyond_the_limits_is_reported_separately() {
 
 #[test]
 fn a_policy_with_memory_is_noted_and_passes() {
-    let report = checked(FAULTY_SCHEDULER, r#"{"fault": "moody"}"#);
+    let report = checked(FAULTY_SCHEDULER, r#"{"fault": "moody", "keep_calls": true}"#);
     let line = report.line("history").expect("history is looked at");
     assert_eq!(line.outcome, Outcome::Note, "{report}");
     assert!(line.detail.contains("differently"), "{report}");
     assert_eq!(report.line("determinism").map(|line| line.outcome), Some(Outcome::Ok), "{report}");
+}
+
+#[test]
+fn a_policy_that_refuses_the_state_that_it_exported_fails() {
+    fails(FAULTY_SCHEDULER, r#"{"keep_calls": false}"#, "state", "exported: `keep_calls` is off");
+    let report = checked(FAULTY_SCHEDULER, r#"{"keep_calls": true}"#);
+    let line = report.line("state").expect("its state is carried over");
+    assert_eq!(line.outcome, Outcome::Ok, "{report}");
+    assert!(line.detail.contains("8 bytes carried over"), "{report}");
 }
 
 #[test]

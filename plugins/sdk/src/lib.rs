@@ -97,7 +97,8 @@ pub trait Policy: Sized + 'static {
     }
 
     /// Imports the state of the outgoing policy of the same name, or its own after a fault. After a
-    /// rollback it replaces what this one knew. An error starts this one cold and must change nothing.
+    /// rollback it replaces what this one knew. An error starts this one cold and must change nothing; operators are
+    /// shown its text. What `export_state` made with the same configuration must be accepted.
     fn import_state(&mut self, state: &[u8]) -> Result<(), String> {
         if state.is_empty() { Ok(()) } else { Err("this policy keeps no state".to_owned()) }
     }
