@@ -10,7 +10,7 @@ use crate::sheet::{Check, Sheet};
 
 /// Fuel of one call: as many ordinary instructions as a core executes within a host's 20 ms of processor
 /// time. The outcome is the same on every machine, but no promise: a division takes as much fuel as an
-/// addition, and more time.
+/// addition, and more time. A simulation allows a call as much.
 pub const FUEL_PER_CALL: u64 = 40_000_000;
 
 /// Memory of one instance in bytes, as on a host.

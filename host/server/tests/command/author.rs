@@ -239,3 +239,34 @@ fn what_a_policy_logs_and_publishes_is_shown() {
         samples.iter().any(|sample| sample["gauges"]["memory-aware.claimed_blocks"].as_f64() > Some(0.0))
     );
 }
+
+#[test]
+fn work_that_a_check_refuses_is_a_fault_in_a_simulation() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    succeeds(folder, &["new", "busy", "--kind", "scheduler"]);
+    let source = folder.join("busy/src/lib.rs");
+    let text = std::fs::read_to_string(&source).unwrap();
+    let begins = "let mut planner = Planner::new(step);";
+    assert!(text.contains(begins), "{text}");
+    // Every hundredth call of an instance, which is beyond its self-test.
+    let works = "static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+        if CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 100 == 0 {
+            for turn in 0..20_000_000u32 {
+                std::hint::black_box(turn);
+            }
+        }";
+    std::fs::write(&source, text.replacen(begins, &format!("{works}\n        {begins}"), 1)).unwrap();
+    succeeds(folder, &["build", "busy"]);
+    let checked = infer(folder, &["check", "busy/busy.wasm"]);
+    let report = String::from_utf8_lossy(&checked.stdout);
+    let refusal = "used more than 40000000 units of fuel";
+    assert!(checked.status.code() == Some(1) && report.contains(refusal), "{report}");
+    let simulated = Command::new(env!("CARGO_BIN_EXE_infer"))
+        .current_dir(folder)
+        .args(["sim", "run", "--scheduler", "busy/busy.wasm", "--requests", "30", "--format", "json"])
+        .output()
+        .expect("the binary runs");
+    let shown = String::from_utf8_lossy(&simulated.stdout);
+    assert!(simulated.status.success() && shown.contains(refusal), "{shown}");
+}

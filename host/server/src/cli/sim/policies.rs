@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use infer_api::trace;
+use infer_conformance::FUEL_PER_CALL;
 use infer_core::engine::Policies;
 use infer_core::policy::{AnyPolicy, Chain, PolicyKind};
 use infer_wasm::{LoaderConfig, PolicyLoader};
@@ -11,14 +12,12 @@ use serde_json::{Map, Value};
 use super::Failure;
 use crate::policies::{self, PolicyError, is_component_path, list_members};
 
-/// Fuel per call: far more than any reasonable call needs, and machine-independent.
-const FUEL: u64 = 500_000_000;
-
-/// A loader whose policies are limited by fuel, so that outcomes don't depend on the machine.
+/// A loader whose policies are limited by fuel, so that outcomes don't depend on the machine; by as much of it as
+/// `infer policy check` allows, so that a policy that fails there does not shine here.
 pub fn loader() -> Result<PolicyLoader, Failure> {
     PolicyLoader::new(LoaderConfig {
         cache_dir: policies::compiled_dir(),
-        fuel: Some(FUEL),
+        fuel: Some(FUEL_PER_CALL),
         ..LoaderConfig::default()
     })
     .map_err(Failure::failed)
