@@ -6,7 +6,7 @@
 //! nearly all of those before. So bursts, a change of load, or a busy neighbour for a second don't decide
 //! anything.
 
-use super::{Class, LoadClass, SLICE, Slice};
+use super::{Class, LoadClass, Ran, SLICE, Slice};
 use crate::ids::Micros;
 use crate::trial::WindowStats;
 
@@ -104,18 +104,19 @@ fn slower_tokens(before: &[Slice], after: &[Slice], fewest: usize) -> Option<Str
     let (mut comparable, mut harmed) = (0, 0);
     let mut worst: Option<(u64, String)> = None;
     for load in loads {
+        let is_sample = |c: &&Class| c.load == load && c.tokens >= FEWEST_TOKENS;
         let of = |slices: &[Slice], value: Percentile| -> Vec<f64> {
-            let classes = slices.iter().flat_map(|s| &s.classes);
-            let samples = classes.filter(|c| c.load == load && c.tokens >= FEWEST_TOKENS);
-            samples.map(|c| value(c) as f64).collect()
+            slices.iter().flat_map(|s| &s.classes).filter(is_sample).map(|c| value(c) as f64).collect()
         };
+        let samples = before.iter().chain(after).flat_map(|s| &s.classes).filter(is_sample);
+        let Some(ran) = samples.map(|c| c.ran).reduce(Ran::and) else { continue };
         let percentiles: [(&str, Percentile); 2] = [("p50", |c| c.p50), ("p95", |c| c.p95)];
         let (mut enough, mut found) = (false, None);
         for (name, value) in percentiles {
             let (before, after) = (Samples::of(of(before, value)), Samples::of(of(after, value)));
             enough = before.len() >= FEWEST_BEFORE && after.len() >= fewest;
             if enough && found.is_none() && after.is_beyond(&before, ITL_FACTOR) {
-                let words = load.words();
+                let words = load.words(ran);
                 let (was, is) = (before.median() / 1e3, after.median() / 1e3);
                 found = Some(format!("ITL {name} is {is:.1} ms, up from {was:.1} ms, with {words}"));
             }
@@ -262,7 +263,7 @@ mod tests {
     use super::*;
 
     fn slice(itl: u64, ttft: u64, generated: u64, arrivals: u32) -> Slice {
-        let load = LoadClass::of(4, false);
+        let (load, ran) = (LoadClass::of(4, false), Ran { fewest: 4, most: 4 });
         Slice {
             wall_us: 500_000,
             busy_us: 500_000,
@@ -272,7 +273,7 @@ mod tests {
             arrivals,
             first_tokens: arrivals,
             ttft_p50: ttft,
-            classes: vec![Class { load, tokens: 100, p50: itl, p95: itl }],
+            classes: vec![Class { load, ran, tokens: 100, p50: itl, p95: itl }],
             ..Slice::default()
         }
     }
@@ -291,10 +292,7 @@ mod tests {
         let after = |itl, ttft, generated| vec![slice(itl, ttft, generated, 5); 20];
         let cases = [
             (after(12_000, 90_000, 800), "fine"),
-            (
-                after(20_000, 50_000, 1_000),
-                "ITL p50 is 20.0 ms, up from 10.0 ms, with 4 to 5 sequences running",
-            ),
+            (after(20_000, 50_000, 1_000), "ITL p50 is 20.0 ms, up from 10.0 ms, with 4 sequences running"),
             (after(10_000, 150_000, 1_000), "TTFT p50 is 150.0 ms, up from 50.0 ms, at no higher load"),
             (after(10_000, 50_000, 500), "1000 tokens/s are generated, down from 2000, although work waits"),
         ];

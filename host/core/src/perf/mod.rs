@@ -48,6 +48,7 @@ pub(crate) struct Slice {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Class {
     pub load: LoadClass,
+    pub ran: Ran,
     pub tokens: u32,
     pub p50: u64,
     pub p95: u64,
@@ -56,6 +57,14 @@ pub(crate) struct Class {
 /// How many sequences run, to half an octave, and whether prefill shares the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LoadClass(u8);
+
+/// The fewest and the most sequences that ran in steps of one class of load, which may be fewer than it spans: a
+/// batch has a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ran {
+    pub fewest: u32,
+    pub most: u32,
+}
 
 /// What a step did.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +83,7 @@ pub(crate) struct Recorder {
     open: Slice,
     steps: u32,
     ttft: Histogram,
-    classes: Vec<(LoadClass, Histogram)>,
+    classes: Vec<OpenClass>,
     kept: VecDeque<Slice>,
     closed: u64,
     /// Up to here time is accounted for.
@@ -89,6 +98,14 @@ pub(crate) struct Recorder {
     /// Whether there is work, and how many sequences wait.
     busy: bool,
     waiting: u32,
+}
+
+/// A class of load in the open slice.
+#[derive(Debug)]
+struct OpenClass {
+    load: LoadClass,
+    ran: Ran,
+    times: Histogram,
 }
 
 impl Slice {
@@ -106,13 +123,25 @@ impl LoadClass {
         Self(((2 * octave + half) * 2 + u32::from(shared)) as u8)
     }
 
-    /// For a person.
-    pub fn words(self) -> String {
+    /// For a person: with what ran in its steps.
+    pub fn words(self, Ran { fewest, most }: Ran) -> String {
         let shared = if self.0 & 1 == 1 { ", prompts in the same steps" } else { "" };
-        let (octave, half) = (self.0 >> 2, self.0 >> 1 & 1);
-        let low = (1u64 << octave) + u64::from(half) * (1u64 << octave) / 2;
-        let high = if half == 0 { low + low / 2 } else { low + low / 3 };
-        format!("{low} to {} sequences running{shared}", (high - 1).max(low))
+        match (fewest, most) {
+            (1, 1) => format!("1 sequence running{shared}"),
+            _ if fewest == most => format!("{most} sequences running{shared}"),
+            _ => format!("{fewest} to {most} sequences running{shared}"),
+        }
+    }
+}
+
+impl Ran {
+    fn just(running: u32) -> Self {
+        Self { fewest: running, most: running }
+    }
+
+    /// What ran in the steps of both.
+    pub fn and(self, other: Self) -> Self {
+        Self { fewest: self.fewest.min(other.fewest), most: self.most.max(other.most) }
     }
 }
 
@@ -165,17 +194,20 @@ impl Recorder {
         let others = self.late.len() as u64 + u64::from(std::mem::take(&mut self.firsts));
         let in_time = load.drawn.saturating_sub(others) as u32;
         if in_time > 0 || !self.late.is_empty() {
-            let class = LoadClass::of(load.running, load.prefill > 0);
-            let histogram = match self.classes.iter().position(|(c, _)| *c == class) {
-                Some(at) => &mut self.classes[at].1,
+            let of = LoadClass::of(load.running, load.prefill > 0);
+            let ran = Ran::just(load.running.max(1));
+            let class = match self.classes.iter().position(|class| class.load == of) {
+                Some(at) => &mut self.classes[at],
                 None => {
-                    self.classes.push((class, Histogram::default()));
-                    &mut self.classes.last_mut().expect("just pushed").1
+                    self.classes.push(OpenClass { load: of, ran, times: Histogram::default() });
+                    self.classes.last_mut().expect("just pushed")
                 }
             };
-            histogram.add(now.since(self.last_step_at).0, in_time);
+            // A class without times is a closed slice's.
+            class.ran = if class.times.total() == 0 { ran } else { class.ran.and(ran) };
+            class.times.add(now.since(self.last_step_at).0, in_time);
             for us in self.late.drain(..) {
-                histogram.add(u64::from(us), 1);
+                class.times.add(u64::from(us), 1);
             }
         }
         self.last_step = short(now);
@@ -244,11 +276,11 @@ impl Recorder {
         slice.first_tokens = self.ttft.total();
         slice.ttft_p50 = self.ttft.percentile(50);
         self.ttft.clear();
-        for (load, histogram) in &mut self.classes {
-            if histogram.total() > 0 {
-                let (p50, p95) = (histogram.percentile(50), histogram.percentile(95));
-                slice.classes.push(Class { load: *load, tokens: histogram.total(), p50, p95 });
-                histogram.clear();
+        for OpenClass { load, ran, times } in &mut self.classes {
+            if times.total() > 0 {
+                let (p50, p95) = (times.percentile(50), times.percentile(95));
+                slice.classes.push(Class { load: *load, ran: *ran, tokens: times.total(), p50, p95 });
+                times.clear();
             }
         }
         if self.kept.len() == KEPT {
@@ -311,11 +343,36 @@ mod tests {
 
     #[test]
     fn a_class_of_load_spans_half_an_octave() {
-        let words = |n, shared| LoadClass::of(n, shared).words();
-        assert_eq!(words(1, false), "1 to 1 sequences running");
-        assert_eq!(words(9, false), "8 to 11 sequences running");
-        assert_eq!(words(12, true), "12 to 15 sequences running, prompts in the same steps");
         assert_ne!(LoadClass::of(3, false), LoadClass::of(2, false));
+        assert_ne!(LoadClass::of(12, false), LoadClass::of(11, false));
+        assert_ne!(LoadClass::of(12, false), LoadClass::of(12, true));
         assert_eq!(LoadClass::of(8, false), LoadClass::of(11, false));
+    }
+
+    #[test]
+    fn a_class_of_load_is_named_by_what_ran_in_each_slice() {
+        let mut recorder = Recorder::default();
+        let mut now = 0;
+        for (running, prefill) in [(8, 0), (9, 0), (8, 0), (12, 5), (1, 0)] {
+            // A slice each of two steps, of which the first runs eight, if that counts as the same load.
+            for first in [true, false] {
+                now += 100_000;
+                let running = if first && (8..12).contains(&running) { 8 } else { running };
+                recorder.step(Micros(now), StepLoad { running, waiting: 0, prefill, drawn: 1, computed: 1 });
+            }
+            recorder.cut(Micros(now));
+        }
+        let words: Vec<String> = recorder
+            .closed_since(0)
+            .filter_map(|slice| slice.classes.first().map(|class| class.load.words(class.ran)))
+            .collect();
+        let expected = [
+            "8 sequences running",
+            "8 to 9 sequences running",
+            "8 sequences running",
+            "12 sequences running, prompts in the same steps",
+            "1 sequence running",
+        ];
+        assert_eq!(words, expected);
     }
 }
