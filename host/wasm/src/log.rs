@@ -2,9 +2,11 @@
 //! because a Rust guest's panic message arrives here just before its trap.
 //!
 //! A live host limits lines by time. Under fuel, a second of real time may be hours of virtual time, so that
-//! lines are limited by call there.
+//! lines are limited by call there, and by policy: a check makes many instances, and its report should be seen.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::bindings::scheduler::infer::policy::host::Level;
@@ -13,10 +15,10 @@ use crate::text::clip;
 const MAX_LINE_BYTES: usize = 1_024;
 /// Lines that may come at once, or in one call under fuel.
 const BURST: u32 = 20;
-/// Lines of an instance in all its calls under fuel, if whoever runs it asked for more than warnings.
-const RUN_LINES: u32 = 100_000;
+/// Lines of all instances of a policy under fuel, if whoever runs them asked for more than warnings.
+const RUN_LINES: u64 = 100_000;
 /// Likewise if not: a policy may warn in each of a run's steps.
-const RUN_WARNINGS: u32 = 1_000;
+const RUN_WARNINGS: u64 = 100;
 /// Each time this has passed, one more line may come.
 const REFILL: Duration = Duration::from_millis(100);
 
@@ -33,9 +35,12 @@ impl GuestLog {
         Self { policy, muted, limit: Limit::Time(Bucket::full(Instant::now())), last_error: None }
     }
 
-    /// Limits lines by call instead of by time.
-    pub(crate) fn by_call(self) -> Self {
-        let all = if is_shown(Level::Info) { RUN_LINES } else { RUN_WARNINGS };
+    /// Limits lines by call, and to what `run` leaves, instead of by time. A muted log has none to limit.
+    pub(crate) fn by_call(self, run: &RunLog) -> Self {
+        if self.muted {
+            return self;
+        }
+        let all = run.of(&self.policy);
         Self { limit: Limit::Calls(Budget { call: BURST, all, suppressed: 0 }), ..self }
     }
 
@@ -69,9 +74,51 @@ impl GuestLog {
             Level::Warn => tracing::warn!(target: "policy", policy, suppressed, "{message}"),
             Level::Error => tracing::error!(target: "policy", policy, suppressed, "{message}"),
         }
-        if matches!(self.limit, Limit::Calls(Budget { all: 0, .. })) {
-            tracing::warn!(target: "policy", policy, "the rest of its log is dropped");
+    }
+}
+
+/// What the policies of one loader may log under fuel, each in all its instances. Its end says how much was left out.
+#[derive(Default)]
+pub(crate) struct RunLog {
+    policies: Mutex<BTreeMap<Arc<str>, Arc<Allowance>>>,
+}
+
+impl RunLog {
+    fn of(&self, policy: &Arc<str>) -> Arc<Allowance> {
+        let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Allowance::new(if is_shown(Level::Info) { RUN_LINES } else { RUN_WARNINGS }));
+        Arc::clone(policies.entry(Arc::clone(policy)).or_insert_with(new))
+    }
+}
+
+impl Drop for RunLog {
+    fn drop(&mut self) {
+        let policies = self.policies.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (policy, allowance) in &*policies {
+            let left_out = allowance.left_out.load(Ordering::Relaxed);
+            if left_out > 0 {
+                let policy = &**policy;
+                tracing::warn!(target: "policy", policy, "{left_out} lines of its log were left out");
+            }
         }
+    }
+}
+
+/// The lines that a policy may still log.
+struct Allowance {
+    lines: u64,
+    asked_for: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Allowance {
+    fn new(lines: u64) -> Self {
+        Self { lines, asked_for: AtomicU64::new(0), left_out: AtomicU64::new(0) }
+    }
+
+    /// Whether there was a line left.
+    fn take(&self) -> bool {
+        self.asked_for.fetch_add(1, Ordering::Relaxed) < self.lines
     }
 }
 
@@ -94,19 +141,19 @@ enum Limit {
 /// The lines that may still come in this call and in all; counts what it refuses.
 struct Budget {
     call: u32,
-    all: u32,
+    all: Arc<Allowance>,
     suppressed: u64,
 }
 
 impl Budget {
     /// Like [`Bucket::take`].
     fn take(&mut self) -> Option<u64> {
-        if self.call == 0 || self.all == 0 {
+        if self.call == 0 || !self.all.take() {
             self.suppressed += 1;
+            self.all.left_out.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         self.call -= 1;
-        self.all -= 1;
         Some(std::mem::take(&mut self.suppressed))
     }
 }
@@ -158,11 +205,15 @@ mod tests {
 
     #[test]
     fn each_call_under_fuel_has_its_burst_until_all_lines_are_used_up() {
-        let mut budget = Budget { call: 2, all: 3, suppressed: 0 };
+        let all = Arc::new(Allowance::new(3));
+        let mut budget = Budget { call: 2, all: Arc::clone(&all), suppressed: 0 };
         assert_eq!([budget.take(), budget.take(), budget.take()], [Some(0), Some(0), None]);
         budget.call = 2;
         assert_eq!([budget.take(), budget.take()], [Some(1), None]);
         budget.call = 2;
         assert_eq!(budget.take(), None, "for good");
+        let mut another = Budget { call: 2, all: Arc::clone(&all), suppressed: 0 };
+        assert_eq!(another.take(), None, "in every instance");
+        assert_eq!(all.left_out.load(Ordering::Relaxed), 4);
     }
 }

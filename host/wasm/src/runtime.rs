@@ -19,7 +19,7 @@ use crate::error::LoadError;
 use crate::gauges::Gauges;
 use crate::limits::Limits;
 use crate::loader::LoaderConfig;
-use crate::log::GuestLog;
+use crate::log::{GuestLog, RunLog};
 use crate::room::Room;
 use crate::ticker::{Running, Ticker};
 use crate::usage::{Peaks, Usage};
@@ -35,6 +35,8 @@ pub(crate) struct Runtime {
     max_memory_bytes: usize,
     deadline: Duration,
     fuel: Option<u64>,
+    /// Of all instances, if fuel limits calls.
+    run_log: RunLog,
     peaks: Arc<Peaks>,
 }
 
@@ -97,6 +99,7 @@ impl Runtime {
             max_memory_bytes: config.max_memory_bytes,
             deadline: config.deadline,
             fuel: config.fuel,
+            run_log: RunLog::default(),
             peaks: Arc::default(),
         })
     }
@@ -117,7 +120,7 @@ impl Runtime {
         let state = HostState {
             limits: Limits::new(self.max_memory_bytes, Arc::clone(&self.peaks)),
             deadline: Deadline::new(self.deadline),
-            log: if self.fuel.is_some() { log.by_call() } else { log },
+            log: if self.fuel.is_some() { log.by_call(&self.run_log) } else { log },
             gauges: Gauges::default(),
             room: Room::of_a_call(),
             fuel: self.fuel,

@@ -24,11 +24,12 @@ impl io::Write for Lines {
 }
 
 fn logged_by(guest: &Guest) -> String {
-    logged_in(1, LevelFilter::TRACE, guest)
+    logged_in(1, 1, LevelFilter::TRACE, guest)
 }
 
-/// What a guest logs in so many calls, one right after another, of the levels that the host shows.
-fn logged_in(calls: u32, shown: LevelFilter, guest: &Guest) -> String {
+/// What so many instances of a guest log in so many calls each, one right after another, of the levels that the host
+/// shows, until their loader goes.
+fn logged_in(instances: u32, calls: u32, shown: LevelFilter, guest: &Guest) -> String {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -37,9 +38,12 @@ fn logged_in(calls: u32, shown: LevelFilter, guest: &Guest) -> String {
         .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, || {
-        let mut policy = scheduler(&fuel_loader(), &guest.component()).expect("it loads");
-        for _ in 0..calls {
-            policy.schedule(&view(support::TRIGGER, 1, 1)).expect("a plan");
+        let loader = fuel_loader();
+        for _ in 0..instances {
+            let mut policy = scheduler(&loader, &guest.component()).expect("it loads");
+            for _ in 0..calls {
+                policy.schedule(&view(support::TRIGGER, 1, 1)).expect("a plan");
+            }
         }
     });
     let bytes = lines.0.lock().expect("no panic").clone();
@@ -66,27 +70,30 @@ fn a_flood_of_lines_is_cut_to_the_burst_of_each_call() {
         (local.set $i (i32.add (local.get $i) (i32.const 1)))
         (br_if $on (i32.lt_u (local.get $i) (i32.const 300))))";
     let fill = "(memory.fill (i32.const 1104) (i32.const 65) (i32.const 3000))";
-    let log = logged_in(3, LevelFilter::TRACE, &Guest { start: fill.into(), ..Guest::failing_with(flood) });
-    assert_eq!(log.lines().count(), 3 * 20, "however fast the calls follow each other");
+    let log =
+        logged_in(1, 3, LevelFilter::TRACE, &Guest { start: fill.into(), ..Guest::failing_with(flood) });
+    assert_eq!(log.lines().count(), 3 * 20 + 1, "however fast the calls follow each other");
     assert_eq!(log.matches("suppressed=280").count(), 2, "the next call says how many: {log}");
-    for line in log.lines() {
+    let last = log.lines().last().expect("there are lines");
+    assert!(last.contains("840 lines of its log were left out"), "of all calls: {last}");
+    for line in log.lines().take(3 * 20) {
         assert_eq!(line.matches('A').count(), 1_024, "{line}");
     }
 }
 
 #[test]
-fn a_run_keeps_the_first_thousand_lines_if_only_warnings_are_shown() {
-    // 20 lines in each of 60 calls.
+fn all_instances_of_a_policy_share_a_hundred_lines_if_only_warnings_are_shown() {
+    // 20 lines in each of 4 calls of 3 instances.
     let flood = "(loop $on
         (call $log (i32.const 2) (i32.const 800) (i32.const 4))
         (local.set $i (i32.add (local.get $i) (i32.const 1)))
         (br_if $on (i32.lt_u (local.get $i) (i32.const 20))))";
     let guest = Guest::failing_with(flood);
-    let warnings = logged_in(60, LevelFilter::WARN, &guest);
-    assert_eq!(warnings.lines().count(), 1_001, "and one that says so");
+    let warnings = logged_in(3, 4, LevelFilter::WARN, &guest);
+    assert_eq!(warnings.lines().count(), 101, "and one that says so: {warnings}");
     let last = warnings.lines().last().expect("there are lines");
-    assert!(last.contains("the rest of its log is dropped"), "{last}");
-    assert_eq!(logged_in(60, LevelFilter::INFO, &guest).lines().count(), 1_200);
+    assert!(last.contains("140 lines of its log were left out") && last.contains("hand-written"), "{last}");
+    assert_eq!(logged_in(3, 4, LevelFilter::INFO, &guest).lines().count(), 240);
 }
 
 #[test]
