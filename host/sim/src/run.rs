@@ -266,6 +266,7 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             begins,
             follows,
             request,
+            prompt_tokens,
             output_tokens,
             new_tokens,
         } = arrival;
@@ -275,7 +276,6 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             let evicted_blocks = self.engine.snapshot(self.now).counters.evicted_blocks;
             self.begun = Some(Begun { at, steps: self.steps, evicted_blocks });
         }
-        let prompt_tokens = u32::try_from(request.prompt.len()).expect("prompts are bounded");
         self.recorder.arrived(origin, (begins || follows).then_some(at));
         let number = self.recorder.outcome.requests;
         let session = request.session.0;

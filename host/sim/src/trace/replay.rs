@@ -183,7 +183,6 @@ impl<'a> Replay<'a> {
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         };
         let key = recorded.followed.then_some(recorded.id);
-        let length = u32::try_from(request.prompt.len()).expect("prompts are bounded");
         let continued = recorded.text.shares.map_or(0, |shares| shares.tokens).max(recorded.continued);
         Arrival {
             at,
@@ -192,8 +191,9 @@ impl<'a> Replay<'a> {
             begins: recorded.after.is_none(),
             follows: recorded.after.is_some(),
             request,
+            prompt_tokens: recorded.prompt_tokens,
             output_tokens: wanted,
-            new_tokens: length.saturating_sub(continued),
+            new_tokens: recorded.prompt_tokens.saturating_sub(continued),
         }
     }
 
@@ -373,6 +373,15 @@ mod tests {
         replay.ended(1, Some(&[3, 4, 5, 6]), Micros(10));
         let turn = replay.pop(Micros(17)).expect("the turn");
         assert_eq!((turn.new_tokens, &turn.request.prompt[5..9]), (3, &[3, 4, 5, 6][..]));
+    }
+
+    #[test]
+    fn prompt_that_is_too_long_keeps_its_length_and_is_made_no_longer_than_is_refused() {
+        let long = Recorded { id: 1, prompt_tokens: 9_000, output_tokens: 1, ..Recorded::default() };
+        let mut replay = Replay::new(in_order([Ok(long)].into_iter()), 1.0, u64::MAX, 64);
+        let arrival = replay.pop(Micros(1)).expect("the request");
+        assert_eq!((arrival.prompt_tokens, arrival.new_tokens), (9_000, 9_000));
+        assert_eq!(arrival.request.prompt.len(), 65);
     }
 
     #[test]

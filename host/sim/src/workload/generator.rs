@@ -29,6 +29,9 @@ pub struct Arrival {
     pub follows: bool,
     /// The request.
     pub request: Request,
+    /// Tokens of its prompt. A trace's may be longer than any that is accepted; then `request` has only so much of it
+    /// that it is refused as well.
+    pub prompt_tokens: u32,
     /// Actual length of its output.
     pub output_tokens: u32,
     /// Tokens of its prompt behind the conversation so far; of a request that continues nothing, all.
@@ -182,9 +185,9 @@ impl Generator {
             Limit::Tight => output_tokens.next_power_of_two(),
             Limit::Fixed(limit) => limit.max(1),
         };
-        let new_tokens = u32::try_from(prompt.len()).expect("prompts are bounded");
+        let prompt_tokens = u32::try_from(prompt.len()).expect("prompts are bounded");
         // Clients request no more tokens than fit after the prompt.
-        let room = self.max_seq_len - new_tokens;
+        let room = self.max_seq_len - prompt_tokens;
         let deadline = kind.ttft_ms.map_or(Micros::NEVER, |ms| at.plus(Micros(ms * 1_000)));
         let request = Request {
             tenant: TenantId(kind.tenant),
@@ -205,8 +208,9 @@ impl Generator {
             begins: true,
             follows: false,
             request,
+            prompt_tokens,
             output_tokens,
-            new_tokens,
+            new_tokens: prompt_tokens,
         }
     }
 }

@@ -91,6 +91,11 @@ fn requests_of_a_trace_that_are_too_long_are_counted_on_stderr() {
                 --max-seq-len of 9050 takes all if the pool can hold them (--blocks)\n";
     assert_eq!(run(&[]), (1.into(), says.to_owned()));
     assert_eq!(run(&["--max-seq-len", "9050"]), (0.into(), String::new()));
+    let file = dir.path().join("requests.csv");
+    run(&["--requests-out", file.to_str().expect("UTF-8")]);
+    let refused = self::rows(&std::fs::read_to_string(&file).expect("it is written"));
+    let refused = refused.iter().find(|row| row["ending"] == "refused").expect("one is refused");
+    assert_eq!((&*refused["prompt_tokens"], &*refused["new_tokens"]), ("9000", "9000"), "as in the trace");
 }
 
 #[test]
