@@ -159,6 +159,11 @@ fn errors_name_line_and_column() {
             "line 2, column 1: `yesterday` is not a time",
         ),
         (
+            Format::Azure,
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-02-29 00:00:00,1,1\n2023-11-31 18:15:45,1,1\n",
+            "line 3, column 1: `2023-11-31 18:15:45` is not a time",
+        ),
+        (
             Format::BurstGpt,
             "Timestamp,Model,Request tokens,Response tokens\n5,M,10\n",
             "line 2, column 7: the line ends before `Response tokens`",

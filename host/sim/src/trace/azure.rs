@@ -2,6 +2,8 @@
 
 use std::io::BufRead;
 
+use time::{Date, Month, OffsetDateTime};
+
 use super::lines::{Cells, Lines, short};
 use super::{MAX_NEW_TOKENS, Recorded, TraceError};
 
@@ -76,9 +78,7 @@ fn microseconds(text: &str) -> Option<u64> {
     };
     let (clock, fraction) = time.split_once('.').unwrap_or((time, "0"));
     let [hour, minute, second] = numbers(clock, ':')?;
-    let valid = (1..=12).contains(&month)
-        && (1..=31).contains(&day)
-        && (0..24).contains(&hour)
+    let valid = (0..24).contains(&hour)
         && (0..60).contains(&minute)
         && (0..=60).contains(&second)
         && (1970..10_000).contains(&year)
@@ -88,7 +88,7 @@ fn microseconds(text: &str) -> Option<u64> {
         return None;
     }
     let micros: i64 = format!("{fraction:0<6}")[..6].parse().ok()?;
-    let seconds = ((days(year, month, day) * 24 + hour) * 60 + minute - shift_minutes) * 60 + second;
+    let seconds = ((days(year, month, day)? * 24 + hour) * 60 + minute - shift_minutes) * 60 + second;
     u64::try_from(seconds * 1_000_000 + micros).ok()
 }
 
@@ -103,11 +103,11 @@ fn numbers<const N: usize>(text: &str, separator: char) -> Option<[i64; N]> {
     parts.next().is_none().then_some(all)
 }
 
-/// Days since 1970-01-01 in the Gregorian calendar; years start in March, so that a leap day comes last.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    365 * year + year / 4 - year / 100 + year / 400 + of_year - 719_468
+/// Days since 1970-01-01 of a date that exists.
+fn days(year: i64, month: i64, day: i64) -> Option<i64> {
+    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
+    let date = Date::from_calendar_date(i32::try_from(year).ok()?, month, u8::try_from(day).ok()?).ok()?;
+    Some(i64::from(date.to_julian_day() - OffsetDateTime::UNIX_EPOCH.to_julian_day()))
 }
 
 #[cfg(test)]
@@ -118,6 +118,7 @@ mod tests {
     fn timestamps_of_both_years_are_read() {
         assert_eq!(microseconds("1970-01-01 00:00:00"), Some(0));
         assert_eq!(microseconds("2000-03-01 00:00:00.5"), Some(951_868_800_500_000));
+        assert_eq!(microseconds("2024-02-29 00:00:00"), Some(1_709_164_800_000_000));
         let plain = microseconds("2023-11-16 18:15:46.6805900").unwrap();
         assert_eq!(plain, 1_700_158_546_680_590);
         assert_eq!(microseconds("2023-11-16T18:15:46.680590Z"), Some(plain));
@@ -126,6 +127,12 @@ mod tests {
             "",
             "yesterday",
             "2023-13-01 00:00:00",
+            "2023-00-01 00:00:00",
+            "2023-11-00 00:00:00",
+            "2023-11-31 18:15:45",
+            "2023-02-29 00:00:00",
+            "2100-02-29 00:00:00",
+            "0000-01-01 00:00:00",
             "2023-11-16 18:15",
             "2023-11-16 18:15:46.x",
             "1970-01-01 00:00:00+01:00",
