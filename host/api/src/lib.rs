@@ -1,7 +1,8 @@
 //! Wire types: the data plane's requests and answers, the admin plane, the console's feed.
 //!
 //! This crate holds what server, console and tools must agree on, and nothing else: the shapes, how a stream of
-//! events is read, how a change is applied to what it changes, and where the admin token is kept.
+//! events is read, how a change is applied to what it changes, that no key of an object occurs twice, and where the
+//! admin token is kept.
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -15,4 +16,5 @@ mod schema;
 pub mod sse;
 pub mod tokenize;
 pub mod trace;
+pub mod unique;
 pub mod usage;

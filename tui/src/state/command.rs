@@ -1,6 +1,7 @@
 //! The command line that `:` opens: parses a [`Command`] and completes the last word. Pure; what a command
 //! does is decided in `keys::commands`.
 
+use infer_api::unique;
 use serde_json::Value;
 
 use super::Screen;
@@ -157,7 +158,7 @@ fn swap(line: &str, words: &[&str]) -> Result<Command, String> {
         Some(at) => (&line[..at], Some(&line[at..])),
         None => (line, None),
     };
-    let config = json.map(serde_json::from_str::<Value>).transpose();
+    let config = json.map(|json| unique::parse(json.as_bytes())).transpose();
     let config = config.map_err(|error| format!("swap: the configuration is not JSON: {error}"))?;
     let (mut mode, mut force) = (Mode::Now, false);
     for word in head.split_whitespace().skip(3) {
@@ -265,6 +266,7 @@ mod tests {
             ("swap scheduler", "needs a policy's name"),
             ("swap scheduler fair never", "`never` is not one of now, shadow"),
             ("swap scheduler fair {x", "is not JSON"),
+            (r#"swap scheduler fair {"a": 1, "a": 2}"#, "the key `a` occurs twice"),
             ("rollback everything", "not one of scheduler, admission, prefix-cache"),
             ("cancel all", "needs the id"),
             ("drain now", "unexpected argument `now`"),

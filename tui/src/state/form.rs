@@ -1,6 +1,7 @@
 //! A configuration as a form: one field per property of the schema, entered as JSON or plain text and checked
 //! while it is typed. A list of policies is one form with the fields of all members.
 
+use infer_api::unique;
 use serde_json::{Map, Value, json};
 
 use super::schema;
@@ -150,7 +151,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Parses what was typed: as JSON if it is valid and the field is not a string, else as a string.
+/// Parses what was typed: as JSON if it is valid, without a key twice, and the field is not a string, else as a string.
 fn read(field: &Field) -> Value {
     let text = field.value.text();
     let wants_text = field.schema.get("type").and_then(Value::as_str) == Some("string")
@@ -162,7 +163,7 @@ fn read(field: &Field) -> Value {
     if wants_text {
         return Value::String(text);
     }
-    serde_json::from_str(text.trim()).unwrap_or(Value::String(text))
+    unique::parse(text.trim().as_bytes()).unwrap_or(Value::String(text))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, StatusCode};
 use infer_api::admin::{Policies, SwapAnswer, SwapRequest};
+use infer_api::unique;
 use infer_core::Micros;
 use infer_core::engine::CANARY_WINDOW;
 use infer_core::policy::PolicyKind;
@@ -67,7 +68,7 @@ pub async fn swap(
     } else {
         let config = match query.get("config") {
             None => empty(),
-            Some(text) => config_object(serde_json::from_str(text).map_err(|e| {
+            Some(text) => config_object(unique::parse(text.as_bytes()).map_err(|e| {
                 ApiError::bad_request("invalid_json", format!("config: not valid JSON: {e}"))
             })?)?,
         };
@@ -122,7 +123,7 @@ fn force(query: &Query) -> Result<bool, ApiError> {
 }
 
 fn by_name(body: &[u8], query: &Query) -> Result<(PolicySource, Value), ApiError> {
-    let value: Value = serde_json::from_slice(body)
+    let value = unique::parse(body)
         .map_err(|e| ApiError::bad_request("invalid_json", format!("the body is not valid JSON: {e}")))?;
     if query.get("config").is_some() {
         return Err(ApiError::invalid("config", "put it into the JSON body, beside the name"));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use infer_api::unique;
 use infer_core::policy::PolicyKind;
 
 use super::document::near;
@@ -11,7 +12,8 @@ use super::document::near;
 pub fn read_policy_configs(path: &Path) -> Result<BTreeMap<String, serde_json::Value>, String> {
     let shown = path.display();
     let json = std::fs::read_to_string(path).map_err(|e| format!("can't read {shown}: {e}"))?;
-    let map: BTreeMap<String, serde_json::Value> = serde_json::from_str(&json).map_err(|e| {
+    let map = unique::parse(json.as_bytes()).and_then(serde_json::from_value);
+    let map: BTreeMap<String, serde_json::Value> = map.map_err(|e| {
         format!("{shown} is not a JSON object of {{\"scheduler\": {{..}}, \"admission\": {{..}}}}: {e}")
     })?;
     for (key, value) in &map {
@@ -28,4 +30,32 @@ pub fn read_policy_configs(path: &Path) -> Result<BTreeMap<String, serde_json::V
         }
     }
     Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_is_read_by_kind_and_names_what_is_wrong() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policies.json");
+        let read = |json: &str| {
+            std::fs::write(&path, json).unwrap();
+            read_policy_configs(&path)
+        };
+        let all = read(r#"{"scheduler": {"step_target_ms": 10}, "admission": {}}"#).unwrap();
+        assert_eq!((all.len(), &all["scheduler"]["step_target_ms"]), (2, &10.into()));
+        for (json, says) in [
+            ("[]", "policies.json is not a JSON object of"),
+            ("{", "policies.json is not a JSON object of"),
+            (r#"{"sheduler": {}}"#, "unknown key `sheduler`; did you mean `scheduler`?"),
+            (r#"{"scheduler": 1}"#, "scheduler: expected a JSON object"),
+            (r#"{"scheduler": {}, "scheduler": {}}"#, "the key `scheduler` occurs twice"),
+            (r#"{"admission": {"slo": {"a": 1, "a": 2}}}"#, "the key `a` occurs twice"),
+        ] {
+            let error = read(json).unwrap_err();
+            assert!(error.contains(says), "{json}: {error}");
+        }
+    }
 }

@@ -146,7 +146,8 @@ fn failing_command_says_what_to_do() {
     };
     with("renamed", "[lib]\nname = \"other\"\ncrate-type = [\"rlib\", \"cdylib\"]\n");
     with("shown", "[[example]]\nname = \"shown\"\ncrate-type = [\"cdylib\"]\n");
-    let cases: [(&[&str], i32, &str); 12] = [
+    let twice = r#"{"patience_ms": 1, "patience_ms": 2}"#;
+    let cases: [(&[&str], i32, &str); 14] = [
         (&["new", "Mine", "--kind", "scheduler"], 2, "shortest-first"),
         (&["new", "serde", "--kind", "scheduler"], 2, "taken"),
         (&["new", "if", "--kind", "scheduler"], 2, "taken"),
@@ -159,6 +160,8 @@ fn failing_command_says_what_to_do() {
         (&["check", "nowhere.wasm"], 2, "nowhere.wasm"),
         (&["inspect", "text.wasm"], 1, "not a WebAssembly file"),
         (&["bench", "text.wasm"], 1, "not a WebAssembly file"),
+        (&["check", "srpt", "--config", twice], 2, "the key `patience_ms` occurs twice"),
+        (&["bench", "srpt", "--config", twice], 2, "the key `patience_ms` occurs twice"),
     ];
     for (args, code, part) in cases {
         fails(folder, args, code, part);

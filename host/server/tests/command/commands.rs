@@ -214,7 +214,7 @@ fn failing_command_says_why() {
     std::fs::write(home.path("mine.wasm"), infer_bundle::find("scheduler", "srpt").unwrap().component)
         .unwrap();
     let long = &*format!(r#"{{"{}": 1}}"#, "k".repeat(9_000));
-    let cases: [(&[&str], i32, &str); 19] = [
+    let cases: [(&[&str], i32, &str); 20] = [
         (&["describe", "nothing"], 2, "policies are "),
         (&["swap", "scheduler", "nothing"], 1, "there is no scheduler policy `nothing`"),
         (&["swap", "scheduler", "nothing.wasm"], 2, "nothing.wasm"),
@@ -236,6 +236,7 @@ fn failing_command_says_why() {
         ),
         (&["swap", "scheduler", "fair", "--config", "nothing.json"], 2, "--config: nothing.json"),
         (&["swap", "scheduler", "fair", "--config", "{"], 2, "--config: not valid JSON"),
+        (&["swap", "scheduler", "fair", "--config", r#"{"a": 1, "a": 2}"#], 2, "the key `a` occurs twice"),
         (&["swap", "scheduler", "fair", "--mode", "shadow", "--window", "5"], 2, "--mode canary"),
         (&["swap", "scheduler", "fair", "--window", "5"], 2, "--mode canary"),
         (&["swap", "scheduler", "fair", "--mode", "canary", "--window", "301"], 2, "--window <SECONDS>"),

@@ -469,6 +469,18 @@ async fn unusable_policy_is_refused_with_the_check_that_failed() {
         ),
         (put("scheduler").json(&json!({"nam": "continuous"})), 422, "invalid_value", "nam"),
         (put("scheduler").header("content-type", "application/json").body("{"), 400, "invalid_json", "JSON"),
+        (
+            put("scheduler").body(r#"{"name": "srpt", "config": {"patience_ms": 1, "patience_ms": 2}}"#),
+            400,
+            "invalid_json",
+            "the key `patience_ms` occurs twice",
+        ),
+        (
+            put("scheduler?config=%7B%22a%22:%7B%22b%22:1,%22b%22:2%7D%7D").body(scheduler),
+            400,
+            "invalid_json",
+            "config: not valid JSON: the key `b` occurs twice",
+        ),
         (put("scheduler"), 400, "empty_body", "empty"),
         (put("nothing").body(scheduler), 404, "not_found", "prefix-cache"),
         (host.admin(Method::POST, "/admin/policies/scheduler/rollback"), 409, "no_previous", "previous"),

@@ -7,6 +7,7 @@ mod show;
 
 use clap::{Subcommand, ValueEnum};
 use infer_api::admin::{AvailablePolicy, Policies};
+use infer_api::unique;
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -290,8 +291,8 @@ fn read_config(text: &str) -> Result<Value, Failure> {
             Failure::Usage(format!("--config: {text} is neither a JSON object nor a readable file: {e}"))
         })?
     };
-    let value: Value =
-        serde_json::from_str(&json).map_err(|e| Failure::Usage(format!("--config: not valid JSON: {e}")))?;
+    let value = unique::parse(json.as_bytes())
+        .map_err(|e| Failure::Usage(format!("--config: not valid JSON: {e}")))?;
     if value.is_object() {
         Ok(value)
     } else {

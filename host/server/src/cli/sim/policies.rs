@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use infer_api::trace;
+use infer_api::{trace, unique};
 use infer_conformance::FUEL_PER_CALL;
 use infer_core::engine::Policies;
 use infer_core::policy::{AnyPolicy, Chain, PolicyKind};
@@ -52,8 +52,11 @@ pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
     };
     let origin = format!("--{kind} {name}");
     let wrong = |why: String| Failure::Usage(format!("{origin}: {why}"));
-    let fields: Map<String, Value> =
-        serde_json::from_str(config).map_err(|error| wrong(not_an_object(config, &error)))?;
+    let Value::Object(fields) =
+        unique::parse(config.as_bytes()).map_err(|error| wrong(not_an_object(config, &error)))?
+    else {
+        unreachable!("it begins with a brace")
+    };
     let is_file = is_component_path(name) && Path::new(name).is_file();
     let is_list = kind == PolicyKind::Admission && name.contains(',') && !is_file;
     let (name, members) = if is_list {
@@ -216,6 +219,16 @@ mod tests {
                 PolicyKind::Admission,
                 r#"slo={"retries": 2},memory-aware"#,
                 "a list has one configuration, behind its last member",
+            ),
+            (
+                PolicyKind::Scheduler,
+                r#"srpt={"patience_ms": 1, "patience_ms": 2}"#,
+                "--scheduler srpt: the configuration is not a JSON object: the key `patience_ms` occurs twice",
+            ),
+            (
+                PolicyKind::Admission,
+                r#"slo,memory-aware={"memory-aware": {"reserve": 0.2, "reserve": 0.3}}"#,
+                "the key `reserve` occurs twice",
             ),
             (
                 PolicyKind::Scheduler,

@@ -3,13 +3,13 @@
 //! Token ids are read directly into a vector: as JSON values a long prompt would take eight times the memory.
 //! serde_json bounds the nesting depth; the number of values and of prompts is bounded here.
 
-use std::cell::Cell;
 use std::fmt;
 
+use infer_api::unique::{Limit, MORE_THAN, Unique, duplicate};
 use serde::de::{
     self, Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
-use serde_json::{Map, Number, Value};
+use serde_json::Value;
 
 use crate::data::sequence::job::MAX_SEQUENCES;
 
@@ -101,7 +101,7 @@ impl<'de> Deserialize<'de> for Fields {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
                 let mut fields = Fields::default();
-                let left = Cell::new(MAX_VALUES);
+                let limit = Limit::new(MAX_VALUES);
                 while let Some(key) = map.next_key::<String>()? {
                     let seen = fields.rest.iter().any(|(k, _)| *k == key);
                     if seen || (key == "prompt" && fields.prompt.is_some()) {
@@ -112,7 +112,7 @@ impl<'de> Deserialize<'de> for Fields {
                     } else if fields.rest.len() == MAX_FIELDS {
                         return Err(de::Error::custom(format!("{MORE_THAN}{MAX_FIELDS} fields")));
                     } else {
-                        fields.rest.push((key, map.next_value_seed(Unique(&left))?));
+                        fields.rest.push((key, map.next_value_seed(Unique(&limit))?));
                     }
                 }
                 Ok(fields)
@@ -125,18 +125,11 @@ impl<'de> Deserialize<'de> for Fields {
 /// How serde_json's errors about `\u` escapes of halves of a pair begin.
 const HALF_PAIR: [&str; 2] = ["unexpected end of hex escape", "lone leading surrogate"];
 
-/// How errors about the bounds below begin, and no other errors.
-const MORE_THAN: &str = "more than ";
 /// Most JSON values in a body, nested ones included and the prompt excepted. A value of two bytes can take a
 /// hundred in memory.
 const MAX_VALUES: usize = 100_000;
 /// Most fields of a body. Far more than the API has; it bounds the search for duplicates.
 const MAX_FIELDS: usize = 256;
-
-fn duplicate<E: de::Error>(key: &str) -> E {
-    let shown: String = key.chars().take(64).collect();
-    E::custom(format!("the key `{shown}` occurs twice"))
-}
 
 impl PromptField {
     /// Appends an element; the list starts as an empty list of tokens. Returns false if the element doesn't
@@ -250,72 +243,6 @@ impl<'de> Visitor<'de> for Part {
         while list.next_element::<IgnoredAny>()?.is_some() {}
         let said = fits || matches!(all, PromptField::TooMany | PromptField::NoToken(..));
         Ok(if said { Item::List(all) } else { Item::Wrong })
-    }
-}
-
-/// Reads a JSON value without duplicate keys, and counts its values against those left.
-#[derive(Clone, Copy)]
-struct Unique<'a>(&'a Cell<usize>);
-
-impl<'de> DeserializeSeed<'de> for Unique<'_> {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
-        struct Any<'a>(Unique<'a>);
-        impl<'de> Visitor<'de> for Any<'_> {
-            type Value = Value;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON value")
-            }
-
-            fn visit_unit<E>(self) -> Result<Value, E> {
-                Ok(Value::Null)
-            }
-
-            fn visit_bool<E>(self, b: bool) -> Result<Value, E> {
-                Ok(Value::Bool(b))
-            }
-
-            fn visit_u64<E>(self, n: u64) -> Result<Value, E> {
-                Ok(Value::from(n))
-            }
-
-            fn visit_i64<E>(self, n: i64) -> Result<Value, E> {
-                Ok(Value::from(n))
-            }
-
-            fn visit_f64<E>(self, x: f64) -> Result<Value, E> {
-                Ok(Number::from_f64(x).map_or(Value::Null, Value::Number))
-            }
-
-            fn visit_str<E>(self, s: &str) -> Result<Value, E> {
-                Ok(Value::from(s))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-                let mut all = Vec::new();
-                while let Some(value) = list.next_element_seed(self.0)? {
-                    all.push(value);
-                }
-                Ok(Value::Array(all))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-                let mut all = Map::new();
-                while let Some(key) = map.next_key::<String>()? {
-                    if all.contains_key(&key) {
-                        return Err(duplicate(&key));
-                    }
-                    all.insert(key, map.next_value_seed(self.0)?);
-                }
-                Ok(Value::Object(all))
-            }
-        }
-        let left = self.0.get().checked_sub(1);
-        let left = left.ok_or_else(|| de::Error::custom(format!("{MORE_THAN}{MAX_VALUES} values")))?;
-        self.0.set(left);
-        from.deserialize_any(Any(self))
     }
 }
 
