@@ -11,6 +11,9 @@ use infer_core::request::RefusalReason;
 use super::{Answer, RequestId, json};
 use crate::engine::SubmitError;
 
+/// The code of a request that reached the host's time limit.
+const TOO_LATE: &str = "request_timeout";
+
 /// Whose clients a path is for, which expect errors of their form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorForm {
@@ -95,7 +98,12 @@ impl ApiError {
 
     /// 504: the request reached the host's time limit. A retry would take as long.
     pub fn too_late(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::GATEWAY_TIMEOUT, "request_timeout", message).for_good()
+        Self::new(StatusCode::GATEWAY_TIMEOUT, TOO_LATE, message).for_good()
+    }
+
+    /// Whether the request reached the host's time limit.
+    pub fn is_too_late(&self) -> bool {
+        self.code == TOO_LATE
     }
 
     /// The response to a request that admission refused.
@@ -148,6 +156,12 @@ impl ApiError {
             }
         }
         self.message = self.message.replace(&format!(" {from} = "), &format!(" {to} = "));
+        self
+    }
+
+    /// Adds to the message.
+    pub fn also(mut self, more: &str) -> Self {
+        self.message = format!("{}; {more}", self.message);
         self
     }
 

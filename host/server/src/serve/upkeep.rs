@@ -36,19 +36,10 @@ pub(super) async fn watch_over(app: Arc<App>, mut stopping: watch::Receiver<bool
 fn end_overdue(app: &App, served: &Served, report: &EngineReport) {
     let limit = Micros(app.config.bounds.request_timeout.as_micros() as u64);
     let seconds = app.config.bounds.request_timeout.as_secs_f32();
+    // How far it came, its group adds: a row is one sequence, and those that have ended are no rows any more.
+    let message = format!("the request took longer than this host allows, {seconds} s (--request-timeout)");
     let rows = report.snapshot.requests.iter().filter(|row| report.at.since(row.arrived) > limit);
-    let overdue: Vec<_> = rows
-        .map(|row| {
-            let so_far = match row.started {
-                Micros::NEVER => "it had not started".to_owned(),
-                _ => format!("it had generated {} tokens", row.generated_tokens),
-            };
-            let message = format!(
-                "the request took longer than this host allows, {seconds} s (--request-timeout); {so_far}"
-            );
-            (row.id, message)
-        })
-        .collect();
+    let overdue: Vec<_> = rows.map(|row| (row.id, message.clone())).collect();
     if !overdue.is_empty() {
         // If the engine's queue is full, the next tick tries again.
         let _ = served.engine.expire(overdue);

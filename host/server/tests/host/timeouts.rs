@@ -233,6 +233,25 @@ async fn request_timeout_during_a_stream_is_its_last_event() {
     host.server.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_timeout_tells_what_all_choices_generated() {
+    let host = Host::start(Config { max_batch_size: 1, ..config() }).await;
+    let answer = host.complete(json!({"n": 8, "max_tokens": 500, "ignore_eos": true})).await;
+    host.until("a choice has ended", |s| s["counters"]["finished"]["length"].as_u64() >= Some(1)).await;
+    host.server.engine().hold_steps();
+    let left = host.admin_get("/admin/state").await["requests"].as_array().unwrap().clone();
+    // Those that have not started are the first to end.
+    let overdue = left.iter().rev().map(|row| infer_core::SequenceId(row["id"].as_u64().unwrap()));
+    host.server.engine().expire(overdue.map(|id| (id, "too late".to_owned())).collect()).unwrap();
+    let mut frames = common::events(answer).await;
+    let (name, error) = frames.pop().unwrap();
+    assert_eq!((name.as_str(), &error["code"]), ("error", &json!("request_timeout")));
+    let sent = frames.iter().filter(|(name, _)| name == "token").count();
+    assert!(sent >= 500, "{sent}");
+    assert_eq!(error["error"], json!(format!("too late; it had generated {sent} tokens")));
+    host.server.shutdown().await;
+}
+
 /// Waits until nothing of any request is left: no sequence, no queue slot, no block in use.
 async fn all_is_free(host: &Host) {
     let idle = host.until("nothing is left", |state| state["requests"] == json!([])).await;

@@ -84,7 +84,7 @@ impl Group {
 
     /// Waits for the next event and returns it with its choice. Pends forever once all choices have ended.
     pub async fn next(&mut self) -> (usize, Step) {
-        let (at, step) = poll_fn(|cx| {
+        let (at, mut step) = poll_fn(|cx| {
             for turn in 0..self.runs.len() {
                 let at = (self.next + turn) % self.runs.len();
                 let Some(run) = &mut self.runs[at] else { continue };
@@ -95,7 +95,7 @@ impl Group {
             Poll::Pending
         })
         .await;
-        self.note(at, &step);
+        self.note(at, &mut step);
         (at, step)
     }
 
@@ -103,20 +103,24 @@ impl Group {
     pub fn try_next(&mut self) -> Option<(usize, Step)> {
         for turn in 0..self.runs.len() {
             let at = (self.next + turn) % self.runs.len();
-            if let Some(step) = self.runs[at].as_mut().and_then(Run::try_next) {
-                self.note(at, &step);
+            if let Some(mut step) = self.runs[at].as_mut().and_then(Run::try_next) {
+                self.note(at, &mut step);
                 return Some((at, step));
             }
         }
         None
     }
 
-    fn note(&mut self, at: usize, step: &Step) {
+    fn note(&mut self, at: usize, step: &mut Step) {
         self.next = (at + 1) % self.runs.len();
         if let Step::End(outcome) = step {
             self.runs[at] = None;
             self.alive -= 1;
             self.outcomes[at] = Some((**outcome).clone());
+            if let Some(error) = outcome.error.take_if(|error| error.is_too_late()) {
+                outcome.error = Some(error.also(&self.so_far()));
+                self.outcomes[at] = Some((**outcome).clone());
+            }
             match &outcome.error {
                 Some(error) if outcome.refused => {
                     self.close(Close::Refused { error, has_run: self.has_run() });
@@ -131,6 +135,14 @@ impl Group {
     /// Whether any sequence has started, so that the request is charged for even if another one was refused.
     fn has_run(&self) -> bool {
         self.runs.iter().flatten().any(Run::has_run) || self.outcomes.iter().flatten().any(Outcome::has_run)
+    }
+
+    /// How far all sequences came together. The engine knows only one by one, and those that have ended no more.
+    fn so_far(&self) -> String {
+        match self.has_run() {
+            true => format!("it had generated {} tokens", self.sum().usage.completion_tokens),
+            false => "it had not started".to_owned(),
+        }
     }
 
     fn close(&mut self, how: Close<'_>) {
