@@ -193,7 +193,7 @@ impl App {
     /// Fails with a 503 while the host is draining.
     pub fn refuse_if_draining(&self) -> Result<(), ApiError> {
         if self.is_draining() {
-            return Err(ApiError::unavailable("draining", "the host is shutting down; try another one"));
+            return Err(ApiError::draining());
         }
         Ok(())
     }

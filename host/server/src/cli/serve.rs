@@ -87,7 +87,7 @@ fn serve_until_signal(args: ServeArgs, log: &Arc<Queue>) -> Result<(), Failure> 
                 () = server.engine_stopped() => {
                     // Streams get an error event, and requests that were read get a response.
                     let _ = tokio::time::timeout(LAST_WORDS, server.finish_streams()).await;
-                    // Longer than both planes may take, so that the last traces are sent.
+                    // Longer than the planes may take, so that the last traces are sent.
                     let _ = tokio::time::timeout(2 * LAST_WORDS, server.close()).await;
                     return Err(Failure::Failed(STOPPED.to_owned()));
                 }

@@ -96,6 +96,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, code, message)
     }
 
+    /// 503: the host shuts down.
+    pub fn draining() -> Self {
+        Self::unavailable("draining", "the host is shutting down; try another one")
+    }
+
     /// 504: the request reached the host's time limit. A retry would take as long.
     pub fn too_late(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, TOO_LATE, message).for_good()
@@ -249,6 +254,11 @@ impl ApiError {
         ErrorBody { error }
     }
 
+    /// The value of `Retry-After`, if there is one.
+    pub(super) fn retry_after_s(&self) -> Option<u32> {
+        (self.retry_after_ms > 0).then(|| self.retry_after_ms.div_ceil(1_000))
+    }
+
     /// The JSON body alone.
     pub(super) fn body(&self) -> Vec<u8> {
         serde_json::to_vec(&self.info()).expect("wire types can be written as JSON")
@@ -273,8 +283,8 @@ impl ApiError {
 
     fn with_headers(self, mut answer: Answer) -> Answer {
         let headers = answer.headers_mut();
-        if self.retry_after_ms > 0 {
-            headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after_ms.div_ceil(1_000)));
+        if let Some(seconds) = self.retry_after_s() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
             headers.insert(HeaderName::from_static("retry-after-ms"), HeaderValue::from(self.retry_after_ms));
         }
         if self.for_good {

@@ -6,6 +6,7 @@
 //!   connections that a proxy keeps alive need a longer one.
 //! - After a connection's last response only the rest of a refused body may come, and that is no head. It isn't
 //!   answered, however it ends.
+//! - A connection in the midst of a head closes when the host does: hyper would wait for the rest.
 //! - A connection between two requests closes when another needs its place (see `places`).
 //! - Disconnect detection during a request: hyper notices that the peer has left only if no bytes follow the
 //!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them.
@@ -55,6 +56,8 @@ pub struct Phase {
     requests: AtomicU64,
     /// The connection closes after the current response.
     last: AtomicBool,
+    /// The host closes its connections.
+    stopping: AtomicBool,
     /// The response is not sent yet, even if hyper has taken all of it.
     unflushed: AtomicBool,
     /// Wakes the connection after each response, to restart its timers.
@@ -75,6 +78,7 @@ impl Phase {
             unflushed: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             last: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
             connection: AtomicWaker::new(),
             unsent,
             counted: AtomicBool::new(false),
@@ -91,6 +95,11 @@ impl Phase {
             self.counted.store(true, Ordering::Release);
         }
         Serving(Arc::clone(self))
+    }
+
+    /// The host closes its connections. Call this before the connection is polled.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
     }
 
     /// All that hyper has written is sent.
@@ -175,6 +184,8 @@ pub struct Guarded<T> {
     in_head: bool,
     /// The read timer expired after a part of a head.
     late_head: bool,
+    /// The host stopped after a part of a head.
+    cut_head: bool,
     /// The last response is complete, and the read timer was restarted for the rest of its request.
     closing: bool,
     /// Connections that need a place; they wake the one that has been idle longest.
@@ -221,6 +232,7 @@ impl<T> Guarded<T> {
             read: Timer::new(patience.head),
             in_head: false,
             late_head: false,
+            cut_head: false,
             closing: false,
             crowd,
             idle: None,
@@ -239,6 +251,11 @@ impl<T> Guarded<T> {
     /// Whether it ended because the rest of a head did not arrive in time.
     pub fn ended_in_head(&self) -> bool {
         self.late_head
+    }
+
+    /// Whether it ended because the host stopped before the rest of a head arrived.
+    pub fn cut_in_head(&self) -> bool {
+        self.cut_head
     }
 
     /// Whether it ended because another connection needed its place.
@@ -353,9 +370,15 @@ impl<T: Read + Unpin> Read for Guarded<T> {
             }
             return polled;
         }
+        let all_sent = !self.phase.unflushed.load(Ordering::Acquire);
+        if all_sent && self.phase.stopping.load(Ordering::Acquire) {
+            self.cut_head = self.in_head;
+            let why = "the host is shutting down";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, why)));
+        }
         let waits_for_first = self.seen == 0 || self.in_head;
         let patience = if waits_for_first { self.patience.head } else { self.patience.idle };
-        let is_idle = !waits_for_first && !self.phase.unflushed.load(Ordering::Acquire);
+        let is_idle = !waits_for_first && all_sent;
         if is_idle && self.must_make_room(cx) {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "its place is needed")));
         }
@@ -496,6 +519,37 @@ mod tests {
             assert_eq!(ended.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
             assert_eq!(connection.ended_in_head(), !last);
         }
+    }
+
+    #[tokio::test]
+    async fn half_a_head_ends_when_the_host_stops() {
+        let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+        let (near, mut far) = tokio::io::duplex(64);
+        let phase = Arc::new(Phase::new(Unsent::default()));
+        let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
+        tokio::io::AsyncWriteExt::write_all(&mut far, b"GET /").await.unwrap();
+        assert!(matches!(read(&mut connection), Poll::Ready(Ok(()))));
+        assert!(is_open(&mut connection), "the rest may come");
+        tokio::io::AsyncWriteExt::write_all(&mut far, b"hea").await.unwrap();
+        phase.stop();
+        assert!(matches!(read(&mut connection), Poll::Ready(Ok(()))), "what has arrived is read");
+        assert!(matches!(read(&mut connection), Poll::Ready(Err(_))) && connection.cut_in_head());
+    }
+
+    #[tokio::test]
+    async fn the_response_before_half_a_head_is_sent_before_the_connection_ends() {
+        let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+        let (near, mut far) = tokio::io::duplex(64);
+        let phase = Arc::new(Phase::new(Unsent::default()));
+        let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
+        drop(phase.begin());
+        tokio::io::AsyncWriteExt::write_all(&mut far, b"GET /").await.unwrap();
+        assert!(matches!(read(&mut connection), Poll::Ready(Ok(()))));
+        phase.stop();
+        assert!(is_open(&mut connection), "hyper has all of the response, but has not sent it");
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut connection).poll_flush(&mut cx).is_ready());
+        assert!(!is_open(&mut connection) && connection.cut_in_head());
     }
 
     #[tokio::test]

@@ -123,7 +123,7 @@ struct Entry<'a> {
     crowded: bool,
 }
 
-async fn open<H, F>(stream: TcpStream, entry: Entry<'_>, shutdown: watch::Receiver<bool>, handler: H)
+async fn open<H, F>(stream: TcpStream, entry: Entry<'_>, mut shutdown: watch::Receiver<bool>, handler: H)
 where
     H: Fn(Request<Incoming>) -> F + Unpin,
     F: Future<Output = Answer> + Send + 'static,
@@ -131,7 +131,12 @@ where
     let Some(tls) = &entry.options.tls else {
         return serve_connection(stream, entry, shutdown, handler).await;
     };
-    match tokio::time::timeout(entry.options.patience.head, tls.accept(stream)).await {
+    let handshake = tokio::time::timeout(entry.options.patience.head, tls.accept(stream));
+    let ended = tokio::select! {
+        ended = handshake => ended,
+        _ = shutdown.wait_for(|stop| *stop) => return,
+    };
+    match ended {
         Ok(Ok(stream)) => serve_connection(stream, entry, shutdown, handler).await,
         Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
         Err(_) => tracing::debug!("a TLS handshake took too long"),
@@ -163,7 +168,7 @@ async fn serve_connection<S, H, F>(
         InfallibleFuture(served)
     });
     let crowd = Arc::clone(&entry.places.crowd);
-    let guarded = Guarded::new(TokioIo::new(stream), entry.options.patience, phase, crowd);
+    let guarded = Guarded::new(TokioIo::new(stream), entry.options.patience, Arc::clone(&phase), crowd);
     let mut connection = http1::Builder::new()
         .keep_alive(!entry.crowded)
         .header_read_timeout(None)
@@ -176,6 +181,7 @@ async fn serve_connection<S, H, F>(
     let result = poll_fn(|cx| {
         if !told && stopping.as_mut().poll(cx).is_ready() {
             told = true;
+            phase.stop();
             Pin::new(&mut connection).graceful_shutdown();
         }
         connection.poll_without_shutdown(cx)
@@ -186,11 +192,14 @@ async fn serve_connection<S, H, F>(
         entry.options.connections.note_made_room();
     }
     // An idle connection that timed out has no request to respond to.
-    let late_head = guarded.ended_in_head();
+    let error = if guarded.ended_in_head() {
+        Some(ApiError::head("header_timeout", 408, "the request head did not arrive in time"))
+    } else {
+        guarded.cut_in_head().then(|| ApiError::draining().close())
+    };
     let mut stream = guarded.into_inner().into_inner();
     let farewell = async {
-        if late_head {
-            let error = ApiError::head("header_timeout", 408, "the request head did not arrive in time");
+        if let Some(error) = error {
             let _ = stream.write_all(&wire(error)).await;
         }
         let _ = stream.shutdown().await;

@@ -49,9 +49,11 @@ fn wire(error: ApiError) -> Vec<u8> {
     let status = error.status();
     let (id, body) = (RequestId::of(&hyper::HeaderMap::new()), error.body());
     let (code, reason, len) = (status.as_u16(), status.canonical_reason().unwrap_or(""), body.len());
+    let retry =
+        error.retry_after_s().map_or_else(String::new, |seconds| format!("retry-after: {seconds}\r\n"));
     let head = format!(
         "HTTP/1.1 {code} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n\
-         connection: close\r\nx-request-id: {}\r\n\r\n",
+         connection: close\r\n{retry}x-request-id: {}\r\n\r\n",
         id.as_str()
     );
     [head.into_bytes(), body].concat()

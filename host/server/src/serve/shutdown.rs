@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::RunningServer;
 use crate::engine::EngineThread;
 
@@ -53,6 +55,11 @@ impl RunningServer {
 
     /// Closes everything. Streams that still run end with an error event.
     pub async fn close(self) {
+        self.close_within(CLOSE_TIME).await;
+    }
+
+    /// Like `close`, with another time for the connections to close.
+    pub async fn close_within(self, close_time: Duration) {
         self.app.drain();
         let mut engine = Some(self.engine);
         let streams = engine.as_ref().map_or(0, |engine| engine.handle.live());
@@ -62,9 +69,11 @@ impl RunningServer {
             stop(engine.take()).await;
         }
         self.shutdown.send_replace(true);
+        // One deadline for all planes, which close at the same time.
+        let deadline = Instant::now() + close_time;
         for plane in self.planes {
             let abort = plane.abort_handle();
-            if tokio::time::timeout(CLOSE_TIME, plane).await.is_err() {
+            if tokio::time::timeout_at(deadline, plane).await.is_err() {
                 abort.abort();
             }
         }

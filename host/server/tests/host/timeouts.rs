@@ -317,6 +317,35 @@ async fn draining_host_refuses_requests_before_their_bodies_arrive() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_head_does_not_delay_a_shutdown() {
+    let hour = Duration::from_secs(3_600);
+    let bounds = Bounds { header_timeout: hour, ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let mut halves = Vec::new();
+    for plane in [host.server.data_addr, host.server.admin_addr] {
+        let mut half = TcpStream::connect(plane).await.unwrap();
+        half.write_all(b"GET /health HTTP/1.1\r\nhos").await.unwrap();
+        halves.push(half);
+    }
+    // Connections are accepted in order.
+    assert_eq!(host.client.get(host.url("/health")).send().await.unwrap().status(), 200);
+    host.admin_get("/admin/state").await;
+    host.server.finish_streams().await;
+    let closed = tokio::time::timeout(Duration::from_secs(60), host.server.close_within(hour)).await;
+    assert!(closed.is_ok(), "it waits for the rest of a head");
+    for mut half in halves {
+        let mut answer = String::new();
+        // One that wasn't read yet when the host stopped is closed without a response.
+        let _ = half.read_to_string(&mut answer).await;
+        if !answer.is_empty() {
+            let (status, body) = error_of(&answer);
+            assert_eq!((status, &body["error"]["code"]), (503, &json!("draining")), "{answer}");
+            assert!(answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown_waits_until_a_slow_reader_has_the_whole_response() {
     const CHOICES: usize = 16;
     let host = Host::start(config()).await;

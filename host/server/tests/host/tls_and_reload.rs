@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::{Host, config, first_chunk, request};
-use infer_server::config::{Config, PolicyChoice};
+use infer_server::config::{Bounds, Config, PolicyChoice};
 use infer_server::tenants::KeyDigest;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use reqwest::Method;
@@ -91,6 +92,24 @@ async fn commands_say_which_scheme_the_url_should_have_had() {
     }
     encrypted.server.shutdown().await;
     plain.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unfinished_handshake_does_not_delay_a_shutdown() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path(), IsCa::NoCa);
+    let tls = Some((dir.path().join("cert.pem"), dir.path().join("key.pem")));
+    let hour = Duration::from_secs(3_600);
+    let bounds = Bounds { header_timeout: hour, ..Bounds::default() };
+    let host = Host::start(Config { tls, bounds, ..config() }).await;
+    let _silent = TcpStream::connect(host.server.data_addr).await.unwrap();
+    // Connections are accepted in order.
+    let url = format!("https://{}", host.server.data_addr);
+    let output = infer(&["health", "--url", &url, "--insecure"]).await;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    host.server.finish_streams().await;
+    let closed = tokio::time::timeout(Duration::from_secs(60), host.server.close_within(hour)).await;
+    assert!(closed.is_ok(), "it waits for a handshake");
 }
 
 /// `openssl req -x509` marks its certificates as an authority's.
