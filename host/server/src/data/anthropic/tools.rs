@@ -160,6 +160,7 @@ mod tests {
                 422,
                 "tools[0] (`a b`): `a b` is not a valid function name",
             ),
+            (json!([tool, tool]), json!(null), 422, "tools[1] (`a`): there is another function of this name"),
             (
                 json!([{"type": "web_search_20250305", "name": "web_search"}]),
                 json!(null),

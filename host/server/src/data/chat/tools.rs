@@ -53,7 +53,9 @@ impl Offer {
             return Err(ApiError::invalid(TOOLS, format!("at most {MAX_TOOLS}, got {}", tools.len())));
         }
         for (at, tool) in tools.iter().enumerate() {
-            check_tool(tool).map_err(|error| error.at(&place(at, tool), TOOLS))?;
+            check_tool(tool)
+                .and_then(|()| check_new(tool, &tools[..at]))
+                .map_err(|error| error.at(&place(at, tool), TOOLS))?;
         }
         check_schemas(TOOLS, schemas(tools.iter().filter(|tool| tool["function"]["strict"] == true)))?;
         let parallel = crate::data::request::fields::boolean(fields, "parallel_tool_calls")?.unwrap_or(true);
@@ -196,6 +198,15 @@ pub fn check_tool(tool: &Value) -> Result<(), ApiError> {
     if is_strict(TOOLS, function)? {
         check_schemas(TOOLS, schemas([tool]))?;
         schema(&tool["function"])?;
+    }
+    Ok(())
+}
+
+/// Refuses a tool whose name an earlier one has: a call would not tell which of the two it is for.
+pub fn check_new(tool: &Value, earlier: &[Value]) -> Result<(), ApiError> {
+    let name = &tool["function"]["name"];
+    if earlier.iter().any(|other| other["function"]["name"] == *name) {
+        return Err(ApiError::invalid(TOOLS, "there is another function of this name"));
     }
     Ok(())
 }
@@ -368,6 +379,7 @@ mod tests {
                 400,
                 "tools[1] (`f`): expected a `strict` of true or false",
             ),
+            (good.clone(), 422, "tools[1] (`good`): there is another function of this name"),
         ] {
             let body = json!({"tools": [good, bad]}).to_string();
             let error = Offer::take(&mut Fields::parse(body.as_bytes()).unwrap()).unwrap_err();

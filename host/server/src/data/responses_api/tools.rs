@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use infer_api::responses::FunctionTool;
 use serde_json::{Map, Value, json};
 
-use crate::data::chat::{MAX_TOOLS, check_name, check_tool, place};
+use crate::data::chat::{MAX_TOOLS, check_name, check_new, check_tool, place};
 use crate::data::request::fields::list;
 use crate::data::request::json::Fields;
 use crate::http::ApiError;
@@ -40,6 +40,7 @@ fn add(tool: Value, all: &mut Vec<Value>, spaces: &mut Spaces) -> Result<(), Api
         // Here, because a chat's tools have other indexes than the request's.
         let tool = nested(tool)?;
         check_tool(&tool)?;
+        check_new(&tool, all)?;
         all.push(tool);
         return Ok(());
     }
@@ -55,11 +56,8 @@ fn add(tool: Value, all: &mut Vec<Value>, spaces: &mut Spaces) -> Result<(), Api
         let shown = shown(Some(space), &name);
         check_name(&shown).map_err(within)?;
         tool["function"]["name"] = Value::from(shown.as_str());
-        let again = all.iter().any(|other| other["function"]["name"] == shown.as_str());
-        if spaces.insert(shown.clone(), (space.to_owned(), name)).is_some() || again {
-            let message = format!("there is another function `{shown:.130}`");
-            return Err(within(ApiError::invalid("name", message)));
-        }
+        check_new(&tool, all).map_err(|error| within(error.at(&format!("`{shown}`"), TOOLS)))?;
+        spaces.insert(shown, (space.to_owned(), name));
         all.push(tool);
         check_number(all)?;
     }
@@ -246,12 +244,21 @@ mod tests {
         assert_eq!(names, ["open", "files__open", "files__a", "mcp__x__open"]);
         assert_eq!(spaces.get("files__open"), Some(&("files".to_owned(), "open".to_owned())));
         assert_eq!((spaces.len(), spaces.get("open")), (3, None));
-        for again in [
-            json!([function("files__a"), space("files", json!([function("a")]))]),
-            json!([space("files", json!([function("a"), function("a")]))]),
+        for (again, place) in [
+            (json!([function("a"), function("a")]), "tools[1] (`a`)"),
+            (
+                json!([function("files__a"), space("files", json!([function("a")]))]),
+                "tools[1] (`files`): tools[0] (`a`): `files__a`",
+            ),
+            (
+                json!([space("files", json!([function("a"), function("a")]))]),
+                "tools[0] (`files`): tools[1] (`a`): `files__a`",
+            ),
+            (json!([space("files", json!([function("a")])), function("files__a")]), "tools[1] (`files__a`)"),
         ] {
             let error = read(again).unwrap_err();
-            assert!(error.message().contains("there is another function `files__a`"), "{}", error.message());
+            assert_eq!(error.message(), format!("{place}: there is another function of this name"));
+            assert_eq!(error.status().as_u16(), 422);
         }
     }
 
