@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::data::chat::{Offer, place};
+use crate::data::chat::{Offer, cut, place};
 use crate::data::fields::list;
 use crate::data::json::Fields;
 use crate::http::ApiError;
@@ -46,10 +46,10 @@ fn function(tool: Value) -> Result<Value, ApiError> {
         Some(Value::String(kind)) if kind == "custom" => {}
         Some(kind) => {
             let shown: String = kind.as_str().map_or_else(|| kind.to_string(), str::to_owned);
-            let shown: String = shown.chars().take(64).collect();
             let message = format!(
-                "a tool of type `{shown}` is not supported: this host knows none of Anthropic's tools; describe one of \
-                 your own, with a name and an `input_schema`"
+                "a tool of type `{}` is not supported: this host knows none of Anthropic's tools; describe one of \
+                 your own, with a name and an `input_schema`",
+                cut(&shown)
             );
             return Err(ApiError::invalid("type", message).code("not_supported"));
         }

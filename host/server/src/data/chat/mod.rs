@@ -19,7 +19,7 @@ pub use prompt::{ChatPrompt, PromptText, Rendered, render};
 pub use reasoning::Expected;
 pub use sink::{Replies, random_id};
 pub use speaker::{Speaker, Speech, is_object};
-pub use tools::{MAX_TOOLS, Offer, check_name, check_new, check_tool, place};
+pub use tools::{MAX_TOOLS, Offer, check_name, check_new, check_tool, cut, place};
 
 use std::sync::Arc;
 

@@ -17,6 +17,8 @@ const OUTPUTS: &str = "structured_outputs";
 pub const MAX_TOOLS: usize = 512;
 /// Longest name. OpenAI allows 64, Anthropic 128.
 const MAX_NAME: usize = 128;
+/// Most characters of a client's word in a message.
+const MAX_SHOWN: usize = 64;
 
 /// The functions of a request and how the model may use them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -71,7 +73,7 @@ impl Offer {
         };
         if let Some(name) = chosen.iter().chain(only.iter().flatten()).find(|name| !offer.has(name)) {
             let known: Vec<&str> = offer.names().collect();
-            let message = format!("`{name:.64}` is not one of the tools: {}", known.join(", "));
+            let message = format!("`{}` is not one of the tools: {}", cut(name), known.join(", "));
             return Err(ApiError::invalid(CHOICE, message));
         }
         if let Some(only) = only {
@@ -173,7 +175,15 @@ impl Offer {
 /// How errors name a tool of a request, in the form of chats or flat: by its index, and by its name if it has one.
 pub fn place(at: usize, tool: &Value) -> String {
     let name = tool["function"]["name"].as_str().or_else(|| tool["name"].as_str());
-    name.map_or_else(|| format!("{TOOLS}[{at}]"), |name| format!("{TOOLS}[{at}] (`{name:.64}`)"))
+    name.map_or_else(|| format!("{TOOLS}[{at}]"), |name| format!("{TOOLS}[{at}] (`{}`)", cut(name)))
+}
+
+/// A client's word for a message: its first 64 characters, with a mark if there are more.
+pub fn cut(word: &str) -> String {
+    match word.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("{}…", &word[..end]),
+        None => word.to_owned(),
+    }
 }
 
 /// Checks a tool. If it is `strict`, all keywords of its schema must be enforceable, whether it may be called or not.
@@ -182,7 +192,7 @@ pub fn check_tool(tool: &Value) -> Result<(), ApiError> {
     let Value::Object(fields) = tool else { return wrong("an object") };
     let kind = fields.get("type").and_then(Value::as_str);
     if kind != Some("function") {
-        let found = kind.map_or_else(String::new, |kind| format!(", not `{kind:.64}`"));
+        let found = kind.map_or_else(String::new, |kind| format!(", not `{}`", cut(kind)));
         let message = format!("the type of a tool must be `function`{found}");
         return Err(ApiError::invalid(TOOLS, message).code("not_supported"));
     }
@@ -217,9 +227,13 @@ pub fn check_name(name: &str) -> Result<(), ApiError> {
     if (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain) {
         return Ok(());
     }
-    let shown: String = name.chars().take(64).collect();
-    let message =
-        format!("`{shown}` is not a valid function name: use 1 to {MAX_NAME} letters, digits, `_` and `-`");
+    let (shown, length) = (cut(name), name.chars().count());
+    let message = match length > MAX_NAME {
+        true => format!("`{shown}` has {length} characters, at most {MAX_NAME}"),
+        false => format!(
+            "`{shown}` is not a valid function name: use 1 to {MAX_NAME} letters, digits, `_` and `-`"
+        ),
+    };
     Err(ApiError::invalid(TOOLS, message))
 }
 
@@ -386,6 +400,23 @@ mod tests {
             assert_eq!(error.status().as_u16(), status, "{bad}: {}", error.message());
             assert!(error.message().starts_with(message), "{bad}: {}", error.message());
         }
+    }
+
+    #[test]
+    fn long_name_is_cut_with_a_mark() {
+        let said = |name: &str| {
+            let body = json!({"tools": [{"type": "function", "function": {"name": name, "strict": 1}}]});
+            Offer::take(&mut Fields::parse(body.to_string().as_bytes()).unwrap()).unwrap_err()
+        };
+        let (most, cut) = ("x".repeat(128), format!("`{}…`", "x".repeat(64)));
+        let error = said(&format!("{most}x"));
+        let expected = format!("tools[0] ({cut}): {cut} has 129 characters, at most 128");
+        assert_eq!((error.status().as_u16(), error.message()), (422, expected.as_str()));
+        assert!(said(&most).message().starts_with(&format!("tools[0] ({cut}): expected a `strict`")));
+        let whole = "é".repeat(64);
+        let expected = format!("tools[0] (`{whole}`): `{whole}` is not a valid function name: ");
+        assert!(said(&whole).message().starts_with(&expected));
+        assert!(said("").message().starts_with("tools[0] (``): `` is not a valid function name: "));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use infer_api::responses::FunctionTool;
 use serde_json::{Map, Value, json};
 
-use crate::data::chat::{MAX_TOOLS, check_name, check_new, check_tool, place};
+use crate::data::chat::{MAX_TOOLS, check_name, check_new, check_tool, cut, place};
 use crate::data::request::fields::list;
 use crate::data::request::json::Fields;
 use crate::http::ApiError;
@@ -88,8 +88,8 @@ fn nested(tool: Value) -> Result<Value, ApiError> {
         Some(Value::String(kind)) if kind == "function" => {}
         Some(Value::String(kind)) => {
             let message = format!(
-                "a tool of type `{kind:.32}` is not supported; this host runs no tools, and its models call \
-                 functions only"
+                "a tool of type `{}` is not supported; this host runs no tools, and its models call functions only",
+                cut(&kind)
             );
             return Err(ApiError::invalid("type", message).code("not_supported"));
         }
@@ -143,7 +143,7 @@ pub fn choice(value: &Value) -> Result<Value, ApiError> {
                 Ok(json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}))
             }
             Some(other) => {
-                let message = format!("type `{other:.32}` is not supported; must be {expected}");
+                let message = format!("type `{}` is not supported; must be {expected}", cut(other));
                 Err(ApiError::invalid(CHOICE, message).code("not_supported"))
             }
             None => Err(wrong()),
