@@ -217,6 +217,14 @@ pub fn find(kind: PolicyKind, name: &str) -> Result<Component, PolicyError> {
     Err(PolicyError::Unknown { kind, name: name.to_owned(), known: known.join(", ") })
 }
 
+/// Whether this is the name of a policy, or of a list, as operators may write it: with `builtin` for the native policy.
+pub(super) fn is_called(kind: PolicyKind, name: &str, written: &str) -> bool {
+    let native = builtin(kind).info();
+    let own: Vec<&str> =
+        written.split('+').map(|part| if part == BUILTIN { native.name.as_str() } else { part }).collect();
+    name == written || name == own.join("+")
+}
+
 /// Returns the native policy of a slot.
 pub fn builtin(kind: PolicyKind) -> AnyPolicy {
     let slots = Slots::builtin();
@@ -250,6 +258,26 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn native_policy_has_two_names_alone_and_in_a_list() {
+        for kind in PolicyKind::ALL {
+            let own = builtin(kind).info().name.clone();
+            assert_ne!(own, BUILTIN);
+            let list = format!("slo+{own}");
+            for (name, written, called) in [
+                (own.as_str(), BUILTIN, true),
+                (own.as_str(), own.as_str(), true),
+                (list.as_str(), "slo+builtin", true),
+                (list.as_str(), list.as_str(), true),
+                ("slo", BUILTIN, false),
+                (list.as_str(), BUILTIN, false),
+                (own.as_str(), "slo+builtin", false),
+            ] {
+                assert_eq!(is_called(kind, name, written), called, "{name} as {written}");
+            }
+        }
+    }
 
     #[test]
     fn a_configurations_text_does_not_depend_on_the_order_of_its_keys() {

@@ -32,7 +32,7 @@ pub use load::{
 };
 pub use origin::{Component, Member, Origin, Origins};
 
-use load::{is_bundled, load, load_choice};
+use load::{is_bundled, is_called, load, load_choice};
 use rollback::{EARLIER, Earlier};
 
 /// Policies of a slot that can become live again: the live one, the previous one and those before it.
@@ -394,7 +394,7 @@ fn parts(origin: &Origin) -> impl Iterator<Item = &Arc<PolicyInfo>> {
 /// Optimistic concurrency check: fails unless the policy is the one that the caller saw.
 fn expect(kind: PolicyKind, found: &PolicyInfo, of: Option<&str>) -> Result<(), PolicyError> {
     match of {
-        Some(of) if of.is_empty() || (of != found.name && of != found.digest) => {
+        Some(of) if of.is_empty() || !(is_called(kind, &found.name, of) || of == found.digest) => {
             Err(PolicyError::NotThere { kind, expected: of.to_owned(), found: found.name.clone() })
         }
         _ => Ok(()),

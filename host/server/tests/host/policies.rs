@@ -251,6 +251,23 @@ async fn of_makes_changes_fail_unless_the_named_policy_is_there() {
     assert_eq!(ask(Method::PUT, &format!("?mode=canary&of={fair}"), r#"{"name": "srpt"}"#).await.0, 200);
     assert_eq!(code(ask(Method::POST, "/promote?of=fair", "").await), refused);
     assert_eq!(ask(Method::POST, "/promote?of=srpt", "").await.0, 200);
+
+    // The native policy of every slot is there under both of its names.
+    for kind in ["scheduler", "admission", "prefix-cache"] {
+        let path = |of: &str| format!("/admin/policies/{kind}{of}");
+        let swap = async |of: &str| {
+            let answer =
+                host.admin(Method::PUT, &path(of)).body(r#"{"name": "builtin"}"#).send().await.unwrap();
+            assert_eq!(answer.status(), 200, "{kind}: {of}");
+            answer.json::<Value>().await.unwrap()
+        };
+        let own = swap("").await["to"].as_str().unwrap().to_owned();
+        for of in [own.as_str(), "builtin"] {
+            swap(&format!("?of={of}")).await;
+        }
+        let back = host.admin(Method::POST, &path("/rollback?of=builtin")).send().await.unwrap();
+        assert_eq!(back.status(), 200, "{kind}");
+    }
     host.server.shutdown().await;
 }
 
