@@ -3,6 +3,8 @@
 //! hyper takes a body out of its chunks and leaves it compressed, so without this check a good body would be refused
 //! for not being JSON. The syntax of heads is hyper's matter.
 
+use std::net::Ipv6Addr;
+
 use hyper::header::{HOST, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Version};
@@ -12,7 +14,7 @@ use super::ApiError;
 /// Checks a head before anything is done about its request.
 ///
 /// # Errors
-/// 400 if it doesn't name one host (RFC 9112, section 3.2) or doubles the chunks (section 6.1), 501 for another
+/// 400 if it doesn't name one valid host (RFC 9112, section 3.2) or doubles the chunks (section 6.1), 501 for another
 /// coding of the transfer than chunks (section 6.1). Each closes the connection.
 pub fn check_head(head: &Parts) -> Result<(), ApiError> {
     check_host(head.version, &head.headers)?;
@@ -21,13 +23,64 @@ pub fn check_head(head: &Parts) -> Result<(), ApiError> {
 
 fn check_host(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     let malformed = |message| Err(ApiError::head("malformed_head", 400, message));
-    match headers.get_all(HOST).iter().count() {
-        0 if version > Version::HTTP_10 => {
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) if version > Version::HTTP_10 => {
             malformed("the request head has no `host` field, which HTTP/1.1 requires")
         }
-        0 | 1 => Ok(()),
-        _ => malformed("the request head has more than one `host` field"),
+        (Some(_), Some(_)) => malformed("the request head has more than one `host` field"),
+        (Some(host), None) if !host.to_str().is_ok_and(is_host) => malformed(
+            "the request head has a `host` field that is no host; it has a name or an address, and at most a port",
+        ),
+        _ => Ok(()),
     }
+}
+
+/// Whether it is `uri-host [ ":" port ]` (RFC 9110, section 7.2); empty where the target has no host.
+fn is_host(text: &str) -> bool {
+    let after = match text.strip_prefix('[') {
+        Some(literal) => match literal.split_once(']') {
+            Some((address, after)) if is_address(address) => after,
+            _ => return false,
+        },
+        None => {
+            let (name, after) = text.split_at(text.find(':').unwrap_or(text.len()));
+            if !is_name(name) {
+                return false;
+            }
+            after
+        }
+    };
+    let port = after.strip_prefix(':').unwrap_or_default();
+    (after.is_empty() || after.starts_with(':')) && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What stands in brackets (RFC 3986, section 3.2.2). Some clients leave an address its zone (RFC 6874).
+fn is_address(text: &str) -> bool {
+    let (address, zone) = text.split_once('%').unwrap_or((text, "zone"));
+    if address.parse::<Ipv6Addr>().is_ok() {
+        return !zone.is_empty() && is_name(zone);
+    }
+    // An address of a later version.
+    let Some((version, address)) = text.strip_prefix(['v', 'V']).and_then(|rest| rest.split_once('.')) else {
+        return false;
+    };
+    let is_hex = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex && !address.is_empty() && address.bytes().all(|byte| is_plain(byte) || byte == b':')
+}
+
+/// Whether it is a registered name (RFC 3986, section 3.2.2). An IPv4 address looks like one, too.
+fn is_name(text: &str) -> bool {
+    let mut parts = text.split('%');
+    let is_encoded = |part: &[u8]| part.len() >= 2 && part[..2].iter().all(u8::is_ascii_hexdigit);
+    let all_plain = |part: &[u8]| part.iter().copied().all(is_plain);
+    parts.next().is_some_and(|first| all_plain(first.as_bytes()))
+        && parts.map(str::as_bytes).all(|part| is_encoded(part) && all_plain(part))
+}
+
+/// `unreserved` and `sub-delims` (RFC 3986, section 2).
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
 }
 
 fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -81,6 +134,52 @@ mod tests {
             [(Version::HTTP_11, &["a"][..]), (Version::HTTP_11, &[""]), (Version::HTTP_10, &[])]
         {
             assert_eq!(said(version, names), Ok(()), "{version:?} {names:?}");
+        }
+        for host in [
+            "localhost:8000",
+            "127.0.0.1",
+            "127.0.0.1:",
+            "[::1]:8000",
+            "[::1]",
+            "[fe80::1%25eth0]",
+            "[v1.a:b]",
+            "example.com.",
+            "my_host.local:80",
+            "EXAMPLE.com",
+            "a%20b",
+            ":8000",
+        ] {
+            assert_eq!(said(Version::HTTP_11, &[host]), Ok(()), "{host}");
+        }
+        for host in [
+            "a b/c@d",
+            "a b",
+            "a/b",
+            "user@a",
+            "user:word@a",
+            "a:80:80",
+            "a:http",
+            "a:-1",
+            "a%2",
+            "a%zz",
+            "a,b:c",
+            "::1",
+            "[::1",
+            "[::1]8000",
+            "[::1]:x",
+            "[a]",
+            "[]",
+            "[::1%]",
+            "[v.a]",
+            "[v1.]",
+            "a]",
+            "a?b",
+            "a#b",
+            "http://a",
+        ] {
+            for version in [Version::HTTP_10, Version::HTTP_11] {
+                assert!(said(version, &[host]).unwrap_err().contains("no host"), "{host}");
+            }
         }
         assert!(said(Version::HTTP_11, &[]).unwrap_err().contains("no `host`"));
         for version in [Version::HTTP_10, Version::HTTP_11] {

@@ -62,6 +62,7 @@ async fn heads_without_one_host_or_with_unknown_codings_are_refused_on_both_plan
     for (fields, body, status, code, words) in [
         ("", "", 400, "malformed_head", "no `host`"),
         ("host: x\r\nhost: x\r\n", "", 400, "malformed_head", "more than one `host`"),
+        ("host: a b/c@d\r\n", "", 400, "malformed_head", "`host` field that is no host"),
         (
             "host: x\r\ntransfer-encoding: gzip, chunked\r\n",
             "2\r\n{}\r\n0\r\n\r\n",
