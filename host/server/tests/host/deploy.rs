@@ -29,6 +29,37 @@ fn kubernetes_restarts_no_host_that_loads() {
     }
 }
 
+/// Starts every two seconds never reach systemd's own limit of five in ten.
+#[test]
+fn systemd_repeats_no_start_with_refused_settings() {
+    let unit = include_str!("../../deploy/infer.service");
+    let all = |key: &str| {
+        let values = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        values.collect::<Vec<_>>()
+    };
+    assert_eq!(all("Restart"), ["on-failure"]);
+    for other in ["ExecStartPre", "ExecCondition"] {
+        assert!(
+            all(other).is_empty(),
+            "systemd looks at the exit code of the main process alone, not of {other}"
+        );
+    }
+    let [start] = all("ExecStart")[..] else { panic!("one command starts the host") };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("infer.toml");
+    std::fs::write(&file, "port = 70000\n").unwrap();
+    let start = start.replace("/etc/infer/infer.toml", file.to_str().unwrap());
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_infer"))
+        .args(start.split_whitespace().skip(1))
+        .env_clear()
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let code = output.status.code().unwrap_or_else(|| panic!("{said}"));
+    assert!(said.contains("port"), "{said}");
+    assert_eq!(all("RestartPreventExitStatus"), [code.to_string()], "{said}");
+}
+
 #[test]
 fn grafana_has_no_account_with_a_known_password() {
     let compose = include_str!("../../deploy/compose.yaml");
