@@ -39,7 +39,7 @@ pub enum Command {
     /// Report changes of the pool's content index from now on.
     WatchKv(KvListener),
     /// Report the whole content index.
-    KvSnapshot(oneshot::Sender<Vec<KvBlock>>),
+    KvSnapshot(oneshot::Sender<KvSnapshot>),
     /// Report what a new prefix-cache policy must be told, and keep what happens until it is swapped in.
     Prime(oneshot::Sender<CacheEvents>),
     /// Drop what `Prime` keeps: the policy does not come.
@@ -66,7 +66,26 @@ impl Command {
 }
 
 /// Receives changes of the pool's content index. Must not block.
-pub type KvListener = Box<dyn Fn(Vec<KvEvent>) + Send>;
+pub type KvListener = Box<dyn Fn(KvBatch) + Send>;
+
+/// Changes of the content index that a listener receives together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvBatch {
+    /// One more than that of the batch before it.
+    pub number: u64,
+    /// The changes, oldest first; at least one.
+    pub events: Vec<KvEvent>,
+}
+
+/// The whole content index between two batches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvSnapshot {
+    /// Parents before children.
+    pub blocks: Vec<KvBlock>,
+    /// Number of the first batch that happens after it. It contains what those before it tell, even if their listener has
+    /// yet to look at them.
+    pub next: u64,
+}
 
 /// Reads the engine between two steps. Must be short: the next step waits for it.
 pub type Look = Box<dyn FnOnce(&Engine, Micros) + Send>;

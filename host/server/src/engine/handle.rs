@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use infer_core::kv_events::KvBlock;
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::request::RefusalReason;
 use infer_core::{Engine, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
@@ -15,7 +14,9 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::change::{NotChanged, Provided, SlotChange, Swapped};
 use super::clock::Clock;
-use super::command::{Command, EngineReport, KvListener, RequestReport, Seat, Submission, Wanted};
+use super::command::{
+    Command, EngineReport, KvListener, KvSnapshot, RequestReport, Seat, Submission, Wanted,
+};
 use super::gate::StepGate;
 use super::mailbox::MailSender;
 use super::observer::Observer;
@@ -267,8 +268,8 @@ impl EngineHandle {
         self.send(Command::WatchKv(listener))
     }
 
-    /// Returns every block in the content index, parents before children.
-    pub async fn kv_snapshot(&self) -> Result<Vec<KvBlock>, EngineStopped> {
+    /// Returns every block in the content index, and which batches of a listener's come after that.
+    pub async fn kv_snapshot(&self) -> Result<KvSnapshot, EngineStopped> {
         self.ask(Command::KvSnapshot).await
     }
 

@@ -19,7 +19,7 @@ mod wire;
 
 pub use change::{NotChanged, Provided, Seen, SlotChange, SwapMode, Swapped};
 pub use clock::Clock;
-pub use command::{EngineReport, KvListener, RequestReport, Submission, Wanted};
+pub use command::{EngineReport, KvBatch, KvListener, KvSnapshot, RequestReport, Submission, Wanted};
 pub use gate::StepGate;
 pub use handle::{EngineHandle, EngineStopped};
 pub use hits::PrefixHits;

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::body::Bytes;
-use infer_core::kv_events::KvEvent;
 use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -19,7 +18,7 @@ use super::endpoint::{BindError, Endpoint, Endpoints};
 use super::gate::{Gate, Role, Rules};
 use super::sent::Sent;
 use super::wire::{Batch, encode};
-use crate::engine::{EngineHandle, EngineStopped};
+use crate::engine::{EngineHandle, EngineStopped, KvBatch};
 
 /// Capacity of the channel from the engine, in batches.
 const CHANNEL: usize = 4_096;
@@ -31,7 +30,7 @@ const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
 /// The engine thread's end of the channel.
 #[derive(Clone)]
 struct KvSender {
-    batches: mpsc::Sender<Vec<KvEvent>>,
+    batches: mpsc::Sender<KvBatch>,
     lost: Arc<AtomicBool>,
     /// Wakes the publisher after a loss: the channel may be empty by then.
     wake: Arc<Notify>,
@@ -39,7 +38,7 @@ struct KvSender {
 
 impl KvSender {
     /// Sends a batch. If the channel is full, the batch is lost and the publisher sends a snapshot instead.
-    fn send(&self, happened: Vec<KvEvent>) {
+    fn send(&self, happened: KvBatch) {
         if self.batches.try_send(happened).is_err() {
             self.lost.store(true, Ordering::Release);
             self.wake.notify_one();
@@ -49,9 +48,19 @@ impl KvSender {
 
 /// The publisher's end of the channel.
 struct KvReceiver {
-    batches: mpsc::Receiver<Vec<KvEvent>>,
+    batches: mpsc::Receiver<KvBatch>,
     lost: Arc<AtomicBool>,
     wake: Arc<Notify>,
+    /// Number of the first batch that the last snapshot doesn't contain.
+    next: u64,
+}
+
+impl KvReceiver {
+    /// Whether subscribers are to be told of a batch. Those before the last snapshot still come after it, and would undo
+    /// and repeat what it says; if one was lost, the next snapshot contains this one.
+    fn is_news(&self, happened: &KvBatch) -> bool {
+        happened.number >= self.next && !self.lost.load(Ordering::Acquire)
+    }
 }
 
 fn channel() -> (KvSender, KvReceiver) {
@@ -60,7 +69,7 @@ fn channel() -> (KvSender, KvReceiver) {
     let lost = Arc::new(AtomicBool::new(true));
     let wake = Arc::new(Notify::new());
     let sender = KvSender { batches: sender, lost: Arc::clone(&lost), wake: Arc::clone(&wake) };
-    (sender, KvReceiver { batches, lost, wake })
+    (sender, KvReceiver { batches, lost, wake, next: 0 })
 }
 
 /// Sends batches to subscribers.
@@ -129,11 +138,12 @@ impl Publisher {
 
     async fn run(mut self, mut inbox: KvReceiver, engine: EngineHandle, mut stop: watch::Receiver<bool>) {
         loop {
-            // Lost events are newer than those that still wait here, so these must not follow the snapshot.
             if inbox.lost.swap(false, Ordering::AcqRel) {
+                // Makes room, or the next ones would be lost while the engine is asked.
                 while inbox.batches.try_recv().is_ok() {}
-                let Ok(blocks) = engine.kv_snapshot().await else { return };
-                self.send(&Batch::snapshot(now(), blocks)).await;
+                let Ok(snapshot) = engine.kv_snapshot().await else { return };
+                inbox.next = snapshot.next;
+                self.send(&Batch::snapshot(now(), snapshot.blocks)).await;
             }
             let replay = async {
                 match &mut self.replay {
@@ -144,10 +154,9 @@ impl Publisher {
             tokio::select! {
                 () = async { drop(stop.wait_for(|stop| *stop).await) } => return,
                 happened = inbox.batches.recv() => match happened {
-                    Some(happened) if !inbox.lost.load(Ordering::Acquire) => {
-                        self.send(&Batch::new(now(), &happened)).await;
+                    Some(happened) if inbox.is_news(&happened) => {
+                        self.send(&Batch::new(now(), &happened.events)).await;
                     }
-                    // The next snapshot contains this batch.
                     Some(_) => {}
                     None => return,
                 },
@@ -240,7 +249,25 @@ fn now() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use infer_core::kv_events::KvEvent;
+
     use super::*;
+
+    #[test]
+    fn batches_that_a_snapshot_contains_do_not_follow_it() {
+        let (sender, mut inbox) = channel();
+        inbox.lost.store(false, Ordering::Release);
+        // Told while the engine was asked for the snapshot, which is of after the second.
+        for number in 5..8 {
+            sender.send(KvBatch { number, events: vec![KvEvent::Removed { hash: number }] });
+        }
+        inbox.next = 7;
+        let mut news = || {
+            let happened = inbox.batches.try_recv().unwrap();
+            inbox.is_news(&happened).then_some(happened.number)
+        };
+        assert_eq!([news(), news(), news()], [None, None, Some(7)]);
+    }
 
     #[tokio::test]
     async fn sockets_are_for_this_user_alone_and_leave_nothing_behind() {

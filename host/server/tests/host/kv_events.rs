@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::common::{Host, config};
+use infer_core::kv_events::KvEvent;
 use infer_server::config::{Config, MaxSeqLen};
+use infer_server::engine::KvBatch;
 use infer_server::kv_events::{Batch, Endpoint, Endpoints, Event, decode};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -134,10 +136,44 @@ async fn subscriber_rebuilds_the_index_exactly_across_gaps() {
     let state = host.admin_get("/admin/state").await;
     assert!(state["counters"]["evicted_blocks"].as_u64().unwrap() > 0, "blocks went, too");
     let truth: BTreeMap<u64, (Option<u64>, Vec<u32>)> =
-        truth.into_iter().map(|block| (block.hash, (block.parent, block.tokens.to_vec()))).collect();
+        truth.blocks.into_iter().map(|block| (block.hash, (block.parent, block.tokens.to_vec()))).collect();
     let copy: BTreeMap<u64, (Option<u64>, Vec<u32>)> =
         index.blocks.into_iter().map(|(hash, (_, parent, tokens, _))| (hash, (parent, tokens))).collect();
     assert_eq!(copy, truth);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_contains_the_batches_before_its_number_and_no_other() {
+    let host = Host::start(config()).await;
+    let engine = host.server.engine();
+    let (sender, told) = std::sync::mpsc::channel();
+    let listen = Box::new(move |batch: KvBatch| drop(sender.send(batch)));
+    engine.watch_kv(listen).unwrap();
+    let complete = async |salt: &str| {
+        let fields = json!({"max_tokens": 40, "ignore_eos": true, "cache_salt": salt});
+        assert_eq!(host.events(fields).await.last().unwrap().0, "done");
+    };
+    let mut hashes = BTreeSet::new();
+    let mut batches = 0;
+    for salt in ["a", "b"] {
+        complete(salt).await;
+        let snapshot = engine.kv_snapshot().await.unwrap();
+        for batch in told.try_iter() {
+            assert_eq!(batch.number, batches, "no number is left out");
+            batches += 1;
+            assert!(batch.number < snapshot.next && !batch.events.is_empty());
+            for event in batch.events {
+                match event {
+                    KvEvent::Stored(block) => assert!(hashes.insert(block.hash)),
+                    KvEvent::Removed { hash } => assert!(hashes.remove(&hash)),
+                }
+            }
+        }
+        assert_eq!(batches, snapshot.next);
+        assert!(!hashes.is_empty());
+        assert_eq!(snapshot.blocks.iter().map(|block| block.hash).collect::<BTreeSet<_>>(), hashes);
+    }
     host.server.shutdown().await;
 }
 

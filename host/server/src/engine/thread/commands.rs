@@ -9,7 +9,7 @@ use infer_core::{Engine, FinishReason, Micros, SequenceId};
 use super::events::drop_elsewhere;
 use super::{Driver, Live};
 use crate::engine::change::{NotChanged, Provided, SlotChange, Swapped};
-use crate::engine::command::{Command, EngineReport, RequestReport, Seat, Submission, Wanted};
+use crate::engine::command::{Command, EngineReport, KvSnapshot, RequestReport, Seat, Submission, Wanted};
 use crate::engine::stream::RequestMeta;
 use crate::trace::Happening;
 
@@ -63,7 +63,7 @@ impl Driver {
             }
             Command::KvSnapshot(reply) => {
                 self.tell_kv();
-                let _ = reply.send(self.engine.kv_snapshot());
+                let _ = reply.send(KvSnapshot { blocks: self.engine.kv_snapshot(), next: self.kv_told });
             }
             Command::EndPriming => self.engine.end_priming(),
             Command::Prime(reply) => {

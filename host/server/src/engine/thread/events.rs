@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use infer_core::{Change, Event, FinishReason, Micros, SequenceId};
 
 use super::Driver;
+use crate::engine::command::KvBatch;
 use crate::engine::observer::Noted;
 use crate::engine::stream::{End, StreamEvent};
 use crate::trace::Happening;
@@ -13,10 +14,11 @@ impl Driver {
     /// Reports changes of the content index to the listener.
     pub(super) fn tell_kv(&mut self) {
         let Some(listener) = &self.kv_listener else { return };
-        let mut happened = Vec::new();
-        self.engine.drain_kv_events(&mut happened);
-        if !happened.is_empty() {
-            listener(happened);
+        let mut events = Vec::new();
+        self.engine.drain_kv_events(&mut events);
+        if !events.is_empty() {
+            listener(KvBatch { number: self.kv_told, events });
+            self.kv_told += 1;
         }
     }
 

@@ -145,6 +145,8 @@ struct Driver {
     /// The tap's beginning since which the engine keeps its decisions for a recording.
     keeps_decisions: Option<u64>,
     kv_listener: Option<KvListener>,
+    /// Batches that a listener was told.
+    kv_told: u64,
     /// The device can compute nothing more.
     device_lost: bool,
 }
@@ -178,6 +180,7 @@ impl Driver {
             sharing: SharedContext::default(),
             keeps_decisions: None,
             kv_listener: None,
+            kv_told: 0,
             device_lost: false,
         }
     }
