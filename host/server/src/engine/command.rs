@@ -82,8 +82,8 @@ pub struct KvBatch {
 pub struct KvSnapshot {
     /// Parents before children.
     pub blocks: Vec<KvBlock>,
-    /// Number of the first batch that happens after it. It contains what those before it tell, even if their listener has
-    /// yet to look at them.
+    /// Number of the first batch that happens after it. It contains what those before it tell, even if their
+    /// listener has yet to look at them.
     pub next: u64,
 }
 

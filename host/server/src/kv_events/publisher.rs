@@ -1,17 +1,19 @@
 //! Carries events from the engine thread to subscribers: a bounded channel that the engine never waits for, a
-//! buffer of sent batches, and two sockets.
+//! buffer of sent batches, and two sockets, each with a task of its own: however slowly a subscriber reads what it
+//! asked for again, the others are told what happens.
 
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::body::Bytes;
 use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 use super::endpoint::{BindError, Endpoint, Endpoints};
@@ -26,6 +28,8 @@ const CHANNEL: usize = 4_096;
 const END: [u8; 8] = (-1i64).to_be_bytes();
 /// How long a subscriber may take to read one resent batch.
 const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
+/// Least time between two snapshots that subscribers ask for: the engine's next step waits for each.
+const ASKED_APART: Duration = Duration::from_secs(1);
 
 /// The engine thread's end of the channel.
 #[derive(Clone)]
@@ -56,8 +60,8 @@ struct KvReceiver {
 }
 
 impl KvReceiver {
-    /// Whether subscribers are to be told of a batch. Those before the last snapshot still come after it, and would undo
-    /// and repeat what it says; if one was lost, the next snapshot contains this one.
+    /// Whether subscribers are to be told of a batch. Those before the last snapshot still come after it, and
+    /// would undo and repeat what it says; if one was lost, the next snapshot contains this one.
     fn is_news(&self, happened: &KvBatch) -> bool {
         happened.number >= self.next && !self.lost.load(Ordering::Acquire)
     }
@@ -78,7 +82,7 @@ pub struct Publisher {
     replay: Option<RouterSocket>,
     topic: Bytes,
     next: u64,
-    sent: Sent,
+    sent: Kept,
     bound: Endpoints,
     /// Let peers reach the sockets.
     _gates: Vec<Gate>,
@@ -112,7 +116,7 @@ impl Publisher {
             replay,
             topic: Bytes::new(),
             next: 0,
-            sent: Sent::default(),
+            sent: Kept::default(),
             bound,
             _gates: gates,
             _folder: folder,
@@ -137,6 +141,16 @@ impl Publisher {
     }
 
     async fn run(mut self, mut inbox: KvReceiver, engine: EngineHandle, mut stop: watch::Receiver<bool>) {
+        // Ends with this task.
+        let mut resending = JoinSet::new();
+        if let Some(socket) = self.replay.take() {
+            let (lost, wake) = (Arc::clone(&inbox.lost), Arc::clone(&inbox.wake));
+            let resender = Resender { socket, sent: self.sent.clone() };
+            resending.spawn(resender.run(move || {
+                lost.store(true, Ordering::Release);
+                wake.notify_one();
+            }));
+        }
         loop {
             if inbox.lost.swap(false, Ordering::AcqRel) {
                 // Makes room, or the next ones would be lost while the engine is asked.
@@ -145,12 +159,6 @@ impl Publisher {
                 inbox.next = snapshot.next;
                 self.send(&Batch::snapshot(now(), snapshot.blocks)).await;
             }
-            let replay = async {
-                match &mut self.replay {
-                    Some(socket) => socket.recv().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = async { drop(stop.wait_for(|stop| *stop).await) } => return,
                 happened = inbox.batches.recv() => match happened {
@@ -161,14 +169,6 @@ impl Publisher {
                     None => return,
                 },
                 () = inbox.wake.notified() => {}
-                request = replay => match request {
-                    Ok(request) => {
-                        if self.resend(request).await == Reach::TooShort {
-                            inbox.lost.store(true, Ordering::Release);
-                        }
-                    }
-                    Err(error) => tracing::debug!("can't read a replay request: {error}"),
-                },
             }
         }
     }
@@ -177,11 +177,67 @@ impl Publisher {
         let payload = Bytes::from(encode(batch));
         let number = self.next;
         self.next += 1;
-        let frames = vec![self.topic.clone(), Bytes::copy_from_slice(&number.to_be_bytes()), payload.clone()];
+        // First, so that a replay has whatever a subscriber may have missed.
+        self.sent.lock().push(number, payload.clone(), batch.is_snapshot());
+        let frames = vec![self.topic.clone(), Bytes::copy_from_slice(&number.to_be_bytes()), payload];
         if let Err(error) = self.events.send(message(frames)).await {
             tracing::debug!("can't send KV events: {error}");
         }
-        self.sent.push(number, payload, batch.is_snapshot());
+    }
+}
+
+/// The buffer of sent batches, which both tasks use.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Sent>>);
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, Sent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kept batches from a number on, and whether they are enough.
+    fn from(&self, number: u64) -> (Vec<(u64, Bytes)>, Reach) {
+        let sent = self.lock();
+        let reach = if sent.reaches(number) { Reach::Enough } else { Reach::TooShort };
+        (sent.from(number).collect(), reach)
+    }
+}
+
+/// Answers subscribers that missed batches, one after the other.
+struct Resender {
+    socket: RouterSocket,
+    sent: Kept,
+}
+
+impl Resender {
+    /// Answers until the task is dropped. Calls `ask` for a snapshot after answers that were too short.
+    async fn run(mut self, ask: impl Fn()) {
+        let mut asked: Option<Instant> = None;
+        let mut due: Option<Instant> = None;
+        loop {
+            let at_due = async move {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                request = self.socket.recv() => match request {
+                    Ok(request) => {
+                        if self.resend(request).await == Reach::TooShort && due.is_none() {
+                            let now = Instant::now();
+                            due = Some(asked.map_or(now, |asked| now.max(asked + ASKED_APART)));
+                        }
+                    }
+                    Err(error) => tracing::debug!("can't read a replay request: {error}"),
+                },
+                () = at_due => {
+                    due = None;
+                    asked = Some(Instant::now());
+                    ask();
+                }
+            }
+        }
     }
 
     /// Answers `[identity, "", number]` with every batch from that number on, then with the end mark.
@@ -189,13 +245,12 @@ impl Publisher {
         let frames = request.into_vec();
         let [identity, _, number] = &frames[..] else { return Reach::Enough };
         let Ok(from) = <[u8; 8]>::try_from(&number[..]) else { return Reach::Enough };
-        let from = u64::from_be_bytes(from);
-        let Some(socket) = &mut self.replay else { return Reach::Enough };
-        let batches = self.sent.from(from).map(|(number, payload)| (number.to_be_bytes(), payload));
+        let (batches, reach) = self.sent.from(u64::from_be_bytes(from));
+        let batches = batches.into_iter().map(|(number, payload)| (number.to_be_bytes(), payload));
         for (number, payload) in batches.chain([(END, Bytes::new())]) {
             let frames = vec![identity.clone(), Bytes::new(), Bytes::copy_from_slice(&number), payload];
-            // Meanwhile the events of all subscribers wait.
-            match tokio::time::timeout(REPLAY_PATIENCE, socket.send(message(frames))).await {
+            // Meanwhile the other replays wait.
+            match tokio::time::timeout(REPLAY_PATIENCE, self.socket.send(message(frames))).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     tracing::debug!("a subscriber disconnected during a replay: {error}");
@@ -209,7 +264,7 @@ impl Publisher {
                 }
             }
         }
-        if self.sent.reaches(from) { Reach::Enough } else { Reach::TooShort }
+        reach
     }
 }
 
@@ -250,6 +305,9 @@ fn now() -> f64 {
 #[cfg(test)]
 mod tests {
     use infer_core::kv_events::KvEvent;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use zeromq::SubSocket;
 
     use super::*;
 
@@ -267,6 +325,41 @@ mod tests {
             inbox.is_news(&happened).then_some(happened.number)
         };
         assert_eq!([news(), news(), news()], [None, None, Some(7)]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_replay_that_nobody_reads_holds_up_no_events() {
+        let any = || "tcp://127.0.0.1:0".parse::<Endpoint>().unwrap();
+        let mut publisher = Publisher::bind(&Endpoints { events: any(), replay: Some(any()) }).await.unwrap();
+        let Endpoints { events, replay } = publisher.endpoints();
+        // More than all buffers on the way take.
+        let large = Bytes::from(vec![7; 48 << 20]);
+        publisher.sent.lock().push(0, large, true);
+        publisher.next = 1;
+        let socket = publisher.replay.take().unwrap();
+        tokio::spawn(Resender { socket, sent: publisher.sent.clone() }.run(|| {}));
+        let mut peer =
+            TcpStream::connect(replay.unwrap().to_string().trim_start_matches("tcp://")).await.unwrap();
+        let mut greeting = [&[0xff_u8][..], &[0; 8], &[0x7f, 3, 0], b"NULL"].concat();
+        greeting.resize(64, 0);
+        let ready = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER";
+        let request = [&[1_u8, 0, 0, 8][..], &[0; 8]].concat();
+        peer.write_all(&[&greeting[..], ready, &request].concat()).await.unwrap();
+        // The replay has begun, and can't end.
+        let mut begun = vec![0; 1 << 20];
+        peer.read_exact(&mut begun).await.unwrap();
+
+        let mut subscriber = SubSocket::new();
+        subscriber.connect(&events.to_string()).await.unwrap();
+        subscriber.subscribe("").await.unwrap();
+        let told = tokio::spawn(async move { subscriber.recv().await.unwrap() });
+        // Its subscription may still be on its way.
+        while !told.is_finished() {
+            publisher.send(&Batch { at: 0.0, events: Vec::new() }).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        told.await.unwrap();
+        drop(peer);
     }
 
     #[tokio::test]
