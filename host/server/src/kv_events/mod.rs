@@ -4,7 +4,8 @@
 //! see `wire`). A ROUTER socket resends what a subscriber has missed, as far as the buffer reaches: given a
 //! number, it sends every batch from that one on, then an end mark. A batch that clears the subscribers'
 //! index and stores all cached blocks comes first, again after batches were lost inside the host, and again
-//! after a subscriber asked for one that the buffer no longer has. So an index can always become exact again.
+//! after a subscriber asked for one that the buffer no longer has, or never had, because another process sent it.
+//! So an index can always become exact again.
 //!
 //! Peers aren't authenticated and reach zeromq only through `gate`, which bounds what they can do.
 

@@ -41,10 +41,14 @@ impl Sent {
         self.batches.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX)).cloned()
     }
 
-    /// Whether those are enough for an exact index: no batch is missing, or a snapshot is among them.
+    /// Whether those are enough for an exact index: no batch is missing, or a snapshot is among them. A subscriber that
+    /// asks for what comes after the next batch has the index of a process before this one, and needs a snapshot.
     pub fn reaches(&self, number: u64) -> bool {
-        let Some((oldest, _)) = self.batches.front() else { return true };
-        number >= *oldest || self.snapshot.is_some_and(|snapshot| snapshot >= *oldest)
+        let (Some((oldest, _)), Some((last, _))) = (self.batches.front(), self.batches.back()) else {
+            return true;
+        };
+        let has_snapshot = self.snapshot.is_some_and(|snapshot| snapshot >= *oldest);
+        number <= last + 1 && (number >= *oldest || has_snapshot)
     }
 }
 
@@ -67,6 +71,11 @@ mod tests {
         let rest: Vec<u64> = sent.from(BATCHES as u64 - 1).map(|(number, _)| number).collect();
         assert_eq!(rest, [BATCHES as u64 - 1, BATCHES as u64]);
         assert_eq!(sent.from(BATCHES as u64 + 1).count(), 0);
+        assert!(sent.reaches(BATCHES as u64 + 1), "nothing has happened since");
+        for of_an_earlier_process in [BATCHES as u64 + 2, u64::MAX] {
+            assert!(!sent.reaches(of_an_earlier_process), "{of_an_earlier_process} was never sent");
+            assert_eq!(sent.from(of_an_earlier_process).count(), 0);
+        }
         sent.push(BATCHES as u64 + 1, small, true);
         assert!(sent.reaches(0), "a snapshot follows");
         sent.push(BATCHES as u64 + 2, Bytes::from(vec![0; BYTES]), false);

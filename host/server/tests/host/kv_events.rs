@@ -227,6 +227,21 @@ impl Site {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscriber_of_a_host_before_the_restart_is_sent_everything_anew() {
+    let mut site = Site::start().await;
+    site.serves().await;
+    let last = replay(&site.replay, 0).await.last().unwrap().0;
+    assert!(replay(&site.replay, last + 1_000).await.is_empty());
+    loop {
+        let frames = site.subscriber.recv().await.unwrap().into_vec();
+        if number(&frames[1]) > last && decode(&frames[2]).unwrap().events.first() == Some(&Event::Cleared) {
+            break;
+        }
+    }
+    site.host.server.shutdown().await;
+}
+
 /// A peer that has sent these bytes.
 async fn peer(endpoint: &str, bytes: &[u8]) -> TcpStream {
     let mut peer = TcpStream::connect(endpoint.trim_start_matches("tcp://")).await.unwrap();
