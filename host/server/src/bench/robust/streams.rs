@@ -16,9 +16,9 @@ const OPENED_AT_ONCE: usize = 200;
 /// Results of one server.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Side {
-    /// Throughput of each round.
+    /// Throughput of each round, in tokens of streams that were right.
     pub tokens_per_s: Vec<f64>,
-    /// Processor time of the server in each round.
+    /// Processor time of the server in each round, by those tokens.
     pub cpu_us_per_token: Vec<f64>,
     /// Resident memory after each round.
     pub resident_bytes: Vec<u64>,
@@ -97,27 +97,34 @@ async fn measure(
     let all = tasks.join_all().await;
     let seconds = begun.elapsed().as_secs_f64();
     let after = host.usage()?;
-    for (n, outcome) in all {
+    let right: usize = all.into_iter().map(|(n, outcome)| side.take(n, outcome, &due(n))).sum();
+    if counts {
+        side.tokens_per_s.push(right as f64 / seconds);
+        side.cpu_us_per_token.push((after.cpu_seconds - before.cpu_seconds) * 1e6 / right.max(1) as f64);
+        side.resident_bytes.push(after.resident_bytes);
+    }
+    Ok(())
+}
+
+impl Side {
+    /// Counts stream `n` as wrong unless it brought exactly the tokens that were due. Returns how many tokens it counts
+    /// for: none if it is wrong, or a server that refuses would be the fastest.
+    fn take(&mut self, n: usize, outcome: std::io::Result<raw::Stream>, due: &[u32]) -> usize {
         let wrong = match outcome {
-            Ok(stream) if stream.status == 200 && stream.done && stream.tokens == due(n) => continue,
+            Ok(stream) if stream.status == 200 && stream.done && stream.tokens == due => return due.len(),
             Ok(stream) => format!(
-                "stream {n}: status {}, {} of {tokens} tokens, {}",
+                "stream {n}: status {}, {} of {} tokens, {}",
                 stream.status,
                 stream.tokens.len(),
+                due.len(),
                 if stream.done { "ended" } else { "cut" }
             ),
             Err(error) => format!("stream {n}: {error}"),
         };
-        side.wrong += 1;
-        side.example.get_or_insert(wrong);
+        self.wrong += 1;
+        self.example.get_or_insert(wrong);
+        0
     }
-    if counts {
-        let count = streams as f64 * f64::from(tokens);
-        side.tokens_per_s.push(count / seconds);
-        side.cpu_us_per_token.push((after.cpu_seconds - before.cpu_seconds) * 1e6 / count);
-        side.resident_bytes.push(after.resident_bytes);
-    }
-    Ok(())
 }
 
 impl StreamsReport {
@@ -168,5 +175,30 @@ impl StreamsReport {
             host / bare.max(1e-9)
         );
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_streams_that_are_right_count_as_throughput() {
+        let mut side = Side::default();
+        let whole =
+            || raw::Stream { status: 200, done: true, tokens: vec![4, 5, 6], ..raw::Stream::default() };
+        assert_eq!(side.take(0, Ok(whole()), &[4, 5, 6]), 3);
+        assert_eq!((side.wrong, &side.example), (0, &None));
+        let wrong = [
+            Ok(raw::Stream { status: 503, ..raw::Stream::default() }),
+            Ok(raw::Stream { tokens: vec![4, 5], ..whole() }),
+            Ok(raw::Stream { tokens: vec![4, 5, 7], ..whole() }),
+            Ok(raw::Stream { done: false, ..whole() }),
+            Err(std::io::ErrorKind::ConnectionReset.into()),
+        ];
+        let counted: Vec<usize> =
+            wrong.into_iter().map(|outcome| side.take(1, outcome, &[4, 5, 6])).collect();
+        assert_eq!((counted, side.wrong), (vec![0; 5], 5));
+        assert_eq!(side.example.as_deref(), Some("stream 1: status 503, 0 of 3 tokens, cut"));
     }
 }
