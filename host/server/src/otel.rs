@@ -17,6 +17,8 @@ pub struct Ended<'a> {
     pub traceparent: Option<&'a str>,
     /// The client's `tracestate`.
     pub tracestate: Option<&'a str>,
+    /// The path, as the route table writes it.
+    pub path: &'static str,
     /// The tenant's name.
     pub tenant: &'a str,
     /// The model's name.
@@ -60,6 +62,12 @@ impl Ended<'_> {
             at = to;
         }
         (began, phases)
+    }
+
+    /// The name that OpenTelemetry's conventions for generative AI have for it.
+    #[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "used only for spans"))]
+    fn operation(&self) -> &'static str {
+        if self.path == "/v1/completions" { "text_completion" } else { "chat" }
     }
 }
 
@@ -139,6 +147,8 @@ mod sink {
             let reasons = request.finish_reason.split(',').map(|reason| StringValue::from(reason.to_owned()));
             let reasons = Value::Array(Array::String(reasons.collect()));
             let attributes = vec![
+                KeyValue::new("gen_ai.operation.name", request.operation()),
+                KeyValue::new("url.path", request.path),
                 KeyValue::new("gen_ai.request.model", request.model.to_owned()),
                 KeyValue::new("gen_ai.usage.input_tokens", tokens(request.usage.prompt_tokens)),
                 KeyValue::new("gen_ai.usage.output_tokens", tokens(request.usage.completion_tokens)),

@@ -272,4 +272,10 @@ async fn request_is_one_trace_under_the_callers_span() {
     }
     let attributes = request["attributes"].to_string();
     assert!(attributes.contains("infer.request_id") && attributes.contains("traced"), "{attributes}");
+    for attribute in [
+        r#""gen_ai.operation.name","value":{"stringValue":"text_completion"}"#,
+        r#""url.path","value":{"stringValue":"/v1/completions"}"#,
+    ] {
+        assert!(attributes.contains(attribute), "{attributes}");
+    }
 }

@@ -86,6 +86,7 @@ impl Account {
             request_id: self.request_id.as_str(),
             traceparent: self.request_id.traceparent(),
             tracestate: self.request_id.tracestate(),
+            path: self.path,
             tenant: &self.tenant.name,
             model: self.app.served().map_or("", |served| &served.model_names[0]),
             e2e_ms,
