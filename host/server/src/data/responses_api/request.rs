@@ -216,17 +216,20 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
 /// Takes `text`: the form is a chat's `response_format`.
 fn text(from: &mut Fields, to: &mut Fields) -> Result<TextConfig, ApiError> {
     let mut text = object(from, "text")?.unwrap_or_default();
-    let format = taken(&mut text, "format").unwrap_or_else(|| json!({"type": "text"}));
+    let given = taken(&mut text, "format").unwrap_or_else(|| json!({"type": "text"}));
     let verbosity = taken(&mut text, "verbosity");
     refuse_others("text", &text, &["format", "verbosity"])?;
-    let Value::Object(mut required) = format.clone() else {
+    let Value::Object(mut required) = given else {
         return Err(ApiError::wrong_type("text.format", "an object with a `type`"));
     };
-    if required.get("type").is_some_and(|kind| kind == "json_schema") {
+    // Members of other forms have no effect, whatever they are, so the response doesn't repeat them.
+    let mut format = json!({"type": required.get("type")});
+    if format["type"] == "json_schema" {
         if required.contains_key("json_schema") {
             let message = "text.format: name and schema are beside the type here, not within `json_schema`";
             return Err(ApiError::bad_request("wrong_type", message).param("text.format"));
         }
+        format = Value::Object(required.clone());
         required.remove("type");
         required = Map::from_iter([
             ("type".to_owned(), Value::from("json_schema")),
@@ -332,6 +335,16 @@ mod tests {
         assert_eq!(serde_json::to_value(&response.reasoning).unwrap(), body["reasoning"]);
         let repeated = (response.instructions.as_deref(), response.prompt_cache_key.as_deref());
         assert_eq!((repeated, response.max_tool_calls), ((Some("b"), Some("k")), Some(3)));
+    }
+
+    /// Generated clients fill them in, and a response of another type than documented would break these.
+    #[test]
+    fn members_that_mean_nothing_in_a_form_are_not_repeated() {
+        for kind in ["text", "json_object"] {
+            let format = json!({"type": kind, "name": "", "schema": {}, "strict": {}});
+            let (_, response) = translate(&json!({"input": "a", "text": {"format": format}})).unwrap();
+            assert_eq!(response.text.format, json!({"type": kind}));
+        }
     }
 
     #[test]
