@@ -4,8 +4,10 @@
 //! see `wire`). A ROUTER socket resends what a subscriber has missed, as far as the buffer reaches: given a
 //! number, it sends every batch from that one on, then an end mark. A batch that clears the subscribers'
 //! index and stores all cached blocks comes first, again after batches were lost inside the host, and again
-//! after a subscriber asked for one that the buffer no longer has, or never had, because another process sent it.
-//! So an index can always become exact again.
+//! after a subscriber asked for one that the buffer no longer has. So an index can always become exact again.
+//!
+//! Numbers begin at the time of the start, in microseconds since 1970, so those of an earlier process are below all of
+//! this one: whoever asks for one misses everything, like one whose batches the buffer no longer has.
 //!
 //! Peers aren't authenticated and reach zeromq only through `gate`, which bounds what they can do.
 

@@ -81,6 +81,7 @@ pub struct Publisher {
     events: PubSocket,
     replay: Option<RouterSocket>,
     topic: Bytes,
+    /// Number of the next batch.
     next: u64,
     sent: Kept,
     bound: Endpoints,
@@ -115,7 +116,8 @@ impl Publisher {
             events,
             replay,
             topic: Bytes::new(),
-            next: 0,
+            // Read after binding: an earlier process at these addresses sends no more.
+            next: first_number(since_1970()),
             sent: Kept::default(),
             bound,
             _gates: gates,
@@ -298,8 +300,19 @@ fn message(frames: Vec<Bytes>) -> ZmqMessage {
     ZmqMessage::try_from(frames).expect("a message has frames")
 }
 
+/// The number of the first batch of a process that starts at this time since 1970. It is above all of an earlier
+/// process, which sent less than one batch per microsecond, so what that one's subscribers ask for is never mistaken for
+/// a batch of this one. Numbers stay below 2^53 until the year 2255, for subscribers that read them as floats.
+fn first_number(since_1970: Duration) -> u64 {
+    u64::try_from(since_1970.as_micros()).unwrap_or(0)
+}
+
 fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+    since_1970().as_secs_f64()
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -334,8 +347,8 @@ mod tests {
         let Endpoints { events, replay } = publisher.endpoints();
         // More than all buffers on the way take.
         let large = Bytes::from(vec![7; 48 << 20]);
-        publisher.sent.lock().push(0, large, true);
-        publisher.next = 1;
+        publisher.sent.lock().push(publisher.next, large, true);
+        publisher.next += 1;
         let socket = publisher.replay.take().unwrap();
         tokio::spawn(Resender { socket, sent: publisher.sent.clone() }.run(|| {}));
         let mut peer =
@@ -360,6 +373,33 @@ mod tests {
         }
         told.await.unwrap();
         drop(peer);
+    }
+
+    #[test]
+    fn numbers_begin_above_those_of_an_earlier_process() {
+        let [started, restarted] =
+            [1_800_000_000, 1_800_000_001].map(|seconds| first_number(Duration::from_secs(seconds)));
+        assert!(restarted >= started + 1_000_000, "{started}, {restarted}");
+        let year_2200 = Duration::from_secs(7_258_118_400);
+        assert!(first_number(year_2200) < 1_u64 << 53);
+    }
+
+    #[tokio::test]
+    async fn a_number_of_an_earlier_process_is_answered_from_the_snapshot_on() {
+        let any = || "tcp://127.0.0.1:0".parse::<Endpoint>().unwrap();
+        let mut publisher = Publisher::bind(&Endpoints { events: any(), replay: None }).await.unwrap();
+        let [earlier, first] = [1, 2].map(|seconds| first_number(Duration::from_secs(seconds)));
+        publisher.next = first;
+        publisher.send(&Batch::snapshot(0.0, Vec::new())).await;
+        for _ in 1..5 {
+            publisher.send(&Batch { at: 0.0, events: Vec::new() }).await;
+        }
+        // The earlier process sent three; this one has sent more.
+        let (batches, reach) = publisher.sent.from(earlier + 3);
+        let numbers: Vec<u64> = batches.into_iter().map(|(number, _)| number).collect();
+        assert_eq!((numbers, reach), ((first..first + 5).collect::<Vec<u64>>(), Reach::Enough));
+        let (batches, reach) = publisher.sent.from(first + 3);
+        assert_eq!((batches.len(), reach), (2, Reach::Enough), "one of its own misses only the last two");
     }
 
     #[tokio::test]

@@ -41,8 +41,8 @@ impl Sent {
         self.batches.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX)).cloned()
     }
 
-    /// Whether those are enough for an exact index: no batch is missing, or a snapshot is among them. A subscriber that
-    /// asks for what comes after the next batch has the index of a process before this one, and needs a snapshot.
+    /// Whether those are enough for an exact index: no batch is missing, or a snapshot is among them. They never are for
+    /// a number above the next one, which is of an earlier process if the clock was set back since.
     pub fn reaches(&self, number: u64) -> bool {
         let (Some((oldest, _)), Some((last, _))) = (self.batches.front(), self.batches.back()) else {
             return true;
@@ -72,9 +72,9 @@ mod tests {
         assert_eq!(rest, [BATCHES as u64 - 1, BATCHES as u64]);
         assert_eq!(sent.from(BATCHES as u64 + 1).count(), 0);
         assert!(sent.reaches(BATCHES as u64 + 1), "nothing has happened since");
-        for of_an_earlier_process in [BATCHES as u64 + 2, u64::MAX] {
-            assert!(!sent.reaches(of_an_earlier_process), "{of_an_earlier_process} was never sent");
-            assert_eq!(sent.from(of_an_earlier_process).count(), 0);
+        for ahead in [BATCHES as u64 + 2, u64::MAX] {
+            assert!(!sent.reaches(ahead), "{ahead} was never sent");
+            assert_eq!(sent.from(ahead).count(), 0);
         }
         sent.push(BATCHES as u64 + 1, small, true);
         assert!(sent.reaches(0), "a snapshot follows");

@@ -103,12 +103,13 @@ async fn subscriber_rebuilds_the_index_exactly_across_gaps() {
     let mut socket = SubSocket::new();
     socket.connect(&endpoints.events.to_string()).await.unwrap();
     socket.subscribe("kv@").await.unwrap();
-    let mut index = Index::default();
     for n in 3..40 {
         complete(n, (n % 3 == 0).then_some("salt")).await;
     }
     // Receives all messages but every third, which counts as lost.
-    let last = replay(&replay_at, 0).await.last().unwrap().0;
+    let sent = replay(&replay_at, 0).await;
+    let (first, last) = (sent[0].0, sent[sent.len() - 1].0);
+    let mut index = Index { next: first, ..Index::default() };
     while index.next <= last {
         let frames = socket.recv().await.unwrap().into_vec();
         let [topic, at, payload] = &frames[..] else { panic!("{frames:?}") };
@@ -229,6 +230,26 @@ impl Site {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscriber_of_a_host_before_the_restart_is_sent_everything_anew() {
+    let mut before = Site::start().await;
+    before.serves().await;
+    let sent = replay(&before.replay, 0).await;
+    before.host.server.shutdown().await;
+    let mut site = Site::start().await;
+    // The new process has sent more than the one before.
+    while replay(&site.replay, 0).await.len() <= sent.len() {
+        site.serves().await;
+    }
+    for (number, _) in [&sent[0], &sent[sent.len() - 1]] {
+        let anew = replay(&site.replay, number + 1).await;
+        assert!(anew.len() > sent.len() && anew[0].0 > *number + 1, "{number}, {}", anew[0].0);
+        assert_eq!(anew[0].1.events.first(), Some(&Event::Cleared));
+    }
+    site.host.server.shutdown().await;
+}
+
+/// As after a restart for which the clock was set back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscriber_that_is_ahead_of_the_host_is_sent_everything_anew() {
     let mut site = Site::start().await;
     site.serves().await;
     let last = replay(&site.replay, 0).await.last().unwrap().0;
