@@ -217,11 +217,16 @@ pub fn find(kind: PolicyKind, name: &str) -> Result<Component, PolicyError> {
     Err(PolicyError::Unknown { kind, name: name.to_owned(), known: known.join(", ") })
 }
 
-/// Whether this is the name of a policy, or of a list, as operators may write it: with `builtin` for the native policy.
+/// Whether this is the name of a policy, or of a list, as operators may write it: with `builtin` for the native policy,
+/// and a list as its own name has it, `a+b`, or as swaps take it, `a, b`.
 pub(super) fn is_called(kind: PolicyKind, name: &str, written: &str) -> bool {
     let native = builtin(kind).info();
+    let parts: Vec<&str> = match written.contains(',') {
+        true => written.split(',').map(str::trim).collect(),
+        false => written.split('+').collect(),
+    };
     let own: Vec<&str> =
-        written.split('+').map(|part| if part == BUILTIN { native.name.as_str() } else { part }).collect();
+        parts.into_iter().map(|part| if part == BUILTIN { native.name.as_str() } else { part }).collect();
     name == written || name == own.join("+")
 }
 
@@ -270,6 +275,13 @@ mod tests {
                 (own.as_str(), own.as_str(), true),
                 (list.as_str(), "slo+builtin", true),
                 (list.as_str(), list.as_str(), true),
+                (list.as_str(), "slo,builtin", true),
+                (list.as_str(), " slo ,\tbuiltin", true),
+                (list.as_str(), list.replace('+', ", ").as_str(), true),
+                (list.as_str(), "builtin,slo", false),
+                (list.as_str(), "slo,builtin,", false),
+                (list.as_str(), "slo", false),
+                ("slo", "slo,", false),
                 ("slo", BUILTIN, false),
                 (list.as_str(), BUILTIN, false),
                 (own.as_str(), "slo+builtin", false),
