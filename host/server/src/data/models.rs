@@ -96,7 +96,7 @@ pub async fn tokenize(app: &App, path: &'static str, body: ReadBody) -> Result<A
     let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
     let strings = boolean(&mut fields, "return_token_strs")?.unwrap_or(false);
     let messages = fields::list(&mut fields, "messages", "messages")?;
-    let tools = fields::list(&mut fields, "tools", "functions")?;
+    let tools = chat::take_tools(&mut fields)?;
     let ending = Ending::take(&mut fields)?;
     let mut variables = object(&mut fields, "chat_template_kwargs")?.unwrap_or_default();
     let prompt = fields.prompt.take().filter(|prompt| *prompt != PromptField::Null);

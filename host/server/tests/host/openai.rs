@@ -417,6 +417,30 @@ async fn models_tokenizer_and_openapi_document_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tools_to_tokenize_are_those_that_a_chat_may_offer() {
+    let host = Host::start(config()).await;
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let tokenize = async |tools: Value| {
+        let body = json!({"messages": [{"role": "user", "content": "Go."}], "tools": tools});
+        let answer = host.post("/tokenize", &body).await;
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    for (tools, status, says) in [
+        (json!([tool("go"), tool("go")]), 422, "tools[1] (`go`): there is another function of this name"),
+        (json!([tool("not valid!")]), 422, "`not valid!` is not a valid function name"),
+        (json!([{"type": "function"}]), 400, "tools[0]: expected `function`, an object"),
+    ] {
+        let (found, body) = tokenize(tools.clone()).await;
+        assert_eq!((found, &body["error"]["param"]), (status, &json!("tools")), "{tools}: {body}");
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(message.contains(says), "{tools}: {message}");
+    }
+    let (status, body) = tokenize(json!([tool("go"), tool("stop")])).await;
+    assert_eq!(status, 200, "{body}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn text_offsets_ignore_text_held_back_for_stop_strings() {
     let host = Host::start(config()).await;
     let asked = json!({"logprobs": 0, "max_tokens": 12, "ignore_eos": true});

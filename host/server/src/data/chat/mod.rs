@@ -19,7 +19,7 @@ pub use prompt::{ChatPrompt, PromptText, Rendered, render};
 pub use reasoning::Expected;
 pub use sink::{Replies, random_id};
 pub use speaker::{Speaker, Speech, is_object};
-pub use tools::{MAX_TOOLS, Offer, check_name, check_new, check_tool, cut, place};
+pub use tools::{MAX_TOOLS, Offer, check_name, check_new, check_tool, cut, place, take_tools};
 
 use std::sync::Arc;
 

@@ -50,16 +50,7 @@ pub enum Choice {
 impl Offer {
     /// Takes `tools`, `tool_choice` and `parallel_tool_calls` out of a body.
     pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
-        let tools = list(fields, TOOLS, "functions")?.unwrap_or_default();
-        if tools.len() > MAX_TOOLS {
-            return Err(ApiError::invalid(TOOLS, format!("at most {MAX_TOOLS}, got {}", tools.len())));
-        }
-        for (at, tool) in tools.iter().enumerate() {
-            check_tool(tool)
-                .and_then(|()| check_new(tool, &tools[..at]))
-                .map_err(|error| error.at(&place(at, tool), TOOLS))?;
-        }
-        check_schemas(TOOLS, schemas(tools.iter().filter(|tool| tool["function"]["strict"] == true)))?;
+        let tools = take_tools(fields)?.unwrap_or_default();
         let parallel = crate::data::request::fields::boolean(fields, "parallel_tool_calls")?.unwrap_or(true);
         let Asked { choice, only } = asked(fields.take(CHOICE))?;
         let mut offer = Self { tools, choice, parallel };
@@ -170,6 +161,24 @@ impl Offer {
         });
         Ok(Shape::calls(TOOLS, grammar, names))
     }
+}
+
+/// Takes `tools` in the form of chats out of a body.
+///
+/// # Errors
+/// There are too many, one is malformed, or two have one name.
+pub fn take_tools(fields: &mut Fields) -> Result<Option<Vec<Value>>, ApiError> {
+    let Some(tools) = list(fields, TOOLS, "functions")? else { return Ok(None) };
+    if tools.len() > MAX_TOOLS {
+        return Err(ApiError::invalid(TOOLS, format!("at most {MAX_TOOLS}, got {}", tools.len())));
+    }
+    for (at, tool) in tools.iter().enumerate() {
+        check_tool(tool)
+            .and_then(|()| check_new(tool, &tools[..at]))
+            .map_err(|error| error.at(&place(at, tool), TOOLS))?;
+    }
+    check_schemas(TOOLS, schemas(tools.iter().filter(|tool| tool["function"]["strict"] == true)))?;
+    Ok(Some(tools))
 }
 
 /// How errors name a tool of a request, in the form of chats or flat: by its index, and by its name if it has one.
