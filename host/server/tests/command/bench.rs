@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use infer_api::trace;
 use serde_json::{Value, json};
 
 use crate::process::{Home, complaint};
@@ -104,6 +105,24 @@ fn trace_is_replayed_against_a_host_that_knows_its_tenants() {
         let output = home.command("", &["bench", "serve", "--trace", file]).output().expect("sh starts");
         assert!(!output.status.success() && complaint(&output).contains(said), "{}", complaint(&output));
     }
+}
+
+#[test]
+fn replay_of_refused_requests_alone_says_so() {
+    let home = Home::new();
+    let path = recording(&home.path(""), "full", 819, 0);
+    let refused = trace::Line::Refused(trace::Refused { prompt: 9, max: 9, ..trace::Refused::default() });
+    let refused = serde_json::to_string(&refused).expect("JSON") + "\n";
+    fs::write(&path, fs::read_to_string(&path).unwrap() + &refused.repeat(3)).unwrap();
+    let output = home.command("", &["bench", "serve", "--trace", &path]).output().expect("sh starts");
+    let said = complaint(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains(
+            "the trace has no requests to replay; its host refused 3 requests while it was recorded, which no replay"
+        ),
+        "{said}"
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 
 use super::Failure;
 use crate::bench::{Recording, SlotPolicy, tenant_name};
-use crate::cli::sim::TraceFile;
+use crate::cli::sim::{NO_REQUESTS, TraceFile};
 use crate::serve::RunningServer;
 use crate::tenants::{KeyDigest, fresh};
 
@@ -57,11 +57,11 @@ impl TraceArgs {
         let first = usize::try_from(self.first.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         let requests: Result<Vec<Recorded>, _> = reader.take(first).collect();
         let requests = requests.map_err(|error| wrong(error.to_string()))?;
+        if requests.is_empty() {
+            return Err(wrong(file.lacks(NO_REQUESTS)));
+        }
         if let Some(refused) = file.refused() {
             eprintln!("{refused}");
-        }
-        if requests.is_empty() {
-            return Err(wrong("the trace has no requests to replay".to_owned()));
         }
         let head = file.head().cloned();
         let (name, keys) = (file.name(), BTreeMap::new());

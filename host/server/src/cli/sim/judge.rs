@@ -91,6 +91,9 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
         }
         let lines = trace.lines().map_err(wrong)?;
         let measured = measure(lines).map_err(wrong)?;
+        if measured.tokens == 0 {
+            return Err(wrong(trace.lacks("no request generated a token")));
+        }
         if let Some(changes) = trace.changes() {
             eprintln!("{changes}; the predictions are for those at its start");
         }
@@ -169,9 +172,6 @@ fn measure(mut recording: RecordedLines) -> Result<Run, String> {
             Line::Lost { happenings } => return Err(RecordedLines::lost(line, happenings).to_string()),
             _ => {}
         }
-    }
-    if run.tokens == 0 {
-        return Err("no request generated a token".to_owned());
     }
     Ok(run)
 }

@@ -19,7 +19,7 @@ mod trace;
 mod traffic;
 
 use clap::Subcommand;
-pub use trace::TraceFile;
+pub use trace::{NO_REQUESTS, TraceFile};
 
 use super::out::{check_file, check_inputs, check_out, emit, is_same_file};
 use super::{Failure, POLICY_LOG};

@@ -11,7 +11,7 @@ use infer_sim::{Contender, Host, Pace, Profile, Subject, Sweep, Workload};
 use super::policies::{self, Choice, choices};
 use super::result::{Format, ResultArgs};
 use super::settings::{HostArgs, repeated};
-use super::trace::TraceFile;
+use super::trace::{NO_REQUESTS, TraceFile};
 use super::traffic::{self, Lengths, Limits, tenant_numbers, workload};
 use super::{Failure, check_inputs, check_out, emit, is_same_file};
 
@@ -193,10 +193,7 @@ impl Task {
         }
         for (_, trace) in &self.traces {
             if trace.read().map_err(Failure::Failed)?.next().is_none() {
-                return Err(Failure::Failed(format!(
-                    "{}: the trace has no requests to replay",
-                    trace.name()
-                )));
+                return Err(Failure::Failed(format!("{}: {}", trace.name(), trace.lacks(NO_REQUESTS))));
             }
             note_other_host(trace, &hosts);
         }

@@ -15,6 +15,9 @@ use crate::trace::{LeftOut, MAX_LINE_BYTES, RecordedLines, RecordedRequests};
 /// Why a file can't be used where only a recording can.
 pub const NO_RECORDING: &str = "not a recording of a host; make one with `infer sim record`";
 
+/// What a trace without requests lacks.
+pub const NO_REQUESTS: &str = "the trace has no requests to replay";
+
 /// How a recording's first line begins.
 const HEAD: &str = "{\"head\"";
 
@@ -118,16 +121,31 @@ impl TraceFile {
 
     /// Says how many requests its host refused, as far as it was read; `None` if it refused none.
     pub fn refused(&self) -> Option<String> {
-        let what = match self.left_out.refused.load(Ordering::Relaxed) {
-            0 => return None,
-            1 => "a request".to_owned(),
-            requests => format!("{requests} requests"),
-        };
+        let what = self.refusals()?;
         Some(format!(
             "{}: its host refused {what} while it was recorded, which no replay can send: what they would have \
              generated is unknown",
             self.name()
         ))
+    }
+
+    /// Adds to what is missing in a trace, read to its end, how many requests its host refused.
+    pub fn lacks(&self, missing: &str) -> String {
+        match self.refusals() {
+            Some(what) => {
+                format!("{missing}; its host refused {what} while it was recorded, which no replay can send")
+            }
+            None => missing.to_owned(),
+        }
+    }
+
+    /// How many requests its host refused, as far as it was read.
+    fn refusals(&self) -> Option<String> {
+        match self.left_out.refused.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some("a request".to_owned()),
+            requests => Some(format!("{requests} requests")),
+        }
     }
 }
 

@@ -107,6 +107,33 @@ fn trace_without_requests_is_a_failure() {
 }
 
 #[test]
+fn recording_of_refused_requests_alone_says_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = recording(dir.path(), "full.jsonl", 100, 0);
+    let head = std::fs::read_to_string(&path).expect("it was written");
+    let refused = trace::Line::Refused(trace::Refused { prompt: 9, max: 9, ..trace::Refused::default() });
+    let refused = serde_json::to_string(&refused).expect("JSON") + "\n";
+    let builtin = ["--scheduler", "builtin", "--admission", "builtin", "--prefix-cache", "builtin"];
+    for (refusals, what) in [(1, "a request"), (3, "3 requests")] {
+        std::fs::write(&path, head.clone() + &refused.repeat(refusals)).expect("it can be written");
+        let why = format!("; its host refused {what} while it was recorded, which no replay can send");
+        for command in ["run", "compare", "capacity"] {
+            let output = sim(&[&[command, "--trace", &path][..], &builtin].concat());
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+            assert!(
+                said.contains(&format!("full: the trace has no requests to replay{why}")),
+                "{command}: {said}"
+            );
+        }
+        let output = sim(&["judge", "--device", "cpu", "--model", "demo", &path]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("full.jsonl: no request generated a token{why}")), "{said}");
+    }
+}
+
+#[test]
 fn decisions_behind_a_gap_are_no_empty_recording() {
     let head = trace::Head { format: trace::FORMAT, decisions: true, ..trace::Head::default() };
     let asked = trace::Asked {
