@@ -285,13 +285,19 @@ fn errors(route: &Route) -> Vec<(&'static str, &'static str)> {
     let mut errors = Vec::new();
     if route.method == "POST" {
         errors.extend([
-            ("400", "Malformed JSON, a field of the wrong type, or an empty prompt"),
+            (
+                "400",
+                "Malformed JSON, a field of the wrong type, or an empty prompt; or a head with a missing, doubled or \
+                 invalid Host field",
+            ),
             ("408", "The body arrived too slowly"),
             ("413", "The body is too large"),
             ("415", "The content type is not JSON, or the body is compressed"),
             ("422", "A value out of range, an unknown field, or an unknown model"),
             ("501", "The body has a transfer coding other than chunked"),
         ]);
+    } else {
+        errors.push(("400", "A head with a missing, doubled or invalid Host field"));
     }
     if generates(route.endpoint) {
         errors.extend([
@@ -417,7 +423,11 @@ mod tests {
         let document = document();
         for route in ROUTES {
             let method = route.method.to_lowercase();
-            assert!(document["paths"][route.path][&method]["responses"]["200"].is_object(), "{route:?}");
+            let responses = &document["paths"][route.path][&method]["responses"];
+            assert!(responses["200"].is_object(), "{route:?}");
+            // Before any endpoint is asked, the head is checked.
+            let why = responses["400"]["description"].as_str().unwrap_or_default();
+            assert!(why.contains("missing, doubled or invalid Host field"), "{route:?}: {why}");
         }
         let text = document.to_string();
         for reference in text.split("\"$ref\":\"#").skip(1) {
