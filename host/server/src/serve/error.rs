@@ -36,6 +36,9 @@ pub enum StartError {
         /// The reason.
         error: std::io::Error,
     },
+    /// The machine lacks something that may be there at another moment: memory that others hold, a GPU's driver.
+    #[error("{0}")]
+    Machine(String),
     /// The engine stopped during the start.
     #[error("{0}")]
     Stopped(#[from] EngineStopped),

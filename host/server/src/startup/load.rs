@@ -182,7 +182,7 @@ fn check_sizes(config: &Config, source: &Source<'_>, on_gpu: bool) -> Result<(),
             let (wanted, free) = (bytes.div_ceil(1 << 20), free >> 20);
             let message =
                 format!("--kv-memory: {wanted} MiB are more than the {free} MiB that are available");
-            Err(ConfigError(message).into())
+            Err(StartError::Machine(message))
         }
         _ => Ok(()),
     }

@@ -4,6 +4,7 @@
 use infer_model::{DType, KvCacheKind, ModelConfig, memory};
 
 use crate::config::{Config, ConfigError, MaxSeqLen};
+use crate::serve::StartError;
 
 /// The dimensions of a model that determine its memory use.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +119,7 @@ fn longest(least: u32, most: u32, fits: impl Fn(u32) -> bool) -> u32 {
 }
 
 /// Computes the sizes for `model` within `room`.
-pub fn size(config: &Config, model: &Shapes, room: Room<'_>) -> Result<Sizing, ConfigError> {
+pub fn size(config: &Config, model: &Shapes, room: Room<'_>) -> Result<Sizing, StartError> {
     let block_bytes = u64::from(config.block_size) * model.kv_bytes_per_token;
     let max_seq_len = max_seq_len(config, model.context_length, room, block_bytes)?;
     let sequence_blocks = u64::from(max_seq_len.div_ceil(config.block_size));
@@ -138,8 +139,8 @@ pub fn size(config: &Config, model: &Shapes, room: Room<'_>) -> Result<Sizing, C
     };
     if blocks < sequence_blocks {
         let needed = sequence_blocks * block_bytes;
-        return Err(ConfigError(match (config.kv_memory_bytes, room) {
-            (None, Room::Device(left)) => format!(
+        return Err(match (config.kv_memory_bytes, room) {
+            (None, Room::Device(left)) => StartError::Machine(format!(
                 "--gpu-memory-utilization {}: it leaves {} bytes for the KV pool, beside the weights, working memory and \
                  what other processes hold, but one sequence of {max_seq_len} tokens needs {needed}; give a larger share, \
                  end other processes on the GPU, or take a smaller model{}",
@@ -147,12 +148,13 @@ pub fn size(config: &Config, model: &Shapes, room: Room<'_>) -> Result<Sizing, C
                 left(max_seq_len),
                 // The automatic one is the smallest already.
                 if config.max_seq_len == MaxSeqLen::Auto { "" } else { " or --max-seq-len" }
-            ),
-            (_, Room::Machine(_) | Room::Device(_)) => format!(
+            )),
+            (_, Room::Machine(_) | Room::Device(_)) => ConfigError(format!(
                 "--kv-memory: {blocks} blocks of {block_bytes} bytes can't hold one sequence of {max_seq_len} tokens; \
                  give at least {needed} bytes, or a smaller --max-seq-len"
-            ),
-        }));
+            ))
+            .into(),
+        });
     }
     let total_blocks = u32::try_from(blocks).map_err(|_| {
         ConfigError(format!("--kv-memory: {blocks} blocks are more than the engine can number; give less"))
@@ -162,7 +164,8 @@ pub fn size(config: &Config, model: &Shapes, room: Room<'_>) -> Result<Sizing, C
         return Err(ConfigError(format!(
             "--max-prefill-memory: too small for one token, which needs {} bytes",
             prefill_bytes_per_token(model)
-        )));
+        ))
+        .into());
     }
     Ok(Sizing {
         max_seq_len,
@@ -288,13 +291,17 @@ mod tests {
     /// Of a pool that is what the weights and others left, the flag of its size is no remedy.
     #[test]
     fn pool_that_is_too_small_names_the_flag_that_decides_its_size() {
-        let said = |config: &Config| size(config, &MODEL, Room::Device(&|_| 4_096)).unwrap_err().to_string();
-        let automatic = said(&Config { gpu_memory_utilization: 0.5, ..Config::default() });
+        let refused = |config: &Config| size(config, &MODEL, Room::Device(&|_| 4_096)).unwrap_err();
+        let error = refused(&Config { gpu_memory_utilization: 0.5, ..Config::default() });
+        assert!(!error.is_usage(), "others may leave more later");
+        let automatic = error.to_string();
         for part in ["--gpu-memory-utilization 0.5: ", "leaves 4096 bytes", "weights", "other processes"] {
             assert!(automatic.contains(part), "`{part}` isn't in: {automatic}");
         }
         assert!(!automatic.contains("--kv-memory"), "{automatic}");
-        let given = said(&Config { kv_memory_bytes: Some(1_024), ..Config::default() });
+        let error = refused(&Config { kv_memory_bytes: Some(1_024), ..Config::default() });
+        assert!(error.is_usage());
+        let given = error.to_string();
         assert!(given.starts_with("--kv-memory: 0 blocks") && given.contains("2097152 bytes"), "{given}");
     }
 

@@ -14,7 +14,7 @@ use infer_model::shapes::Shape;
 use infer_model::{Model, ModelError, ModelErrorKind};
 use serde_json::{Value, json};
 
-use super::{Measurement, Refusal};
+use super::{Cause, Measurement, Refusal};
 use crate::config::Config;
 
 /// Memory reserved for recorded graphs and the driver.
@@ -241,7 +241,12 @@ fn introduced(index: u32, say: &mut dyn FnMut(Line)) -> Result<Arc<dyn Device>, 
 }
 
 fn refusal(error: CudaError) -> Refusal {
-    Refusal { is_setting: error.kind == CudaErrorKind::Switch, reason: error.message }
+    let cause = match error.kind {
+        CudaErrorKind::Switch => Cause::Setting,
+        CudaErrorKind::NoKernels => Cause::Excluded,
+        _ => Cause::Machine,
+    };
+    Refusal { reason: error.message, cause }
 }
 
 fn describe(device: &Arc<dyn Device>) -> Result<String, String> {

@@ -12,6 +12,7 @@ use infer_model::shapes::Shape;
 pub use gpu::{Gpu, Placed, gpu_check, measure_engine, measure_kernels};
 
 use crate::config::{Config, ConfigError};
+use crate::serve::StartError;
 
 /// The value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,15 +60,26 @@ pub struct Measurement {
 pub struct Refusal {
     /// What is missing or wrong.
     pub reason: String,
-    /// Whether a setting of GPUs is wrong. Then `auto` doesn't choose the CPU either.
-    pub is_setting: bool,
+    /// What would have to change.
+    pub cause: Cause,
+}
+
+/// What would have to change for a GPU to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A setting of GPUs, which is wrong. Then `auto` doesn't choose the CPU either.
+    Setting,
+    /// The build or another setting, which excludes GPUs on any machine.
+    Excluded,
+    /// The machine, which may have the GPU at another moment: drivers are loaded late, processes on the GPU end.
+    Machine,
 }
 
 /// Opens the GPU of the configuration; `None` for the CPU. If `auto` finds no GPU, the log says why.
 ///
 /// # Errors
 /// If a GPU was requested explicitly and can't be used, or if a setting of GPUs is wrong.
-pub fn choose(config: &Config) -> Result<Option<Gpu>, ConfigError> {
+pub fn choose(config: &Config) -> Result<Option<Gpu>, StartError> {
     let index = match config.device {
         DeviceChoice::Cpu => return Ok(None),
         DeviceChoice::Auto => 0,
@@ -77,7 +89,7 @@ pub fn choose(config: &Config) -> Result<Option<Gpu>, ConfigError> {
     let opened = match contiguous {
         true => Err(Refusal {
             reason: "--kv-cache contiguous, the reference backend, works only on the CPU".to_owned(),
-            is_setting: false,
+            cause: Cause::Excluded,
         }),
         false => Gpu::open(index),
     };
@@ -88,16 +100,18 @@ pub fn choose(config: &Config) -> Result<Option<Gpu>, ConfigError> {
 }
 
 /// Accepts that no GPU is used, unless one was requested or a setting is wrong.
-fn do_without(refusal: Refusal, config: &Config) -> Result<(), ConfigError> {
-    let Refusal { reason, is_setting } = refusal;
-    if is_setting {
-        return Err(ConfigError(reason));
+fn do_without(refusal: Refusal, config: &Config) -> Result<(), StartError> {
+    let Refusal { reason, cause } = refusal;
+    let requested = format!("--device: {reason}; use `cpu` or `auto`");
+    match (cause, config.device) {
+        (Cause::Setting, _) => Err(ConfigError(reason).into()),
+        (Cause::Excluded | Cause::Machine, DeviceChoice::Auto) => {
+            tracing::info!(threads = config.threads, "not using a GPU ({reason}); computing on the CPU");
+            Ok(())
+        }
+        (Cause::Excluded, DeviceChoice::Cpu | DeviceChoice::Cuda(_)) => Err(ConfigError(requested).into()),
+        (Cause::Machine, DeviceChoice::Cpu | DeviceChoice::Cuda(_)) => Err(StartError::Machine(requested)),
     }
-    if config.device != DeviceChoice::Auto {
-        return Err(ConfigError(format!("--device: {reason}; use `cpu` or `auto`")));
-    }
-    tracing::info!(threads = config.threads, "not using a GPU ({reason}); computing on the CPU");
-    Ok(())
 }
 
 #[cfg(test)]
@@ -131,14 +145,20 @@ mod tests {
     fn wrong_setting_is_an_error_even_if_the_cpu_would_do() {
         let auto = Config::default();
         let named = Config { device: DeviceChoice::Cuda(0), ..auto.clone() };
-        let outcome = |config, is_setting| {
+        let outcome = |config, cause| {
             let reason = "INFER_CUDA_FEW_ROWS=99: too many".to_owned();
-            do_without(Refusal { reason, is_setting }, config).map_err(|error| error.to_string())
+            do_without(Refusal { reason, cause }, config)
+                .map_err(|error| (error.is_usage(), error.to_string()))
         };
         for config in [&auto, &named] {
-            assert_eq!(outcome(config, true), Err("INFER_CUDA_FEW_ROWS=99: too many".to_owned()));
+            let expected = (true, "INFER_CUDA_FEW_ROWS=99: too many".to_owned());
+            assert_eq!(outcome(config, Cause::Setting), Err(expected));
         }
-        assert_eq!(outcome(&auto, false), Ok(()));
-        assert!(outcome(&named, false).unwrap_err().starts_with("--device: INFER_CUDA_FEW_ROWS=99"));
+        for (cause, stays) in [(Cause::Excluded, true), (Cause::Machine, false)] {
+            assert_eq!(outcome(&auto, cause), Ok(()));
+            let (is_usage, said) = outcome(&named, cause).unwrap_err();
+            assert!(said.starts_with("--device: INFER_CUDA_FEW_ROWS=99"), "{said}");
+            assert_eq!(is_usage, stays, "a GPU that is missing now may come; one that is excluded doesn't");
+        }
     }
 }

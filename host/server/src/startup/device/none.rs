@@ -3,7 +3,7 @@
 use infer_core::Executor;
 use infer_model::{Model, ModelError};
 
-use super::{Measurement, Refusal};
+use super::{Cause, Measurement, Refusal};
 use crate::config::Config;
 
 const REASON: &str = "this build has no CUDA support, which `--features cuda` adds";
@@ -20,7 +20,7 @@ impl Gpu {
 
     /// Always fails.
     pub fn open(_: u32) -> Result<Self, Refusal> {
-        Err(Refusal { reason: REASON.to_owned(), is_setting: false })
+        Err(Refusal { reason: REASON.to_owned(), cause: Cause::Excluded })
     }
 
     /// Copies the weights to the GPU.
