@@ -95,10 +95,65 @@ fn every_error_names_the_flag_and_what_is_accepted() {
 
 #[test]
 fn planes_may_share_a_port_of_different_addresses() {
-    for (host, admin) in
-        [("127.0.0.2", "127.0.0.1:5"), ("0.0.0.0", "[::1]:5"), ("::1", "0.0.0.0:5"), ("box", "127.0.0.1:5")]
-    {
+    for (host, admin) in [
+        ("127.0.0.2", "127.0.0.1:5"),
+        ("0.0.0.0", "[::1]:5"),
+        ("::1", "0.0.0.0:5"),
+        ("box", "127.0.0.1:5"),
+        ("box", "localhost:5"),
+        ("localhost", "127.0.0.2:5"),
+        ("localhost", "127.0.0.1:6"),
+    ] {
         assert!(parse(&[("host", host), ("port", "5"), ("admin", admin)]).is_ok(), "{host} and {admin}");
     }
-    assert!(parse(&[("host", "0.0.0.0"), ("port", "0"), ("admin", "127.0.0.1:0")]).is_ok(), "free ones");
+    for host in ["0.0.0.0", "localhost"] {
+        assert!(parse(&[("host", host), ("port", "0"), ("admin", "127.0.0.1:0")]).is_ok(), "free ones");
+    }
+}
+
+#[test]
+fn planes_of_one_address_share_no_port_however_it_is_written() {
+    for (host, admin) in [
+        ("localhost", "127.0.0.1:5"),
+        ("127.0.0.1", "LOCALHOST:5"),
+        ("localhost", "[::1]:5"),
+        ("localhost", "0.0.0.0:5"),
+        ("::", "localhost:5"),
+        ("::1", "[0:0:0:0:0:0:0:1]:5"),
+        ("::ffff:127.0.0.1", "127.0.0.1:5"),
+        ("box", "Box:5"),
+    ] {
+        let error = parse(&[("host", host), ("port", "5"), ("admin", admin)]).unwrap_err().to_string();
+        assert!(error.starts_with("--admin: ") && error.contains("(--port)"), "{host} and {admin}: {error}");
+    }
+}
+
+#[test]
+#[cfg(feature = "kv-events")]
+fn sockets_of_kv_events_need_ports_of_their_own() {
+    let planes = [("port", "5"), ("admin", "127.0.0.1:6")];
+    let with = |events, replay: Option<&'static str>| {
+        let mut flags = planes.to_vec();
+        flags.push(("kv-events", events));
+        flags.extend(replay.map(|replay| ("kv-events-replay", replay)));
+        parse(&flags).map_err(|error| error.to_string())
+    };
+    for (events, replay, late, early) in [
+        ("tcp://127.0.0.1:5", None, "--kv-events: ", "(--port)"),
+        ("tcp://localhost:6", None, "--kv-events: ", "(--admin)"),
+        ("tcp://127.0.0.1:7", Some("tcp://*:7"), "--kv-events-replay: ", "(--kv-events)"),
+        ("tcp://127.0.0.1:7", Some("tcp://[::]:6"), "--kv-events-replay: ", "(--admin)"),
+    ] {
+        let error = with(events, replay).unwrap_err();
+        assert!(error.starts_with(late) && error.contains(early), "{events} and {replay:?}: {error}");
+    }
+    for (events, replay) in [
+        ("tcp://*:7", Some("tcp://*:8")),
+        ("tcp://127.0.0.2:5", Some("tcp://127.0.0.2:6")),
+        ("tcp://[::1]:7", Some("tcp://0.0.0.0:7")),
+        ("tcp://*:0", Some("tcp://*:0")),
+        ("tcp://box:5", None),
+    ] {
+        assert_eq!(with(events, replay).err(), None, "{events} and {replay:?}");
+    }
 }

@@ -4,7 +4,7 @@
 //! of sizes, durations and addresses (`parse`), and what needs the model (`startup::sizing`).
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -137,15 +137,7 @@ impl Config {
 
     /// Checks settings against each other.
     fn check(&self, all: &Settings) -> Result<(), ConfigError> {
-        // `infer config check` can't find it by binding: an address in use may be the checked host's own.
-        if self.port != 0 && self.port == self.admin_port && overlap(&self.host, &self.admin_host) {
-            return Err(ConfigError(format!(
-                "{}: the data plane listens at port {} of {}; the admin plane needs a port of its own",
-                all.origin("admin"),
-                self.port,
-                self.host
-            )));
-        }
+        self.check_ports(all)?;
         if self.max_body_memory_bytes < self.max_body_bytes {
             return Err(ConfigError(format!(
                 "{}: {} bytes can't hold one body of {} bytes (--max-body-bytes)",
@@ -167,17 +159,74 @@ impl Config {
         }
         Ok(())
     }
+
+    /// Checks that no two sockets want the same port. `infer config check` can't find it by binding: an address in use may
+    /// be the checked host's own.
+    fn check_ports(&self, all: &Settings) -> Result<(), ConfigError> {
+        let listeners = self.listeners();
+        for (index, late) in listeners.iter().enumerate() {
+            let in_the_way = |early: &&Listener<'_>| {
+                early.port != 0 && early.port == late.port && overlap(early.host, late.host)
+            };
+            if let Some(early) = listeners.iter().take(index).find(in_the_way) {
+                return Err(ConfigError(format!(
+                    "{}: {} listens at port {} of {} (--{}); {} needs a port of its own",
+                    all.origin(late.key),
+                    early.name,
+                    early.port,
+                    early.host,
+                    early.key,
+                    late.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn listeners(&self) -> Vec<Listener<'_>> {
+        let mut listeners = vec![
+            Listener { key: "port", name: "the data plane", host: &self.host, port: self.port },
+            Listener { key: "admin", name: "the admin plane", host: &self.admin_host, port: self.admin_port },
+        ];
+        if let Some(Endpoints { events, replay }) = &self.kv_events {
+            let (host, port) = (events.host(), events.port());
+            listeners.push(Listener { key: "kv-events", name: "the publisher of KV events", host, port });
+            listeners.extend(replay.iter().map(|replay| Listener {
+                key: "kv-events-replay",
+                name: "the replay of KV events",
+                host: replay.host(),
+                port: replay.port(),
+            }));
+        }
+        listeners
+    }
 }
 
-/// Whether listeners at one port of both addresses are in each other's way: one address includes the other.
+/// A socket that listens at a port.
+struct Listener<'a> {
+    /// The setting with its port.
+    key: &'static str,
+    name: &'static str,
+    host: &'a str,
+    port: u16,
+}
+
+/// Whether listeners at one port of both hosts are in each other's way: they have an address in common.
 fn overlap(a: &str, b: &str) -> bool {
-    let includes = |all: &str, one: &str| match (all.parse::<IpAddr>(), one.parse::<IpAddr>()) {
-        (Ok(IpAddr::V4(all)), Ok(IpAddr::V4(_))) => all.is_unspecified(),
-        // Linux has those of IPv4 among them, unless it is told otherwise.
-        (Ok(IpAddr::V6(all)), Ok(_)) => all.is_unspecified(),
-        _ => false,
-    };
-    a == b || includes(a, b) || includes(b, a)
+    // Linux has the addresses of IPv4 among those of IPv6, unless it is told otherwise.
+    let includes = |all: IpAddr, one: IpAddr| all.is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+    let (of_a, of_b) = (addresses(a), addresses(b));
+    let mut pairs = of_a.iter().flat_map(|&a| of_b.iter().map(move |&b| (a, b)));
+    a.eq_ignore_ascii_case(b) || pairs.any(|(a, b)| a == b || includes(a, b) || includes(b, a))
+}
+
+/// The addresses of a host as far as they are known without a resolver; none for names other than `localhost`, which may
+/// be either of two.
+fn addresses(host: &str) -> Vec<IpAddr> {
+    if host.eq_ignore_ascii_case("localhost") {
+        return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    }
+    host.parse().map(|address: IpAddr| address.to_canonical()).into_iter().collect()
 }
 
 fn dtype(text: &str) -> Result<Option<DType>, String> {
