@@ -206,7 +206,7 @@ def anthropic_python():
     class Answer(BaseModel, extra="forbid"):
         answer: Literal["yes", "no"]  # Bounds of numbers become words of the description.
 
-    parsed = client.messages.parse(**{**common, "max_tokens": 100}, output_format=Answer)
+    parsed = client.messages.parse(**{**common, "max_tokens": 400}, output_format=Answer)
     check(parsed.parsed_output is not None, parsed)
 
     for fields, kind in [
