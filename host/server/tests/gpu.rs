@@ -260,13 +260,13 @@ fn gpu_that_does_not_start_is_an_error_that_says_why() {
     let cases = [
         (
             "cuInit:1:CUDA_ERROR_NO_DEVICE",
-            2,
+            1,
             "--device: the NVIDIA driver reports no GPU: no CUDA-capable device",
         ),
         ("cuModuleLoadData:1:CUDA_ERROR_INVALID_IMAGE", 2, "can't load this image"),
-        ("cuStreamCreate:1:CUDA_ERROR_OUT_OF_MEMORY", 2, "no stream: out of memory"),
+        ("cuStreamCreate:1:CUDA_ERROR_OUT_OF_MEMORY", 1, "no stream: out of memory"),
         ("cuMemAlloc_v2:3:CUDA_ERROR_OUT_OF_MEMORY", 1, "the weights don't fit"),
-        ("cuDevicePrimaryCtxRetain:1:CUDA_ERROR_OUT_OF_MEMORY", 2, "no context: out of memory"),
+        ("cuDevicePrimaryCtxRetain:1:CUDA_ERROR_OUT_OF_MEMORY", 1, "no context: out of memory"),
     ];
     for (fault, code, words) in cases {
         let Some(machine) = Machine::new() else { return };

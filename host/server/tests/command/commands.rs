@@ -436,9 +436,8 @@ fn impossible_sizes_are_refused_before_weights_are_read() {
         ("--kv-memory", "20000GiB", 1),
         ("--max-prefill-memory", "1KiB", 2),
     ] {
-        let output = generate(&home, &["--model", directory, "--device", "cpu", flag, value]);
-        let said = complaint(&output);
-        assert!(output.status.code() == Some(code) && said.contains(flag), "{flag}: {said}");
+        let words = [&format!("error: {flag}")[..]];
+        home.fails(code, "", &["--model", directory, "--device", "cpu", flag, value], &words);
     }
     let output = generate(&home, &["--model", directory]);
     assert!(complaint(&output).contains(".safetensors"), "the weights are missing: {}", complaint(&output));
