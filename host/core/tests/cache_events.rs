@@ -17,6 +17,18 @@ use infer_core::testing::solo;
 use infer_core::trial::ShadowState;
 use infer_core::{BlockId, EngineConfig, FinishReason, Handover, Micros, SequenceId};
 
+/// The answer of a policy that drops all idle blocks that it knows whenever it is asked for some.
+fn drops_all(mirror: &mut Mirror, ask: Ask<'_>) -> Say {
+    match ask {
+        Ask::Observe(events) => {
+            mirror.absorb(events);
+            Say::Default
+        }
+        Ask::Evict(_) => Say::Drop(mirror.idle.iter().copied().map(BlockId).collect()),
+        _ => Say::Default,
+    }
+}
+
 #[test]
 fn a_new_policy_receives_every_cached_block_however_it_is_swapped_in() {
     for primed in [false, true] {
@@ -107,17 +119,7 @@ fn a_policy_that_comes_back_during_a_swap_misses_nothing() {
 fn a_policy_that_comes_back_is_asked_for_no_block_before_it_has_what_it_missed() {
     let mirror = Arc::new(Mutex::new(Mirror::default()));
     let known = mirror.clone();
-    let policies = scripted(move |ask| {
-        let mut mirror = known.lock().unwrap();
-        Ok(match ask {
-            Ask::Observe(events) => {
-                mirror.absorb(events);
-                Say::Default
-            }
-            Ask::Evict(_) => Say::Drop(mirror.idle.iter().copied().map(BlockId).collect()),
-            _ => Say::Default,
-        })
-    });
+    let policies = scripted(move |ask| Ok(drops_all(&mut known.lock().unwrap(), ask)));
     let config = EngineConfig { total_blocks: 13, prompt_cache_entries: 0, ..small() };
     let mut bench = Bench::with(config, policies);
     for seed in [1, 3, 5] {
@@ -298,16 +300,7 @@ fn events_beyond_the_step_budget_are_sent_in_the_next_step() {
 #[test]
 fn a_shadow_is_not_compared_on_events_that_the_live_policy_receives_later() {
     let mut mirror = Mirror::default();
-    let shadow = PrefixCache(move |ask: Ask<'_>| {
-        Ok(match ask {
-            Ask::Observe(events) => {
-                mirror.absorb(events);
-                Say::Default
-            }
-            Ask::Evict(_) => Say::Drop(mirror.idle.iter().copied().map(BlockId).collect()),
-            _ => Say::Default,
-        })
-    });
+    let shadow = PrefixCache(move |ask: Ask<'_>| Ok(drops_all(&mut mirror, ask)));
     // The sequences that run, a chunk each; all if none is named.
     let only = Arc::new(Mutex::new(Vec::new()));
     let named = only.clone();
