@@ -21,6 +21,8 @@ use crate::metrics::percentile;
 
 /// How long a response waits for the current step.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What a response says that didn't wait longer.
+const BUSY: &str = "the engine is in a long step; try again later";
 
 /// Returns the engine's report after the current step. 503 if that takes more than ten seconds.
 pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
@@ -29,7 +31,7 @@ pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
 
 /// Returns the engine's report after the current step, or 503 after `patience`.
 pub async fn report_within(served: &Served, patience: Duration) -> Result<Box<EngineReport>, ApiError> {
-    within(patience, served.engine.report(), "the engine is in a long step; try again later").await
+    within(patience, served.engine.report(), BUSY).await
 }
 
 /// Returns what the engine says after the current step. 503 if that takes more than ten seconds.
@@ -37,8 +39,7 @@ pub async fn asked<T>(
     app: &App,
     answer: impl Future<Output = Result<T, EngineStopped>>,
 ) -> Result<T, ApiError> {
-    let message = "the engine is in a long step; try again later";
-    within(app.config.bounds.engine_patience, answer, message).await
+    within(app.config.bounds.engine_patience, answer, BUSY).await
 }
 
 /// Returns what the engine did after the current step. 503 if that takes more than ten seconds: it may still do it.
