@@ -1,0 +1,112 @@
+//! Connections over a pipe in memory, polled by hand.
+
+use std::task::Waker;
+
+use hyper_util::rt::TokioIo;
+
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+type Connection = Guarded<TokioIo<tokio::io::DuplexStream>>;
+
+fn read(connection: &mut Connection) -> Poll<io::Result<()>> {
+    let mut bytes = [MaybeUninit::uninit(); 8];
+    let mut buffer = ReadBuf::uninit(&mut bytes);
+    let mut cx = Context::from_waker(Waker::noop());
+    Pin::new(connection).poll_read(&mut cx, buffer.unfilled())
+}
+
+/// Whether it goes on waiting for its peer.
+fn is_open(connection: &mut Connection) -> bool {
+    read(connection).is_pending()
+}
+
+#[tokio::test]
+async fn what_follows_the_last_response_is_no_head() {
+    for last in [false, true] {
+        let (near, mut far) = tokio::io::duplex(64);
+        let patience = Patience { head: Duration::from_millis(1), idle: HOUR, write: HOUR };
+        let phase = Arc::new(Phase::new(Unsent::default()));
+        let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
+        let serving = phase.begin();
+        assert!(is_open(&mut connection), "the request's body may take its time");
+        if last {
+            serving.mark_last();
+        }
+        drop(serving);
+        tokio::io::AsyncWriteExt::write_all(&mut far, b"rest").await.unwrap();
+        assert!(matches!(read(&mut connection), Poll::Ready(Ok(()))));
+        let ended = std::future::poll_fn(|cx| {
+            let mut bytes = [MaybeUninit::uninit(); 8];
+            Pin::new(&mut connection).poll_read(cx, ReadBuf::uninit(&mut bytes).unfilled())
+        });
+        assert_eq!(ended.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(connection.ended_in_head(), !last);
+    }
+}
+
+#[tokio::test]
+async fn half_a_head_ends_when_the_host_stops() {
+    let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+    let (near, mut far) = tokio::io::duplex(64);
+    let phase = Arc::new(Phase::new(Unsent::default()));
+    let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
+    tokio::io::AsyncWriteExt::write_all(&mut far, b"GET /").await.unwrap();
+    assert!(matches!(read(&mut connection), Poll::Ready(Ok(()))));
+    assert!(is_open(&mut connection), "the rest may come");
+    tokio::io::AsyncWriteExt::write_all(&mut far, b"hea").await.unwrap();
+    phase.stop();
+    assert!(matches!(read(&mut connection), Poll::Ready(Ok(()))), "what has arrived is read");
+    assert!(matches!(read(&mut connection), Poll::Ready(Err(_))) && connection.cut_in_head());
+}
+
+#[tokio::test]
+async fn the_response_before_half_a_head_is_sent_before_the_connection_ends() {
+    let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+    let (near, mut far) = tokio::io::duplex(64);
+    let phase = Arc::new(Phase::new(Unsent::default()));
+    let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
+    drop(phase.begin());
+    tokio::io::AsyncWriteExt::write_all(&mut far, b"GET /").await.unwrap();
+    assert!(matches!(read(&mut connection), Poll::Ready(Ok(()))));
+    phase.stop();
+    assert!(is_open(&mut connection), "hyper has all of the response, but has not sent it");
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut connection).poll_flush(&mut cx).is_ready());
+    assert!(!is_open(&mut connection) && connection.cut_in_head());
+}
+
+#[tokio::test]
+async fn a_connection_makes_room_when_all_is_sent_and_someone_waits() {
+    let (near, _far) = tokio::io::duplex(64);
+    let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+    let (phase, crowd) = (Arc::new(Phase::new(Unsent::default())), Arc::new(Crowd::default()));
+    let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::clone(&crowd));
+    crowd.make_room.notify_one();
+    let needed = crowd.enter();
+    assert!(is_open(&mut connection), "its first request may come");
+    drop(phase.begin());
+    assert!(is_open(&mut connection), "hyper has all of the response, but has not sent it");
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut connection).poll_flush(&mut cx).is_ready());
+    drop(needed);
+    assert!(is_open(&mut connection), "whoever asked for room has left");
+    let _needed = crowd.enter();
+    assert!(is_open(&mut connection), "another one was asked");
+    crowd.make_room.notify_one();
+    assert!(!is_open(&mut connection) && connection.made_room());
+}
+
+#[test]
+fn only_responses_made_up_by_hyper_are_replaced() {
+    let hyper = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
+    let answer = String::from_utf8(instead_of(hyper).unwrap()).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    assert!(
+        answer.contains("x-request-id: ") && answer.contains("\"code\":\"header_fields_too_large\""),
+        "{answer}"
+    );
+    let own = b"HTTP/1.1 404 Not Found\r\nx-request-id: a\r\ncontent-length: 0\r\n\r\n";
+    assert!(instead_of(own).is_none());
+    assert!(instead_of(b"data: HTTP/1.1 400").is_none());
+}
