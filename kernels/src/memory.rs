@@ -35,7 +35,7 @@ impl std::error::Error for OutOfMemory {}
 /// Numbers for which all-zero bits are a valid value.
 ///
 /// # Safety
-/// Every bit pattern is a value of the type.
+/// Every bit pattern is a value of the type, which has no padding.
 pub unsafe trait Plain: Copy + Send + Sync + 'static {}
 // SAFETY: every bit pattern is a number.
 unsafe impl Plain for u8 {}
@@ -45,6 +45,18 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for f32 {}
 // SAFETY: as above.
 unsafe impl Plain for half::bf16 {}
+
+/// Numbers as bytes, in the machine's order.
+pub(crate) fn bytes<T: Plain>(numbers: &[T]) -> &[u8] {
+    // SAFETY: the numbers' own memory, without padding.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+}
+
+/// See [`bytes`].
+pub(crate) fn bytes_mut<T: Plain>(numbers: &mut [T]) -> &mut [u8] {
+    // SAFETY: as above; the borrow is exclusive, and any bytes are numbers.
+    unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), size_of_val(numbers)) }
+}
 
 /// Page size requested from the system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

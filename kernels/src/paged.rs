@@ -2,10 +2,12 @@
 //! sixteen positions are scored at once without horizontal sums, and its values are rows (`[position][dimension]`). Block
 //! ownership is managed elsewhere.
 
+use std::ops::Range;
+
 use crate::Rows;
 use crate::cpu::Shared;
 use crate::element::Element;
-use crate::memory::{Arena, Numbers, OutOfMemory};
+use crate::memory::{Arena, Numbers, OutOfMemory, bytes, bytes_mut};
 use crate::simd::LANES;
 
 /// Shape of a block.
@@ -115,6 +117,40 @@ impl<T: Element> PagedLayer<T> {
             }
             self.values.copy_within(source..source + tokens * head_dim, target);
         }
+    }
+
+    /// Bytes of a block's keys and values.
+    pub fn block_bytes(&self) -> usize {
+        2 * self.layout.block_len() * size_of::<T>()
+    }
+
+    /// Copies a block's keys, then its values, to `to` ([`PagedLayer::block_bytes`] long), as they are stored.
+    ///
+    /// # Panics
+    /// If the block is beyond the pool, or `to` has another length.
+    pub fn read_block(&self, block: u32, to: &mut [u8]) {
+        let (keys, values) = to.split_at_mut(self.block_bytes() / 2);
+        let place = self.place(block);
+        keys.copy_from_slice(bytes(&self.keys[place.clone()]));
+        values.copy_from_slice(bytes(&self.values[place]));
+    }
+
+    /// Overwrites a block with what [`PagedLayer::read_block`] copied.
+    ///
+    /// # Panics
+    /// As [`PagedLayer::read_block`].
+    pub fn write_block(&mut self, block: u32, from: &[u8]) {
+        let (keys, values) = from.split_at(self.block_bytes() / 2);
+        let place = self.place(block);
+        bytes_mut(&mut self.keys[place.clone()]).copy_from_slice(keys);
+        bytes_mut(&mut self.values[place]).copy_from_slice(values);
+    }
+
+    /// The numbers of a block's keys, and likewise of its values.
+    fn place(&self, block: u32) -> Range<usize> {
+        assert!((block as usize) < self.blocks, "block {block} is beyond the pool of {} blocks", self.blocks);
+        let start = self.layout.head_start(block as usize, 0);
+        start..start + self.layout.block_len()
     }
 }
 

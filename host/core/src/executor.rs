@@ -1,6 +1,7 @@
 //! The boundary to the device: something that computes a batch.
 
 use crate::batch::Batch;
+use crate::ids::BlockId;
 
 /// Computes batches. Implemented by the model, by a simulator's cost model and by scripted ones in tests.
 pub trait Executor {
@@ -24,6 +25,24 @@ pub trait Executor {
     /// Waits for the batch that was submitted first; otherwise like `execute`.
     fn collect(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         self.execute(batch, output)
+    }
+
+    /// Bytes of a block's keys and values in all layers; 0 if they can't be copied to the host and back.
+    fn block_bytes(&self) -> usize {
+        0
+    }
+
+    /// Copies a block's keys and values to `bytes` (`block_bytes` long), in the executor's own order. No batch
+    /// is in flight.
+    fn read_block(&mut self, block: BlockId, bytes: &mut [u8]) -> Result<(), DeviceFault> {
+        let _ = (block, bytes);
+        Err(DeviceFault::no_copies())
+    }
+
+    /// Overwrites a block's keys and values with what `read_block` copied. No batch is in flight.
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), DeviceFault> {
+        let _ = (block, bytes);
+        Err(DeviceFault::no_copies())
     }
 }
 
@@ -72,6 +91,13 @@ pub struct DeviceFault {
     pub message: String,
     /// Indexes into `Batch::rows` that are lost; `None` means all of them.
     pub rows: Option<Vec<usize>>,
+}
+
+impl DeviceFault {
+    fn no_copies() -> Self {
+        let message = "this executor's blocks can't be copied".to_owned();
+        Self { kind: DeviceFaultKind::Failed, message, rows: None }
+    }
 }
 
 /// Kinds of device faults.

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
+use infer_core::{Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
 
 use crate::cache::KvStore;
 use crate::decoder::Decoder;
@@ -140,6 +140,20 @@ impl Executor for ModelExecutor {
                 rows: None,
             })
         })
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.kv.block_bytes()
+    }
+
+    fn read_block(&mut self, block: BlockId, bytes: &mut [u8]) -> Result<(), DeviceFault> {
+        self.kv.read_block(block, bytes);
+        Ok(())
+    }
+
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.kv.write_block(block, bytes);
+        Ok(())
     }
 }
 

@@ -83,12 +83,23 @@ impl Buffer {
     /// # Panics
     /// If the buffer is smaller.
     pub fn read(&self, bytes: usize) -> Result<Vec<u8>, CudaError> {
-        assert!(bytes <= self.bytes, "{bytes} bytes of {}", self.bytes);
         let mut data = vec![0; bytes];
-        // SAFETY: inside this allocation; `data` lives until the wait is over.
-        unsafe { self.device.copy_out(self.at, &mut data) }?;
-        self.device.wait()?;
+        self.read_into(0, &mut data)?;
         Ok(data)
+    }
+
+    /// Waits for all earlier work, then copies the bytes from `start` on.
+    ///
+    /// # Errors
+    /// As [`Buffer::read`].
+    ///
+    /// # Panics
+    /// If the buffer has fewer.
+    pub fn read_into(&self, start: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
+        assert!(start + bytes.len() <= self.bytes, "{} bytes at {start} of {}", bytes.len(), self.bytes);
+        // SAFETY: inside this allocation; the borrow outlives the wait.
+        unsafe { self.device.copy_out(self.at + start as u64, bytes) }?;
+        self.device.wait()
     }
 
     /// Returns the first `count` numbers.

@@ -4,6 +4,7 @@ use super::Engine;
 use super::shadow::block_names;
 use crate::guard::{Compared, Renewal};
 use crate::ids::{BlockId, Micros};
+use crate::kv::cached::CachedBlock;
 use crate::kv::{Blocks, Continuity, Keep};
 use crate::policy::prefix_cache::{ROWS_PER_OBSERVE, of_the_pool};
 use crate::policy::{
@@ -221,6 +222,20 @@ impl Engine {
         self.counters.evicted_blocks += u64::from(dropped);
         self.note_load(now);
         dropped
+    }
+
+    /// Makes blocks that an earlier engine listed cached ones of this one, which has done nothing yet, and returns where:
+    /// `None` for those that don't fit, whose time is over, or that don't follow a restored one. The driver must fill them
+    /// with their keys and values before the first step, or call `empty_cache`. The policy receives them over several
+    /// steps.
+    pub fn restore_cache(&mut self, list: &[CachedBlock], now: Micros) -> Vec<Option<BlockId>> {
+        assert!(self.next_id == 1 && self.kv.blocks.free() == self.config.total_blocks, "the engine is new");
+        let now = self.tick(now);
+        let places = self.kv.restore(list, now);
+        self.kv.blocks.events.clear();
+        self.policies.prefix.renewed = Some(Renewal::Blank);
+        self.note_load(now);
+        places
     }
 
     /// Flushes before an operator's command that replaces a receiver, even if the policy gets no more calls

@@ -43,6 +43,7 @@ use crate::event::{Event, Handover};
 use crate::guard::{Context, GuardLimits};
 use crate::ids::{Micros, TenantId};
 use crate::kv::Kv;
+use crate::kv::cached::CachedBlock;
 use crate::kv::feed::{KvBlock, KvEvent};
 use crate::perf::Recorder;
 use crate::policy::{
@@ -225,6 +226,12 @@ impl Engine {
     /// `drain_kv_events` has yet to report.
     pub fn kv_snapshot(&self) -> Vec<KvBlock> {
         self.kv.indexed()
+    }
+
+    /// Every block that can be found by content, most recently used first and parents before children, for
+    /// `restore_cache` of another engine.
+    pub fn cached_blocks(&self) -> Vec<CachedBlock> {
+        self.kv.cached(self.clock)
     }
 
     /// Number of the step that is planned next.

@@ -214,7 +214,7 @@ impl Blocks {
     }
 
     /// A block of the tree without holders becomes cached.
-    fn rest(&mut self, id: BlockId, now: Micros) {
+    pub(super) fn rest(&mut self, id: BlockId, now: Micros) {
         let block = &mut self.blocks[id.0 as usize];
         debug_assert_eq!(block.holders, 0);
         self.idle.push_back(id.0);

@@ -4,6 +4,7 @@
 //! This file ties the parts together; each part knows only itself. Deliberately absent: policies.
 
 mod blocks;
+pub mod cached;
 mod check;
 pub mod feed;
 mod hits;

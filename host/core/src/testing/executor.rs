@@ -6,11 +6,16 @@
 //! makes it panic: that is a bug of the engine, not of a device.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::random::mix;
 use crate::batch::{Batch, Row};
 use crate::executor::{DeviceFault, Executor, StepOutput, TokenLogprobs};
+use crate::ids::BlockId;
 use crate::request::{Request, SamplingParams};
+
+/// Bytes of a slot's position and token.
+const CELL_BYTES: usize = 8;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
@@ -95,6 +100,11 @@ impl ScriptedExecutor {
         })
     }
 
+    fn cells_of(&self, BlockId(block): BlockId) -> Range<usize> {
+        let size = self.block_size as usize;
+        block as usize * size..(block as usize + 1) * size
+    }
+
     fn scribble(&mut self, batch: &Batch) {
         for &slot in &batch.slots {
             self.cells[slot as usize] = Some((u32::MAX, 0));
@@ -157,6 +167,27 @@ impl Executor for ScriptedExecutor {
 
     fn plans_ahead(&self) -> bool {
         true
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.block_size as usize * CELL_BYTES
+    }
+
+    fn read_block(&mut self, block: BlockId, bytes: &mut [u8]) -> Result<(), DeviceFault> {
+        for (bytes, cell) in bytes.chunks_exact_mut(CELL_BYTES).zip(&self.cells[self.cells_of(block)]) {
+            let (position, token) = cell.unwrap_or((u32::MAX, u32::MAX));
+            bytes.copy_from_slice(&(u64::from(position) << 32 | u64::from(token)).to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), DeviceFault> {
+        let place = self.cells_of(block);
+        for (bytes, cell) in bytes.as_chunks::<CELL_BYTES>().0.iter().zip(&mut self.cells[place]) {
+            let both = u64::from_le_bytes(*bytes);
+            *cell = Some(((both >> 32) as u32, both as u32));
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@
 mod contiguous;
 mod paged;
 
-use infer_core::{Batch, DeviceFault, SequenceId};
+use infer_core::{Batch, BlockId, DeviceFault, SequenceId};
 use infer_kernels::{AttentionParams, Cpu, Qkv};
 
 pub(crate) use contiguous::{ContiguousCache, ContiguousShape};
@@ -28,4 +28,19 @@ pub(crate) trait KvStore: Send {
         qkv: Qkv<'_>,
         out: &mut [f32],
     );
+
+    /// Bytes of a block in all layers; 0 if there are no blocks.
+    fn block_bytes(&self) -> usize {
+        0
+    }
+
+    /// Copies a block's keys and values, layer after layer. Only if there are blocks.
+    fn read_block(&self, block: BlockId, _to: &mut [u8]) {
+        unreachable!("{block:?} is not in blocks");
+    }
+
+    /// Overwrites a block with what `read_block` copied.
+    fn write_block(&mut self, block: BlockId, _from: &[u8]) {
+        unreachable!("{block:?} is not in blocks");
+    }
 }

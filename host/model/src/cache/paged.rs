@@ -1,6 +1,6 @@
 //! The paged pool: blocks of all layers, read through the batch's block tables.
 
-use infer_core::{Batch, DeviceFault, SequenceId};
+use infer_core::{Batch, BlockId, DeviceFault, SequenceId};
 use infer_kernels::{
     Arena, AttentionParams, Cpu, Element, PagedLayer, PagedLayout, PagedQuery, Qkv, QueryRun,
 };
@@ -27,6 +27,11 @@ impl<T: Element> PagedCache<T> {
             ModelError::unsupported(format!("no memory for {blocks} KV blocks ({error}); use fewer"))
         })?;
         Ok(Self { layers, tables: Vec::new(), runs: Vec::new(), scratch: Vec::new() })
+    }
+
+    /// Bytes of a block in one layer.
+    fn layer_bytes(&self) -> usize {
+        self.layers[0].block_bytes()
     }
 }
 
@@ -69,5 +74,22 @@ impl<T: Element> KvStore for PagedCache<T> {
         let query =
             PagedQuery { q: qkv.q(), positions: &batch.positions, runs: &self.runs, tables: &self.tables };
         cpu.paged_attention(layer, params, query, &mut self.scratch, out);
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.layers.iter().map(PagedLayer::block_bytes).sum()
+    }
+
+    fn read_block(&self, block: BlockId, to: &mut [u8]) {
+        for (layer, to) in self.layers.iter().zip(to.chunks_exact_mut(self.layer_bytes())) {
+            layer.read_block(block.0, to);
+        }
+    }
+
+    fn write_block(&mut self, block: BlockId, from: &[u8]) {
+        let bytes = self.layer_bytes();
+        for (layer, from) in self.layers.iter_mut().zip(from.chunks_exact(bytes)) {
+            layer.write_block(block.0, from);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use infer_core::BlockId;
 use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Mark, PrefillForm, Type};
 
 use super::layout::{StepLayout, activation_bytes, prefill_form, tile_tokens};
@@ -66,6 +67,16 @@ impl Pool {
     pub(super) fn layer(&self, index: usize) -> (u64, u64) {
         let keys = self.data.at() + (2 * index * self.stride) as u64;
         (keys, keys + self.stride as u64)
+    }
+
+    /// Pieces of a block: keys and values of each layer.
+    pub(super) fn pieces(&self) -> usize {
+        self.data.bytes() / self.stride
+    }
+
+    /// Where the `nth` piece of a block starts.
+    pub(super) fn start(&self, nth: usize, BlockId(block): BlockId) -> usize {
+        nth * self.stride + block as usize * self.block_bytes
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
+use infer_core::{Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
 use infer_kernels::cuda::{CudaError, CudaErrorKind, Graph, NONE};
 
 use super::decoder::DeviceDecoder;
@@ -250,6 +250,22 @@ impl Executor for DeviceExecutor {
         // Samples on the host come after the device's.
         output.after_guesses.sort_by_key(|(row, _)| *row);
         drawn_but(lost)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.decoder.buffers.pool.pieces() * self.decoder.buffers.pool.block_bytes
+    }
+
+    fn read_block(&mut self, block: BlockId, bytes: &mut [u8]) -> Result<(), DeviceFault> {
+        let pool = &self.decoder.buffers.pool;
+        let mut pieces = bytes.chunks_exact_mut(pool.block_bytes).enumerate();
+        pieces.try_for_each(|(nth, piece)| pool.data.read_into(pool.start(nth, block), piece)).map_err(fault)
+    }
+
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), DeviceFault> {
+        let pool = &self.decoder.buffers.pool;
+        let mut pieces = bytes.chunks_exact(pool.block_bytes).enumerate();
+        pieces.try_for_each(|(nth, piece)| pool.data.write(pool.start(nth, block), piece)).map_err(fault)
     }
 }
 
