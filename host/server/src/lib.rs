@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod app;
 pub mod bench;
+pub mod cache_file;
 pub mod cli;
 pub mod config;
 pub mod data;

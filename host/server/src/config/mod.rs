@@ -92,6 +92,10 @@ pub struct Config {
     pub prompt_cache_ttl: Duration,
     /// Whether requests with the same prefix share KV blocks.
     pub prefix_caching: bool,
+    /// File that keeps the prefix cache across restarts.
+    pub cache_file: Option<PathBuf>,
+    /// Maximum size of that file.
+    pub cache_file_bytes: u64,
     /// Plans each step.
     pub scheduler: PolicyChoice,
     /// Admits requests.

@@ -157,6 +157,14 @@ pub const SETTINGS: &[Setting] = &[
     ),
     switch("prefix-caching", "on", "Share KV blocks between requests with the same prefix, and results of whole prompts (--prompt-cache-entries)"),
     setting(
+        "cache-file",
+        "FILE",
+        "none",
+        "File that keeps cached prefixes across restarts: restored at the start, saved at a shutdown",
+    )
+    .worded(),
+    setting("cache-file-size", "BYTES", "8GiB", "Maximum size of --cache-file; what was used last is saved first"),
+    setting(
         "scheduler",
         "POLICY",
         "continuous",

@@ -88,6 +88,8 @@ impl Config {
             prompt_cache_entries: read(all, "prompt-cache-entries", 100, |t| parse::number(t, 0, 100_000))?,
             prompt_cache_ttl: read(all, "prompt-cache-ttl", Duration::from_secs(300), parse::seconds)?,
             prefix_caching: read(all, "prefix-caching", true, parse::switch)?,
+            cache_file: read(all, "cache-file", None, path)?,
+            cache_file_bytes: read(all, "cache-file-size", 8 << 30, parse::bytes)?,
             scheduler: policy(PolicyKind::Scheduler, "scheduler", "continuous")?,
             admission: policy(PolicyKind::Admission, "admission", "memory-aware")?,
             admission_chosen: all.get("admission").is_some(),

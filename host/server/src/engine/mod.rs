@@ -26,5 +26,5 @@ pub use hits::PrefixHits;
 pub use observer::Observer;
 pub use quarantine::Quarantine;
 pub use stream::{End, LiveRequest, NewRequest, RequestMeta, StreamEvent, SubmitError};
-pub use thread::{ChannelBounds, EngineThread, spawn};
+pub use thread::{AtEnd, ChannelBounds, EngineThread, spawn};
 pub use wire::{canary_info, gauges, shadow_info};

@@ -13,9 +13,10 @@ use infer_wasm::PolicyLoader;
 
 use super::StartError;
 use crate::app::{App, Seeds, Served};
+use crate::cache_file::{self, Keeper};
 use crate::config::{Config, MaxSeqLen};
 use crate::data::{Compiler, GivenTemplate, PendingTemplate};
-use crate::engine::{self, ChannelBounds, EngineHandle, EngineThread};
+use crate::engine::{self, AtEnd, ChannelBounds, EngineHandle, EngineThread};
 use crate::faults::{self, FaultRecorder};
 use crate::policies::{self, Choices, Origins, PolicyManager};
 use crate::reload;
@@ -44,30 +45,32 @@ pub(super) async fn start_engine(
     Ok(engine)
 }
 
-fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Served), StartError> {
+fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread, Served), StartError> {
     let config = &app.config;
     let loading = Instant::now();
     // Policies and the template first, so that a fault in them is found before gigabytes are downloaded.
     let loader = policies::loader_with(&config.policy_limits)?;
     let (slots, origins) = initial_policies(&loader, &app.reload.choices())?;
     let template = GivenTemplate::open(config)?;
+    cache_file::check(config)?;
     let loaded = LoadedModel::load(config)?;
     let engine_config = loaded.engine_config(config, hash_key()?);
     let settings = crate::trace::settings(&engine_config);
-    let executor = match executor {
+    let mut executor = match executor {
         Some(make) => make(&engine_config),
         None => loaded.executor(config)?,
     };
     // After the policies, so that they don't compete for the compiler's threads.
     let chat = PendingTemplate::begin(&loaded.source, template)
         .map_err(|e| StartError::Io("can't start a thread for the chat template", e))?;
-    let engine = Engine::new(engine_config, slots);
+    let mut engine = Engine::new(engine_config, slots);
+    let at_end = keep_cache(app, &loaded, &mut engine, executor.as_mut());
     let bounds = ChannelBounds {
         max_waiting: config.max_waiting_requests,
         max_running: config.max_batch_size,
         stream_events: config.bounds.stream_events,
     };
-    let thread = engine::spawn(engine, executor, app.clock, bounds)
+    let thread = engine::spawn(engine, executor, app.clock, bounds, at_end)
         .map_err(|e| StartError::Io("can't start the engine thread", e))?;
     let origins = Arc::new(origins);
     write_faults(config, &thread.handle, &origins);
@@ -98,6 +101,20 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Serv
         turns: Turns::new(config.threads),
     };
     Ok((thread, served))
+}
+
+/// Restores the prefix cache, if there is a file for it, and returns what saves it.
+fn keep_cache(
+    app: &Arc<App>,
+    loaded: &LoadedModel,
+    engine: &mut Engine,
+    executor: &mut dyn Executor,
+) -> Option<AtEnd> {
+    let config = &app.config;
+    let keeper = Keeper::new(config, executor, loaded.probe_limits(config))?;
+    keeper.restore(engine, executor, &app.tenants, app.clock.now());
+    let app = Arc::clone(app);
+    Some(Box::new(move |engine, executor| keeper.save(engine, executor, &app.tenants)))
 }
 
 /// A random key for the prefix index.

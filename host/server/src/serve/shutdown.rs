@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::RunningServer;
+use crate::cache_file::SAVING;
 use crate::engine::EngineThread;
 
 /// How long connections may take to close after the last response.
@@ -31,7 +32,12 @@ impl RunningServer {
 
     /// The longest time that a shutdown takes.
     pub fn longest_shutdown(&self) -> Duration {
-        self.app.config.bounds.drain_timeout + AFTER_DRAIN
+        self.app.config.bounds.drain_timeout + AFTER_DRAIN + self.saving()
+    }
+
+    /// How long it takes to save the prefix cache, if that is wanted.
+    fn saving(&self) -> Duration {
+        if self.app.config.cache_file.is_some() { SAVING } else { Duration::ZERO }
     }
 
     /// Drains, waits for open streams, then closes everything.
@@ -61,12 +67,13 @@ impl RunningServer {
     /// Like `close`, with another time for the connections to close.
     pub async fn close_within(self, close_time: Duration) {
         self.app.drain();
+        let most = LAST_STEP + self.saving();
         let mut engine = Some(self.engine);
         let streams = engine.as_ref().map_or(0, |engine| engine.handle.live());
         if streams > 0 {
             tracing::warn!(streams, "cutting streams that did not finish");
             // Stopping the engine sends them the event while their connections are still open.
-            stop(engine.take()).await;
+            stop(engine.take(), most).await;
         }
         self.shutdown.send_replace(true);
         // One deadline for all planes, which close at the same time.
@@ -79,16 +86,16 @@ impl RunningServer {
         }
         let app = Arc::clone(&self.app);
         let _ = tokio::task::spawn_blocking(move || app.traces.flush()).await;
-        stop(engine).await;
+        stop(engine, most).await;
         tracing::info!("stopped");
     }
 }
 
 /// Stops the engine thread, unless that is done. A thread that hangs in its device is left behind.
-async fn stop(engine: Option<EngineThread>) {
+async fn stop(engine: Option<EngineThread>, most: Duration) {
     let Some(engine) = engine else { return };
     let ended = tokio::task::spawn_blocking(move || engine.stop());
-    if tokio::time::timeout(LAST_STEP, ended).await.is_err() {
-        tracing::error!("the current step did not finish within {} s", LAST_STEP.as_secs());
+    if tokio::time::timeout(most, ended).await.is_err() {
+        tracing::error!("the engine did not stop within {} s: its step hangs", most.as_secs());
     }
 }

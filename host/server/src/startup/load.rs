@@ -16,6 +16,7 @@ use super::checkpoint::{self, Checkpoint, Found, Hub};
 use super::device::{self, DeviceChoice, Gpu, Placed};
 use super::progress::Meter;
 use super::sizing::{self, Room, Shapes, Sizing};
+use crate::cache_file::{self, ProbeLimits};
 use crate::config::{Config, ConfigError, GenerationConfig};
 use crate::serve::StartError;
 
@@ -87,6 +88,12 @@ impl LoadedModel {
         })?))
     }
 
+    /// What limits the probe of a cache file.
+    pub fn probe_limits(&self, config: &Config) -> ProbeLimits {
+        let tokens = config.step_tokens(self.placed.is_some()).min(self.sizing.max_seq_len);
+        ProbeLimits { vocab: self.model.vocab_size(), tokens }
+    }
+
     /// Name of the device that computes.
     pub fn device(&self) -> &str {
         self.placed.as_ref().map_or("cpu", Placed::name)
@@ -133,6 +140,7 @@ pub fn check(config: &Config) -> Result<(), StartError> {
         DeviceChoice::Cpu | DeviceChoice::Cuda(_) => device::choose(config)?.is_some(),
     };
     check_dtype(config, on_gpu)?;
+    cache_file::check(config)?;
     match checkpoint::locate(&config.model)? {
         Found::Local(checkpoint) => {
             sampling(config, &checkpoint.source)?;
@@ -150,6 +158,9 @@ fn without_effect(config: &Config, on_gpu: bool) -> Vec<&'static str> {
     }
     if config.kv_memory_bytes.is_some() && config.kv_cache == KvCacheKind::Contiguous {
         settings.push("--kv-memory has no effect with --kv-cache contiguous, which holds --max-batch-size full-length rows");
+    }
+    if config.cache_file.is_some() && !shares_blocks(config) {
+        settings.push("--cache-file has no effect without shared prefixes (--prefix-caching off or --kv-cache contiguous)");
     }
     if config.plan_ahead && on_gpu && config.speculate > 0 {
         settings.push("--plan-ahead has no effect with --speculate, whose draft tokens continue the tokens of the last step");

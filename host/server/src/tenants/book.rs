@@ -210,6 +210,11 @@ impl Tenants {
         names.usage.get(id.0 as usize).cloned()
     }
 
+    /// The number of a tenant by its name, if it may use the host now.
+    pub fn current(&self, name: &str) -> Option<TenantId> {
+        self.now().tenants.iter().find(|tenant| tenant.name == name).map(|tenant| tenant.id)
+    }
+
     /// Whether each tenant has sent a request that has ended or was refused. One lock for all, and no name is copied:
     /// consoles ask several times a second about every tenant there is.
     pub fn used(&self, ids: impl Iterator<Item = TenantId>) -> Vec<bool> {

@@ -99,7 +99,7 @@ fn start_with_door(most: usize, door: u32) -> (EngineThread, Arc<AtomicUsize>) {
     let bounds = ChannelBounds { max_waiting: door, max_running: 32, stream_events: 64 };
     let device = Scripted { most, started: VecDeque::new(), deepest: Arc::clone(&deepest) };
     let engine = Engine::new(config, Policies::builtin());
-    (spawn(engine, Box::new(device), Clock::start(), bounds).unwrap(), deepest)
+    (spawn(engine, Box::new(device), Clock::start(), bounds, None).unwrap(), deepest)
 }
 
 fn request(prompt: &[u32]) -> NewRequest {

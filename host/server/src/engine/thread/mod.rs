@@ -55,12 +55,16 @@ pub struct ChannelBounds {
     pub stream_events: usize,
 }
 
+/// Called with the engine and its device when the thread was stopped and no stream is left.
+pub type AtEnd = Box<dyn FnOnce(&Engine, &mut dyn Executor) + Send>;
+
 /// Starts the engine thread.
 pub fn spawn(
     engine: Engine,
     executor: Box<dyn Executor + Send>,
     clock: Clock,
     bounds: ChannelBounds,
+    at_end: Option<AtEnd>,
 ) -> std::io::Result<EngineThread> {
     let ChannelBounds { max_waiting, max_running, stream_events } = bounds;
     // Each live request can have a submission and an end pending; the rest is for operators.
@@ -97,6 +101,9 @@ pub fn spawn(
         driver.shared.ending.store(true, Ordering::Release);
         driver.live.clear();
         driver.shared.alive.send_replace(false);
+        if stopped && let Some(at_end) = at_end {
+            at_end(&driver.engine, driver.executor.as_mut());
+        }
     })?;
     Ok(EngineThread { handle: EngineHandle { shared }, thread })
 }

@@ -1,0 +1,320 @@
+//! The prefix cache across restarts (`--cache-file`): saved when the host stops, restored when it starts.
+//!
+//! Keys and values mean something only to the model that computed them. So the file also holds those of a fixed prompt,
+//! the probe: the host computes it at every start, and restores a file only if its probe has the very same bits. That
+//! tells apart whatever makes a difference (weights, their formats, instruction sets, devices, versions), and nothing
+//! else. Prefixes with a salt are private, and are not saved.
+
+mod format;
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, BufWriter};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use infer_core::{
+    Batch, BlockId, CachedBlock, DeviceFault, Engine, Executor, Micros, Row, StepOutput, TenantId,
+};
+
+use crate::config::{Config, ConfigError};
+use crate::startup::progress::Meter;
+use crate::tenants::Tenants;
+use format::{About, Saved};
+
+/// How long a host that stops may take to write the file.
+pub const SAVING: Duration = Duration::from_secs(30);
+/// Bytes written and read at once.
+const BUFFER: usize = 1 << 20;
+
+/// Refuses a place where no file can be.
+pub fn check(config: &Config) -> Result<(), ConfigError> {
+    let Some(path) = &config.cache_file else { return Ok(()) };
+    let wrong = |what: &str| Err(ConfigError(format!("--cache-file: {}: {what}", path.display())));
+    if path.is_dir() {
+        return wrong("it is a directory; name a file");
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.file_name().is_none() || !dir.is_dir() {
+        return wrong("its directory does not exist");
+    }
+    Ok(())
+}
+
+/// The file, and what its content must match.
+pub struct Keeper {
+    path: PathBuf,
+    most_bytes: u64,
+    block_size: u32,
+    probe: Vec<u8>,
+}
+
+/// Sizes of a model's steps, which limit the probe.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeLimits {
+    /// Token ids are below this.
+    pub vocab: u32,
+    /// Most tokens of one sequence in a step.
+    pub tokens: u32,
+}
+
+impl Keeper {
+    /// Computes the probe, if a file is configured. `None` if there is none, or if this executor's blocks can't be copied.
+    pub fn new(config: &Config, executor: &mut dyn Executor, limits: ProbeLimits) -> Option<Self> {
+        let path = config.cache_file.clone()?;
+        if executor.block_bytes() == 0 {
+            return None;
+        }
+        match probe(executor, config.block_size, limits) {
+            Ok(probe) => {
+                let (most_bytes, block_size) = (config.cache_file_bytes, config.block_size);
+                Some(Self { path, most_bytes, block_size, probe })
+            }
+            Err(fault) => {
+                tracing::warn!(
+                    "--cache-file is not used: the device can't compute its probe: {}",
+                    fault.message
+                );
+                None
+            }
+        }
+    }
+
+    /// Fills a new engine's cache from the file. If that doesn't work, the cache stays empty.
+    pub fn restore(&self, engine: &mut Engine, executor: &mut dyn Executor, tenants: &Tenants, now: Micros) {
+        let path = self.path.display();
+        let started = Instant::now();
+        let saved = match self.open() {
+            Ok(saved) => saved,
+            Err(Unusable::Missing) => {
+                tracing::info!("{path} does not exist yet; the prefix cache will be saved there");
+                return;
+            }
+            Err(Unusable::Wrong(wrong)) => {
+                tracing::warn!("the prefix cache in {path} is not restored: {wrong}");
+                return;
+            }
+        };
+        let known: Vec<_> = saved.about.tenants.iter().map(|name| tenants.current(name)).collect();
+        let away = micros_since_epoch().saturating_sub(saved.about.saved_at);
+        let (places_in_file, list) = of_known_tenants(&saved.list, &known, away);
+        let places = engine.restore_cache(&list, now);
+        let mut targets = vec![None; saved.list.len()];
+        for (nth, place) in places_in_file.into_iter().zip(&places) {
+            targets[nth] = *place;
+        }
+        let mut meter = Meter::new("restoring the prefix cache");
+        meter.start(saved.about.blocks * saved.about.block_bytes);
+        let outcome = saved.blocks(|nth, bytes| {
+            meter.advance(bytes.len() as u64);
+            let Some(block) = targets[nth] else { return Ok(()) };
+            executor.write_block(block, bytes).map_err(|fault| fault.message)
+        });
+        meter.finish();
+        let blocks = places.iter().flatten().count();
+        match outcome {
+            Ok(()) => tracing::info!(
+                blocks,
+                of = targets.len(),
+                tokens = blocks as u64 * u64::from(self.block_size),
+                ms = started.elapsed().as_millis() as u64,
+                "restored the prefix cache from {path}"
+            ),
+            Err(wrong) => {
+                engine.empty_cache(now);
+                tracing::warn!("the prefix cache in {path} is not restored: {wrong}");
+            }
+        }
+    }
+
+    fn open(&self) -> Result<Saved<BufReader<File>>, Unusable> {
+        let file = File::open(&self.path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Unusable::Missing,
+            _ => Unusable::Wrong(error.to_string()),
+        })?;
+        let bytes = file.metadata().map_err(|error| Unusable::Wrong(error.to_string()))?.len();
+        let saved = Saved::open(BufReader::with_capacity(BUFFER, file), bytes).map_err(Unusable::Wrong)?;
+        let of_file = saved.about.block_size;
+        if of_file != self.block_size {
+            let own = self.block_size;
+            return Err(Unusable::Wrong(format!(
+                "its blocks have {of_file} tokens, this host's {own} (--block-size)"
+            )));
+        }
+        if saved.probe != self.probe {
+            let wrong = "it was computed by another model, device, instruction set or version of the host";
+            return Err(Unusable::Wrong(wrong.to_owned()));
+        }
+        Ok(saved)
+    }
+
+    /// Writes what the engine has cached, most recently used first, as much as the file may hold. If that doesn't work,
+    /// an earlier file stays.
+    pub fn save(&self, engine: &Engine, executor: &mut dyn Executor, tenants: &Tenants) {
+        let started = Instant::now();
+        let path = self.path.display();
+        match self.write(&engine.cached_blocks(), executor, tenants, started + SAVING) {
+            Ok(saved) => tracing::info!(
+                blocks = saved.blocks,
+                of = saved.of,
+                bytes = saved.bytes,
+                ms = started.elapsed().as_millis() as u64,
+                "saved the prefix cache to {path}"
+            ),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => tracing::warn!(
+                "the prefix cache is not saved: {path} was not written within {} s; lower --cache-file-size",
+                SAVING.as_secs()
+            ),
+            Err(error) => tracing::warn!("the prefix cache is not saved: {path}: {error}"),
+        }
+    }
+
+    fn write(
+        &self,
+        list: &[CachedBlock],
+        executor: &mut dyn Executor,
+        tenants: &Tenants,
+        end: Instant,
+    ) -> io::Result<Written> {
+        let mut names = Names { tenants, places: BTreeMap::new(), all: Vec::new() };
+        let (from, mut kept) = without(list, |block| {
+            let tenant = (block.salt == 0).then(|| names.place(block.tenant)).flatten()?;
+            Some(CachedBlock { tenant, ..block.clone() })
+        });
+        let mut about = About {
+            saved_at: micros_since_epoch(),
+            block_size: self.block_size,
+            block_bytes: self.probe.len() as u64,
+            blocks: 0,
+            tenants: names.all,
+        };
+        let room = self.most_bytes.saturating_sub(about.bytes_of_none()) / about.bytes_of_one();
+        kept.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+        about.blocks = kept.len() as u64;
+        let partial = self.path.with_added_extension("partial");
+        // One that a killed host left. A new one refuses links and files of others.
+        match std::fs::remove_file(&partial) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+        let written = format::write(
+            BufWriter::with_capacity(BUFFER, &file),
+            &about,
+            &kept,
+            &self.probe,
+            end,
+            |nth, to| {
+                executor.read_block(list[from[nth]].id, to).map_err(|fault| io::Error::other(fault.message))
+            },
+        );
+        let renamed =
+            written.and_then(|()| file.sync_all()).and_then(|()| std::fs::rename(&partial, &self.path));
+        if let Err(error) = renamed {
+            let _ = std::fs::remove_file(&partial);
+            return Err(error);
+        }
+        Ok(Written {
+            blocks: kept.len(),
+            of: list.len(),
+            bytes: file.metadata().map_or(0, |data| data.len()),
+        })
+    }
+}
+
+/// Why a file can't be used.
+enum Unusable {
+    Missing,
+    Wrong(String),
+}
+
+struct Written {
+    blocks: usize,
+    of: usize,
+    bytes: u64,
+}
+
+/// Tenants by their place in the file's list of names.
+struct Names<'a> {
+    tenants: &'a Tenants,
+    places: BTreeMap<TenantId, Option<TenantId>>,
+    all: Vec<String>,
+}
+
+impl Names<'_> {
+    fn place(&mut self, tenant: TenantId) -> Option<TenantId> {
+        let (tenants, all) = (self.tenants, &mut self.all);
+        *self.places.entry(tenant).or_insert_with(|| {
+            let (name, _) = tenants.find(tenant)?;
+            all.push(name);
+            Some(TenantId(all.len() as u32 - 1))
+        })
+    }
+}
+
+/// The blocks of tenants that there still are, by their numbers in this process, and their places in the list.
+fn of_known_tenants(
+    list: &[CachedBlock],
+    known: &[Option<TenantId>],
+    away: u64,
+) -> (Vec<usize>, Vec<CachedBlock>) {
+    without(list, |block| {
+        let tenant = known.get(block.tenant.0 as usize).copied().flatten()?;
+        Some(CachedBlock { tenant, unused: Micros(block.unused.0.saturating_add(away)), ..block.clone() })
+    })
+}
+
+/// The blocks that `change` keeps, with parents by their new places, and where they were. All blocks of a prefix are kept,
+/// or none.
+fn without(
+    list: &[CachedBlock],
+    mut change: impl FnMut(&CachedBlock) -> Option<CachedBlock>,
+) -> (Vec<usize>, Vec<CachedBlock>) {
+    let mut places = vec![None; list.len()];
+    let (mut from, mut kept) = (Vec::new(), Vec::new());
+    for (at, block) in list.iter().enumerate() {
+        let parent = match block.parent {
+            None => None,
+            Some(before) => match places[..at].get(before).copied().flatten() {
+                Some(place) => Some(place),
+                None => continue,
+            },
+        };
+        if let Some(changed) = change(block) {
+            places[at] = Some(kept.len());
+            from.push(at);
+            kept.push(CachedBlock { parent, ..changed });
+        }
+    }
+    (from, kept)
+}
+
+/// Keys and values of a fixed prompt, which overwrite block 0 of an executor that has computed nothing yet.
+fn probe(executor: &mut dyn Executor, block_size: u32, limits: ProbeLimits) -> Result<Vec<u8>, DeviceFault> {
+    let mut bytes = vec![0; executor.block_bytes()];
+    // What a shorter probe leaves must be the same at every start, too.
+    executor.write_block(BlockId(0), &bytes)?;
+    let count = block_size.min(limits.tokens).max(1);
+    let token = |at: u32| {
+        let spread = u64::from(at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (spread * u64::from(limits.vocab) >> 32) as u32
+    };
+    let row = Row { token_len: count, context_len: count, table_len: 1, ..Row::default() };
+    let batch = Batch {
+        step: 1,
+        tokens: (0..count).map(token).collect(),
+        positions: (0..count).collect(),
+        slots: (0..count).collect(),
+        rows: vec![row],
+        block_tables: vec![BlockId(0)],
+        ..Batch::default()
+    };
+    executor.execute(&batch, &mut StepOutput::default())?;
+    executor.read_block(BlockId(0), &mut bytes)?;
+    Ok(bytes)
+}
+
+fn micros_since_epoch() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
+}
