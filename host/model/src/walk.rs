@@ -91,6 +91,40 @@ impl<E: Executor> Walk<E> {
         self.tables[&sequence].clone()
     }
 
+    /// Copies a sequence's blocks to the host.
+    ///
+    /// # Errors
+    /// What the executor reports.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn read_blocks(&mut self, sequence: u64) -> Result<Vec<Vec<u8>>, String> {
+        let read = |block: &BlockId| {
+            let mut bytes = vec![0; self.executor.block_bytes()];
+            self.executor.read_block(*block, &mut bytes).map_err(|fault| fault.message)?;
+            Ok(bytes)
+        };
+        self.tables[&sequence].iter().map(read).collect()
+    }
+
+    /// Gives a new sequence blocks with what was read from others.
+    ///
+    /// # Errors
+    /// What the executor reports.
+    ///
+    /// # Panics
+    /// If the pool is too small.
+    pub fn write_blocks(&mut self, sequence: u64, contents: &[Vec<u8>]) -> Result<(), String> {
+        let mut table = Vec::new();
+        for bytes in contents {
+            let block = BlockId(self.free.pop().expect("the pool is large enough"));
+            self.executor.write_block(block, bytes).map_err(|fault| fault.message)?;
+            table.push(block);
+        }
+        self.tables.insert(sequence, table);
+        Ok(())
+    }
+
     /// Builds a batch of these chunks.
     ///
     /// # Panics

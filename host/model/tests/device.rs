@@ -185,6 +185,13 @@ fn scattered_blocks_draw_the_same_tokens() {
 }
 
 #[test]
+fn copied_blocks_are_continued_with_the_same_tokens() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    passes(checks::copied_blocks_continue(&device, &golden().join("gemma3-bf16")));
+}
+
+#[test]
 fn a_pool_beyond_the_device_is_refused_with_advice() {
     let Some(device) = emulator() else { return };
     device.limit_memory(64 << 20);

@@ -86,6 +86,27 @@ fn kept_logits_answer_a_repeated_prompt_without_a_forward_pass() {
 }
 
 #[test]
+fn blocks_copied_to_another_executor_continue_with_the_same_bits() {
+    for (name, dtype, threads) in [("llama-f32", DType::F32, 1), ("gemma3-bf16", DType::Bf16, 2)] {
+        let model = model(name, dtype);
+        let mut first = Driver::new(&model, KvCacheKind::Paged, 16, 1);
+        let prompt: Vec<u32> = (0..64).map(|at| at * 29 % 500).collect();
+        first.run(&[chunk(1, &prompt)]);
+        let blocks = first.walk.read_blocks(1).expect("blocks are copied");
+        let mut second = Driver::new(&model, KvCacheKind::Paged, 16, threads);
+        second.run(&[chunk(2, PROMPT)]);
+        second.walk.write_blocks(1, &blocks).expect("blocks are copied");
+        assert_ne!(first.table(1), second.table(1));
+        let next = [Chunk { sequence: 1, start: 64, tokens: &[9, 8, 7] }];
+        assert_eq!(first.run(&next), second.run(&next), "{name}");
+        second.run(&[chunk(3, &prompt)]);
+        assert_eq!(second.walk.read_blocks(3), Ok(blocks), "computed again");
+    }
+    let driver = Driver::new(&llama(), KvCacheKind::Contiguous, 16, 1);
+    assert_eq!(driver.walk.executor.block_bytes(), 0);
+}
+
+#[test]
 fn an_empty_batch_computes_nothing() {
     let mut driver = Driver::new(&llama(), KvCacheKind::Paged, 16, 1);
     let (output, result) = driver.try_run(&Batch::default());

@@ -330,7 +330,9 @@ mod tests {
         file
     }
 
-    fn read(file: &[u8]) -> Result<(About, Vec<CachedBlock>, Vec<u8>, Vec<Vec<u8>>), String> {
+    type All = (About, Vec<CachedBlock>, Vec<u8>, Vec<Vec<u8>>);
+
+    fn read(file: &[u8]) -> Result<All, String> {
         let saved = Saved::open(file, file.len() as u64)?;
         let (about, list, probe) = (saved.about.clone(), saved.list.clone(), saved.probe.clone());
         let mut blocks = Vec::new();

@@ -19,6 +19,7 @@ use infer_core::{
 };
 
 use crate::config::{Config, ConfigError};
+use crate::startup::load::shares_blocks;
 use crate::startup::progress::Meter;
 use crate::tenants::Tenants;
 use format::{About, Saved};
@@ -50,19 +51,21 @@ pub struct Keeper {
     probe: Vec<u8>,
 }
 
-/// Sizes of a model's steps, which limit the probe.
+/// What limits the probe.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeLimits {
     /// Token ids are below this.
     pub vocab: u32,
-    /// Most tokens of one sequence in a step.
-    pub tokens: u32,
+    /// Most tokens of a step.
+    pub step_tokens: u32,
+    /// Most tokens of a sequence.
+    pub max_seq_len: u32,
 }
 
 impl Keeper {
     /// Computes the probe, if a file is configured. `None` if there is none, or if this executor's blocks can't be copied.
     pub fn new(config: &Config, executor: &mut dyn Executor, limits: ProbeLimits) -> Option<Self> {
-        let path = config.cache_file.clone()?;
+        let path = config.cache_file.clone().filter(|_| shares_blocks(config))?;
         if executor.block_bytes() == 0 {
             return None;
         }
@@ -293,24 +296,27 @@ fn without(
 /// Keys and values of a fixed prompt, which overwrite block 0 of an executor that has computed nothing yet.
 fn probe(executor: &mut dyn Executor, block_size: u32, limits: ProbeLimits) -> Result<Vec<u8>, DeviceFault> {
     let mut bytes = vec![0; executor.block_bytes()];
-    // What a shorter probe leaves must be the same at every start, too.
+    // What a prompt shorter than a block leaves must be the same at every start, too.
     executor.write_block(BlockId(0), &bytes)?;
-    let count = block_size.min(limits.tokens).max(1);
     let token = |at: u32| {
         let spread = u64::from(at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        (spread * u64::from(limits.vocab) >> 32) as u32
+        ((spread * u64::from(limits.vocab)) >> 32) as u32
     };
-    let row = Row { token_len: count, context_len: count, table_len: 1, ..Row::default() };
-    let batch = Batch {
-        step: 1,
-        tokens: (0..count).map(token).collect(),
-        positions: (0..count).collect(),
-        slots: (0..count).collect(),
-        rows: vec![row],
-        block_tables: vec![BlockId(0)],
-        ..Batch::default()
-    };
-    executor.execute(&batch, &mut StepOutput::default())?;
+    let end = block_size.min(limits.max_seq_len);
+    for (step, from) in (1..).zip((0..end).step_by(limits.step_tokens as usize)) {
+        let to = end.min(from + limits.step_tokens);
+        let row = Row { token_len: to - from, context_len: to, table_len: 1, ..Row::default() };
+        let batch = Batch {
+            step,
+            tokens: (from..to).map(token).collect(),
+            positions: (from..to).collect(),
+            slots: (from..to).collect(),
+            rows: vec![row],
+            block_tables: vec![BlockId(0)],
+            ..Batch::default()
+        };
+        executor.execute(&batch, &mut StepOutput::default())?;
+    }
     executor.read_block(BlockId(0), &mut bytes)?;
     Ok(bytes)
 }

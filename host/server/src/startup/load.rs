@@ -90,8 +90,11 @@ impl LoadedModel {
 
     /// What limits the probe of a cache file.
     pub fn probe_limits(&self, config: &Config) -> ProbeLimits {
-        let tokens = config.step_tokens(self.placed.is_some()).min(self.sizing.max_seq_len);
-        ProbeLimits { vocab: self.model.vocab_size(), tokens }
+        ProbeLimits {
+            vocab: self.model.vocab_size(),
+            step_tokens: config.step_tokens(self.placed.is_some()),
+            max_seq_len: self.sizing.max_seq_len,
+        }
     }
 
     /// Name of the device that computes.

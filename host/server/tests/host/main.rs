@@ -8,6 +8,7 @@
 mod common;
 
 mod bench;
+mod cache_file;
 mod chat_template;
 mod checkpoints;
 mod console;

@@ -18,7 +18,8 @@ use infer_kernels::cuda::checks::{Check, Effort, all};
 pub use golden::{Extent, checkpoints, golden};
 pub use report::Report;
 pub use same::{
-    contiguous_is_paged, drafts_change_no_token, graphs_are_eager, memory_runs_out, tokens_stand_alone,
+    contiguous_is_paged, copied_blocks_continue, drafts_change_no_token, graphs_are_eager, memory_runs_out,
+    tokens_stand_alone,
 };
 
 /// Golden checkpoints that the checks of whole models run on, beside the golden logits of all: heads as wide as real models',
@@ -27,9 +28,10 @@ const FAMILIES: [&str; 4] = ["llama-wide-bf16", "qwen3-wide-bf16", "gemma3-wide-
 
 type ModelCheck = fn(&Arc<dyn Device>, &Path) -> Result<String, String>;
 
-const MODEL_CHECKS: [(&str, ModelCheck); 5] = [
+const MODEL_CHECKS: [(&str, ModelCheck); 6] = [
     ("graphs draw as launches do", graphs_are_eager),
     ("paged is contiguous", contiguous_is_paged),
+    ("copied blocks continue", copied_blocks_continue),
     ("deterministic tokens stand alone", tokens_stand_alone),
     ("draft tokens change no token", drafts_change_no_token),
     ("memory runs out", memory_runs_out),

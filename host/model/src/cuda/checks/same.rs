@@ -83,6 +83,46 @@ pub fn contiguous_is_paged(device: &Arc<dyn Device>, checkpoint: &Path) -> Resul
     }
 }
 
+/// Blocks that were copied to the host, and from there to other blocks of another executor, are continued with the same
+/// tokens; and whoever computes them again has the same bits in them.
+///
+/// # Errors
+/// Says what differs.
+pub fn copied_blocks_continue(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    const TOKENS: usize = 80;
+    let model = load(device, checkpoint)?;
+    let vocab = model.config().vocab as u32;
+    let prompt: Vec<u32> = (0..TOKENS as u32).map(|i| (i * 29 + 3) % vocab).collect();
+    let walk = || Walk::new(&model, 16, MAX_SEQ_LEN, Mode::LAUNCHED);
+    let compute = |walk: &mut Walk, sequence, tokens: &[u32]| {
+        walk.inner.run(&[Chunk { sequence, start: 0, tokens }], Draws::NONE).map(|_| ())
+    };
+    let (mut first, mut second, mut third) = (walk()?, walk()?, walk()?);
+    compute(&mut first, 0, &prompt)?;
+    let blocks = first.inner.read_blocks(0)?;
+    compute(&mut second, 0, &prompt)?;
+    if second.inner.read_blocks(0)? != blocks {
+        return Err("the same prompt has other bits when it is computed again".to_owned());
+    }
+    compute(&mut third, 1, &prompt[..33])?;
+    third.inner.write_blocks(0, &blocks)?;
+    let mut streams = [vec![3], vec![3]];
+    for step in 0..8 {
+        let draws = Draws { temperature: 1.0, index: step, ..Draws::GREEDY };
+        for (walk, stream) in [&mut first, &mut third].into_iter().zip(&mut streams) {
+            let start = TOKENS + step as usize;
+            let tokens = &stream[step as usize..];
+            stream.push(walk.run(&[Chunk { sequence: 0, start, tokens }], draws)?[0]);
+        }
+    }
+    match streams[0] == streams[1] {
+        true => Ok(format!("{} blocks, eight tokens after them", blocks.len())),
+        false => {
+            Err(format!("sampled {:?} after copied blocks and {:?} after their own", streams[1], streams[0]))
+        }
+    }
+}
+
 /// With `--deterministic` a token depends only on those before it, whatever else was computed and in which pieces: tokens
 /// sampled in a batch, one per step and recorded, are sampled again alone, after the whole text at once and after the text
 /// in two pieces.
