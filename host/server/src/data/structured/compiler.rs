@@ -1,7 +1,8 @@
 //! Turns shapes into automata: on threads of its own, few at a time, within bounds of size and work.
 //!
 //! A shape is compiled in a sandbox first (`infer-grammar`), so a hostile one costs its client a 422 and other requests
-//! nothing. How much memory that took is also what a compiled shape counts for in the cache.
+//! nothing. How much memory that took is also what a compiled shape counts for in the cache, and each copy of it in the
+//! memory that live requests share.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 use super::ahead::Ahead;
 use super::mask::Mask;
 use super::prelude::Prelude;
+use super::room::{Room, Share};
 use super::shape::Shape;
 use crate::http::ApiError;
 use crate::policies;
@@ -59,6 +61,7 @@ struct Inner {
     /// Started by the first request that asks.
     ahead: OnceLock<Result<Ahead, String>>,
     turns: Arc<Semaphore>,
+    room: Room,
     kept: Mutex<Kept>,
 }
 
@@ -106,6 +109,7 @@ impl Compiler {
                 ahead: OnceLock::new(),
                 rehearsal: OnceLock::new(),
                 turns: Arc::new(Semaphore::new(AT_ONCE)),
+                room: Room::new(),
                 kept: Mutex::default(),
             }),
         }
@@ -131,7 +135,8 @@ impl Compiler {
         self.inner.prepared.get_or_try_init(prepare).await.copied()
     }
 
-    /// A mask for each of `count` sequences, or the 422 that says what is wrong with the shape or its alternative.
+    /// A mask for each of `count` sequences, or the 422 that says what is wrong with the shape or its alternative. 503
+    /// if other requests compile, or take all the memory that automata may.
     pub async fn masks(
         &self,
         shape: &Shape,
@@ -139,19 +144,25 @@ impl Compiler {
         prelude: Prelude,
     ) -> Result<Vec<Arc<Mask>>, ApiError> {
         let ahead = self.inner.ahead()?;
-        let (mut matchers, mut turn) = (Vec::new(), None);
+        let copies = count.div_ceil(SHARING);
+        let (mut matchers, mut taken, mut turn) = (Vec::new(), Vec::new(), None);
         for shape in shape.alternatives() {
             let digest = Digest::from(Sha256::digest(shape.key()));
-            matchers.push(match self.inner.find(&digest) {
-                Some(matcher) => matcher,
+            let Compiled { matcher, bytes } = match self.inner.find(&digest) {
+                Some(compiled) => compiled,
                 None => self.compiled(shape, digest, &mut turn).await?,
-            });
+            };
+            // Before the copies are made, and before anything waits with this one.
+            taken.push(self.inner.room.take(shape.field, bytes, copies)?);
+            matchers.push(matcher);
         }
+        let share = Share::of(taken);
         let mask = |at: usize| {
             if at > 0 && at.is_multiple_of(SHARING) {
                 matchers.iter_mut().for_each(|matcher| *matcher = matcher.deep_clone());
             }
-            Arc::new(Mask::new(prelude, Arc::clone(&self.inner.ends), matchers.clone(), ahead.clone()))
+            let ends = Arc::clone(&self.inner.ends);
+            Arc::new(Mask::new(prelude, ends, matchers.clone(), ahead.clone(), share.clone()))
         };
         Ok((0..count).map(mask).collect())
     }
@@ -162,7 +173,7 @@ impl Compiler {
         shape: &Shape,
         digest: Digest,
         turn: &mut Option<Turn>,
-    ) -> Result<Matcher, ApiError> {
+    ) -> Result<Compiled, ApiError> {
         if self.inner.ends.is_empty() {
             let message = "this model has no end token, which structured output needs";
             return Err(ApiError::invalid(shape.field, message).code("not_supported"));
@@ -174,17 +185,16 @@ impl Compiler {
             None => turn.insert(self.turn(TURN_PATIENCE).await?).clone(),
         };
         // The request that had the turn before may have compiled the same.
-        if let Some(matcher) = self.inner.find(&digest) {
-            return Ok(matcher);
+        if let Some(compiled) = self.inner.find(&digest) {
+            return Ok(compiled);
         }
         let (until, compiled) = (turn.until, self.compile(shape, turn.permit));
-        let Compiled { matcher, bytes } =
-            tokio::time::timeout_at(until, compiled).await.map_err(|_| {
-                let message = format!("not compiled within {} s; make it simpler", PATIENCE.as_secs());
-                ApiError::invalid(shape.field, message)
-            })??;
-        self.inner.keep(digest, bytes, &matcher);
-        Ok(matcher)
+        let compiled = tokio::time::timeout_at(until, compiled).await.map_err(|_| {
+            let message = format!("not compiled within {} s; make it simpler", PATIENCE.as_secs());
+            ApiError::invalid(shape.field, message)
+        })??;
+        self.inner.keep(digest, compiled.bytes, &compiled.matcher);
+        Ok(compiled)
     }
 
     /// A wait for others is no fault of a shape.
@@ -281,14 +291,14 @@ impl Inner {
         bytes
     }
 
-    fn find(&self, digest: &Digest) -> Option<Matcher> {
+    fn find(&self, digest: &Digest) -> Option<Compiled> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.entries.iter().position(|entry| entry.digest == *digest)?;
         let entry = kept.entries.remove(at)?;
         // A copy of its own: the caches that grow with use are its request's alone.
-        let matcher = entry.matcher.deep_clone();
+        let compiled = Compiled { matcher: entry.matcher.deep_clone(), bytes: entry.bytes };
         kept.entries.push_back(entry);
-        Some(matcher)
+        Some(compiled)
     }
 
     fn keep(&self, digest: Digest, bytes: usize, matcher: &Matcher) {
@@ -312,6 +322,7 @@ mod tests {
     use infer_model::Source;
     use serde_json::json;
 
+    use super::super::room::{FREE_BYTES, LIVE_BYTES};
     use super::*;
 
     const VOCAB: u32 = 1_792;
@@ -394,6 +405,31 @@ mod tests {
         drop(held);
         let masks = waiting.await.unwrap_or_else(|error| panic!("{}", error.message()));
         assert!(allowed(&masks[0]) > 26, "it wasn't compiled again");
+    }
+
+    #[tokio::test]
+    async fn copies_for_live_requests_have_a_bound_in_which_ordinary_ones_do_not_count() {
+        let (compiler, large, ordinary) = (compiler(), regex("[a-z]+"), regex("[0-9]+"));
+        let matcher = compiler.inner.compile(&large).unwrap().matcher;
+        let most = 32;
+        compiler.inner.keep(digest(&large), FREE_BYTES + LIVE_BYTES / most, &matcher);
+        compiler.inner.keep(digest(&ordinary), FREE_BYTES, &matcher);
+        let masks =
+            async |shape: &Shape, copies: usize| compiler.masks(shape, copies * SHARING, Prelude::None).await;
+        let refused = async |copies: usize| {
+            let error = masks(&large, copies).await.map(drop).unwrap_err();
+            (error.status().as_u16(), error.reason())
+        };
+        let live = masks(&large, most).await.unwrap_or_else(|error| panic!("{}", error.message()));
+        assert_eq!(refused(1).await, (503, "busy"));
+        let beside = masks(&ordinary, 1).await.unwrap_or_else(|error| panic!("{}", error.message()));
+        // The last choice of a request gives the memory back.
+        let last = live.into_iter().next_back();
+        assert_eq!(refused(1).await, (503, "busy"));
+        drop(last);
+        assert_eq!(refused(most + 1).await, (422, "invalid_value"));
+        let again = masks(&large, most).await.unwrap_or_else(|error| panic!("{}", error.message()));
+        assert_eq!((again.len(), beside.len()), (most * SHARING, SHARING));
     }
 
     #[test]

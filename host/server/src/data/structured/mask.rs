@@ -17,6 +17,7 @@ use llguidance::toktrie::SimpleVob;
 
 use super::ahead::{Ahead, Job};
 use super::prelude::Prelude;
+use super::room::Share;
 
 /// The last token was drawn without the automaton.
 const UNASKED: usize = usize::MAX;
@@ -30,6 +31,8 @@ pub struct Mask {
     /// Tokens of the constrained output that the automaton was asked about last, or `UNASKED`.
     asked: AtomicUsize,
     ahead: Ahead,
+    /// Of the memory that automata share.
+    _share: Share,
 }
 
 struct State {
@@ -78,12 +81,19 @@ struct Costs {
 }
 
 impl Mask {
-    /// Of automata that have taken nothing, one for each alternative.
-    pub fn new(prelude: Prelude, ends: Arc<[u32]>, matchers: Vec<Matcher>, ahead: Ahead) -> Self {
+    /// Of automata that have taken nothing, one for each alternative, whose memory is in `share`.
+    pub fn new(
+        prelude: Prelude,
+        ends: Arc<[u32]>,
+        matchers: Vec<Matcher>,
+        ahead: Ahead,
+        share: Share,
+    ) -> Self {
         let ways = matchers.into_iter().map(|matcher| Way { matcher, taken: 0, fault: None }).collect();
         let (taken, costs) = (Vec::new(), Costs::default());
         let state = State { ways, taken, allowed: None, fault: None, costs };
-        Self { prelude, ends, state: Mutex::new(state), asked: AtomicUsize::new(0), ahead }
+        let (state, asked) = (Mutex::new(state), AtomicUsize::new(0));
+        Self { prelude, ends, state, asked, ahead, _share: share }
     }
 
     /// Why it can't tell any more.

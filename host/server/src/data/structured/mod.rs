@@ -2,7 +2,8 @@
 //!
 //! `shape` reads what a request asks, `keywords` and `pattern` know what of a schema can be enforced, `compiler` turns
 //! it into an automaton off the engine thread and within bounds, `mask` tells the sampler which tokens may follow,
-//! `ahead` computes that before the sampler asks, `prelude` knows where the form begins. The automata are llguidance's.
+//! `ahead` computes that before the sampler asks, `room` bounds the memory of all automata, `prelude` knows where the
+//! form begins. The automata are llguidance's.
 
 mod ahead;
 mod compiler;
@@ -10,6 +11,7 @@ mod keywords;
 mod mask;
 mod pattern;
 mod prelude;
+mod room;
 mod shape;
 
 pub use compiler::Compiler;
