@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::CONNECTION;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use super::guard::{Guarded, Patience, Phase, ServedBody};
 use super::places::{Connections, Crowded, Places};
 use super::tls::Tls;
-use super::{Answer, ApiError, Unsent, wire};
+use super::{Answer, ApiError, Backlog, Unsent, wire};
 use crate::sockets::{self, Acceptor};
 
 /// Most bytes that hyper buffers per connection and direction.
@@ -50,6 +50,8 @@ pub struct ListenerOptions {
     pub connections: Connections,
     /// Counts responses until they are sent, for the shutdown.
     pub unsent: Unsent,
+    /// Bounds the memory of long responses until they are sent.
+    pub backlog: Arc<Backlog>,
 }
 
 /// A bound socket that isn't served yet.
@@ -154,14 +156,17 @@ async fn serve_connection<S, H, F>(
     F: Future<Output = Answer> + Send + 'static,
 {
     let phase = Arc::new(Phase::new(entry.options.unsent.clone()));
-    let for_service = Arc::clone(&phase);
+    let (for_service, backlog) = (Arc::clone(&phase), Arc::clone(&entry.options.backlog));
     let service = service_fn(move |request| {
         let serving = for_service.begin();
-        let answer = handler(request);
+        let (answer, backlog) = (handler(request), Arc::clone(&backlog));
         let served: HandlerFuture = Box::pin(async move {
             let answer = answer.await;
             if answer.headers().get(CONNECTION).is_some_and(|value| value == "close") {
                 serving.mark_last();
+            }
+            if let Some(bytes) = answer.body().size_hint().exact() {
+                serving.count(&backlog, bytes);
             }
             answer.map(|body| ServedBody::new(body, serving).boxed_unsync())
         });

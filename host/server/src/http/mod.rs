@@ -1,6 +1,7 @@
 //! HTTP shared by both planes: connections and their limits, bodies, errors, request ids, queries, rules for
 //! web pages. No endpoints.
 
+mod backlog;
 mod body;
 mod cors;
 mod error;
@@ -22,6 +23,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
+pub use backlog::Backlog;
 pub use body::{BodyLimits, BodyRoom, ReadBody, Room, discard, read_body};
 pub use cors::AllowedOrigins;
 pub use error::{ApiError, ErrorForm};

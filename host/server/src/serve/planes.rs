@@ -14,7 +14,7 @@ use crate::admin::token::{Token, TokenFile};
 use crate::app::App;
 use crate::config::{Config, ConfigError};
 use crate::data;
-use crate::http::{Connections, Listener, ListenerOptions, Patience, Tls, Unsent};
+use crate::http::{Backlog, Connections, Listener, ListenerOptions, Patience, Tls, Unsent};
 use crate::tenants::Tenants;
 
 /// Maximum connections of the admin plane: a few consoles and scripts.
@@ -37,6 +37,7 @@ pub(super) fn serve_planes(
         tls: app.tls.clone(),
         connections: app.connections.clone(),
         unsent: app.unsent.clone(),
+        backlog: Backlog::new(app.config.max_body_memory_bytes),
     };
     let admin_options = ListenerOptions {
         max_connections: ADMIN_CONNECTIONS,
@@ -44,6 +45,7 @@ pub(super) fn serve_planes(
         tls: None,
         connections: Connections::default(),
         unsent: Unsent::default(),
+        backlog: Backlog::new(app.config.max_body_memory_bytes),
     };
     let for_data = Arc::clone(app);
     let for_admin = Arc::clone(app);

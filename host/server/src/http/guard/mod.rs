@@ -7,7 +7,8 @@
 //! - After a connection's last response only the rest of a refused body may come, and that is no head. It isn't
 //!   answered, however it ends.
 //! - A connection in the midst of a head closes when the host does: hyper would wait for the rest.
-//! - A connection between two requests closes when another needs its place (see `places`).
+//! - A connection between two requests closes when another needs its place (see `places`), and one whose peer reads
+//!   slowly when other responses need the memory of its own (see `backlog`).
 //! - Disconnect detection during a request: hyper notices that the peer has left only if no bytes follow the
 //!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them.
 //! - Error bodies: hyper responds to a malformed head with a bare status. That response is replaced by one
@@ -17,8 +18,8 @@ use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -28,8 +29,9 @@ use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep};
 
+use super::backlog::Counted;
 use super::places::Crowd;
-use super::{ApiError, Body, Unsent, wire};
+use super::{ApiError, Backlog, Body, Unsent, wire};
 
 /// Most bytes that are read ahead of hyper, and how many of them in one read.
 const AHEAD_BYTES: usize = 16 << 10;
@@ -65,6 +67,10 @@ pub struct Phase {
     unsent: Unsent,
     /// The current response counts as unsent.
     counted: AtomicBool,
+    /// The long ones of the responses that are not sent yet.
+    long: Mutex<Vec<Counted>>,
+    /// Other responses need their memory.
+    given_up: AtomicBool,
 }
 
 /// Marks a request as being handled until it is dropped.
@@ -82,6 +88,8 @@ impl Phase {
             connection: AtomicWaker::new(),
             unsent,
             counted: AtomicBool::new(false),
+            long: Mutex::default(),
+            given_up: AtomicBool::new(false),
         }
     }
 
@@ -102,12 +110,19 @@ impl Phase {
         self.stopping.store(true, Ordering::Release);
     }
 
+    /// The rest of its responses is not sent, and the connection ends.
+    pub(super) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+        self.connection.wake();
+    }
+
     /// All that hyper has written is sent.
     fn flushed(&self) {
         if self.serving.load(Ordering::Acquire) {
             return;
         }
         if self.unflushed.swap(false, Ordering::AcqRel) {
+            self.long.lock().unwrap_or_else(PoisonError::into_inner).clear();
             // It is idle from now on, and may have to make room.
             self.connection.wake();
         }
@@ -129,6 +144,12 @@ impl Serving {
     /// Call this before the connection's last response is sent.
     pub fn mark_last(&self) {
         self.0.last.store(true, Ordering::Release);
+    }
+
+    /// Counts the bytes of the response until it is sent.
+    pub fn count(&self, backlog: &Arc<Backlog>, bytes: u64) {
+        let counted = backlog.enter(&self.0, usize::try_from(bytes).unwrap_or(usize::MAX));
+        self.0.long.lock().unwrap_or_else(PoisonError::into_inner).extend(counted);
     }
 }
 
@@ -287,6 +308,14 @@ impl<T> Guarded<T> {
         }
     }
 
+    /// Fails if other responses need the memory of what is not sent yet.
+    fn check_kept(&self) -> io::Result<()> {
+        if self.phase.given_up.load(Ordering::Acquire) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "others need the memory of its response"));
+        }
+        Ok(())
+    }
+
     fn watch_write<R>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if polled.is_ready() {
             self.write.armed = false;
@@ -405,6 +434,7 @@ impl<T: Write + Unpin> Guarded<T> {
 
 impl<T: Read + Write + Unpin> Write for Guarded<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.check_kept()?;
         if let Some(answer) = instead_of(buf) {
             self.instead = answer;
             return Poll::Ready(Ok(buf.len()));
@@ -419,6 +449,7 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // hyper flushes each time it is polled, whatever it waits for.
+        self.check_kept()?;
         self.look_for_end(cx)?;
         let polled = match self.poll_instead(cx) {
             Poll::Ready(Ok(())) => Pin::new(&mut self.inner).poll_flush(cx),
@@ -447,6 +478,7 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
         if bufs.len() == 1 || !self.instead.is_empty() {
             return self.poll_write(cx, bufs.first().map_or(&[][..], |buf| buf));
         }
+        self.check_kept()?;
         let polled = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
         self.watch_write(cx, polled)
     }

@@ -4,6 +4,7 @@ use std::task::Waker;
 
 use hyper_util::rt::TokioIo;
 
+use super::super::backlog::FREE_BYTES;
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -95,6 +96,40 @@ async fn a_connection_makes_room_when_all_is_sent_and_someone_waits() {
     assert!(is_open(&mut connection), "another one was asked");
     crowd.make_room.notify_one();
     assert!(!is_open(&mut connection) && connection.made_room());
+}
+
+#[tokio::test]
+async fn the_oldest_unsent_response_makes_room_for_others() {
+    let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+    let backlog = Backlog::new(4 * FREE_BYTES);
+    let respond = |times: u64| {
+        let (near, far) = tokio::io::duplex(64);
+        let phase = Arc::new(Phase::new(Unsent::default()));
+        let connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
+        phase.begin().count(&backlog, times * FREE_BYTES as u64);
+        (connection, far)
+    };
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut can_send = |connection: &mut Connection| {
+        let sent = Pin::new(connection).poll_write(&mut cx, b"x");
+        matches!(sent, Poll::Ready(Ok(1)))
+    };
+    let (mut short, _far) = respond(1);
+    let (mut first, _far_first) = respond(2);
+    let (mut second, _far_second) = respond(2);
+    assert!([&mut first, &mut second].into_iter().all(&mut can_send), "they fit");
+    let (mut third, _far_third) = respond(2);
+    assert!(!can_send(&mut first), "it is the oldest");
+    assert!([&mut short, &mut second, &mut third].into_iter().all(&mut can_send));
+    let mut flush_cx = Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut second).poll_flush(&mut flush_cx).is_ready());
+    let (mut fourth, _far_fourth) = respond(2);
+    assert!(can_send(&mut third), "what is sent takes no memory");
+    let (mut huge, _far_huge) = respond(9);
+    assert!(
+        !can_send(&mut third) && !can_send(&mut fourth) && can_send(&mut huge),
+        "a single one may exceed it"
+    );
 }
 
 #[test]
