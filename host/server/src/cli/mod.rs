@@ -116,11 +116,11 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Failed(message)) => {
-            eprintln!("error: {message}");
+            eprintln!("error: {}", out::harmless(&message));
             ExitCode::from(1)
         }
         Err(Failure::Usage(message)) => {
-            eprintln!("error: {message}");
+            eprintln!("error: {}", out::harmless(&message));
             ExitCode::from(2)
         }
     }

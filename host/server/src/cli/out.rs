@@ -1,9 +1,10 @@
 //! Where commands write: `print!` and `println!` (the standard library's macros panic if nothing can be written), and
-//! files that `--out` names.
+//! files that `--out` names. What they show may come from clients, policies, models and other hosts, so a terminal gets
+//! it without what controls terminals.
 
 use std::fmt::Arguments;
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use super::Failure;
@@ -12,12 +13,36 @@ use super::Failure;
 pub(super) fn put(text: Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     // Generated text must appear piece by piece.
-    let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else { return };
+    let written = match out.is_terminal() {
+        true => out.write_all(harmless(&text.to_string()).as_bytes()),
+        false => out.write_fmt(text),
+    };
+    let Err(error) = written.and_then(|()| out.flush()) else { return };
     if error.kind() == ErrorKind::BrokenPipe {
         std::process::exit(0);
     }
     let _ = writeln!(std::io::stderr().lock(), "error: can't write the output: {error}");
     std::process::exit(1);
+}
+
+/// A text without what controls a terminal or reorders what it shows. Such characters, except line breaks and tabs, are
+/// written as JSON escapes them, so JSON keeps its value.
+pub(super) fn harmless(text: &str) -> String {
+    let mut harmless = String::with_capacity(text.len());
+    for c in text.chars() {
+        let controls = c.is_control() && !matches!(c, '\n' | '\t');
+        if controls || reorders(c) {
+            harmless.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            harmless.push(c);
+        }
+    }
+    harmless
+}
+
+/// Marks of the direction of writing, their overrides and isolates.
+fn reorders(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Fails if no result could be written to the file of `--out`, so that a wrong path costs no measurement.
@@ -98,6 +123,18 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn text_for_a_terminal_controls_nothing_and_json_keeps_its_value() {
+        assert_eq!(
+            harmless("a\tb\r\nnäive \u{1b}[31m\u{9b}0m \u{202e}x\u{7f}"),
+            "a\tb\\u000d\nnäive \\u001b[31m\\u009b0m \\u202ex\\u007f"
+        );
+        let value = serde_json::json!({"user": "\u{9b}31m \u{202e}\u{1b}é会"});
+        let shown = harmless(&serde_json::to_string_pretty(&value).unwrap());
+        assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && shown.contains("é会"), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+    }
 
     #[test]
     fn paths_name_one_file_whatever_links_and_folders_they_lead_through() {

@@ -444,6 +444,31 @@ fn impossible_sizes_are_refused_before_weights_are_read() {
 }
 
 #[test]
+fn names_from_a_file_control_no_terminal() {
+    let home = Home::new();
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let file = [
+        b"GGUF".to_vec(),
+        3_u32.to_le_bytes().to_vec(),
+        // One tensor, one key.
+        1_u64.to_le_bytes().to_vec(),
+        1_u64.to_le_bytes().to_vec(),
+        text("general.architecture"),
+        8_u32.to_le_bytes().to_vec(),
+        text("llama"),
+        text("\u{1b}]0;evil\u{7}\u{9b}31m"),
+        // A row of 32 values, of a type that there isn't, at the beginning.
+        1_u32.to_le_bytes().to_vec(),
+        32_u64.to_le_bytes().to_vec(),
+        99_u32.to_le_bytes().to_vec(),
+        0_u64.to_le_bytes().to_vec(),
+    ];
+    std::fs::write(home.path("evil.gguf"), file.concat()).unwrap();
+    let said = complaint(&generate(&home, &["--model", "./evil.gguf"]));
+    assert!(said.contains("tensor \\u001b]0;evil\\u0007\\u009b31m is stored as"), "{said}");
+}
+
+#[test]
 fn flags_that_a_file_of_tenants_cannot_have_are_named() {
     let home = Home::new();
     for (flags, words) in [
