@@ -19,6 +19,9 @@ use crate::http::{
 use crate::metrics;
 use crate::tenants::Tenant;
 
+/// Most bytes of a path in the log: whoever can connect chooses it, and needs no key.
+const LOGGED_PATH: usize = 256;
+
 /// A path of the data plane.
 #[derive(Debug)]
 pub struct Route {
@@ -156,7 +159,7 @@ pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) 
             request_id = request_id.as_str(),
             %peer,
             tenant = tenant.as_ref().map(|tenant| tenant.name.as_str()),
-            path,
+            path = &path[..path.floor_char_boundary(LOGGED_PATH)],
             status = error.status().as_u16(),
             code = error.reason(),
             // A field, so that line breaks from the client are escaped.

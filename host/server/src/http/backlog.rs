@@ -1,10 +1,10 @@
-//! The memory of long responses that are not sent yet. A peer that reads slowly keeps its response in memory, for hours if
-//! it reads just enough, and a short request may have a response of megabytes: all connections together could have more
-//! than the host has memory.
+//! The memory of long responses that are not sent yet. A peer that reads slowly keeps its response in memory, for hours
+//! if it reads just enough, and a short request may have a response of megabytes: all connections together could need
+//! more memory than the host has.
 //!
-//! So they share a budget. A response that exceeds it is sent all the same, and those that have waited longest are given
-//! up with their connections until the rest fits. A peer that reads at an ordinary speed has its response long before.
-//! Deliberately absent: streams, whose events wait in bounded channels.
+//! So they share a budget. A response that exceeds it is sent all the same, and those that have waited longest are
+//! given up with their connections until the rest fits. A peer that reads at an ordinary speed has its response long
+//! before. Deliberately absent: streams, whose events wait in bounded channels.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -74,11 +74,13 @@ fn log_says_who_was_served_and_who_was_refused() {
     let colder = COMPLETION.replace("\"temperature\": 0", "\"temperature\": -1");
     let named = COMPLETION.replacen('{', r#"{"metadata": {"note": "\"a\" \n b"}, "#, 1);
     let post = "POST /v1/completions";
+    let long = format!("GET /v1/{}", "x".repeat(30_000));
     let sent = [
         (post, String::new(), COMPLETION, 401, Some("missing_api_key"), Value::Null),
         (post, bearer(&stranger), COMPLETION, 401, Some("invalid_api_key"), Value::Null),
         (post, bearer(&alice), colder.as_str(), 422, Some("invalid_value"), json!("alice")),
         ("GET /v1/nothing", bearer(&alice), "", 404, Some("not_found"), Value::Null),
+        (long.as_str(), String::new(), "", 404, Some("not_found"), Value::Null),
         (post, bearer(&alice), named.as_str(), 200, None, json!("alice")),
     ];
     let mut peers = Vec::new();
@@ -92,9 +94,9 @@ fn log_says_who_was_served_and_who_was_refused() {
 
     let log = log(&home);
     let rejected = lines(&log, "request rejected");
-    assert_eq!(rejected.len(), 4, "{log}");
+    assert_eq!(rejected.len(), 5, "{log}");
     for ((line, _, _, status, code, tenant), (peer, fields)) in sent.iter().zip(peers.iter().zip(&rejected)) {
-        let path = line.split(' ').nth(1);
+        let path = line.split(' ').nth(1).map(|path| &path[..path.len().min(256)]);
         assert_eq!(
             (&fields["peer"], &fields["status"], &fields["code"], &fields["tenant"], &fields["path"]),
             (&json!(peer), &json!(status), &json!(code), tenant, &json!(path)),
@@ -105,7 +107,7 @@ fn log_says_who_was_served_and_who_was_refused() {
     let ended = lines(&log, "request ended").pop().expect("one");
     assert_eq!(
         (&ended["peer"], &ended["tenant"], &ended["path"]),
-        (&json!(peers[4]), &json!("alice"), &json!("/v1/completions"))
+        (&json!(peers[5]), &json!("alice"), &json!("/v1/completions"))
     );
     let metadata: Value = serde_json::from_str(ended["metadata"].as_str().unwrap()).unwrap();
     assert_eq!(metadata, json!({"note": "\"a\" \n b"}));
