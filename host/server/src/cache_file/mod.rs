@@ -26,6 +26,8 @@ use format::{About, Saved};
 
 /// How long a host that stops may take to write the file.
 pub const SAVING: Duration = Duration::from_secs(30);
+/// Less is restored within a second or two.
+const WORTH_SHOWING_BYTES: u64 = 1 << 30;
 /// Bytes written and read at once.
 const BUFFER: usize = 1 << 20;
 
@@ -108,7 +110,10 @@ impl Keeper {
             targets[nth] = *place;
         }
         let mut meter = Meter::new("restoring the prefix cache");
-        meter.start(saved.about.blocks * saved.about.block_bytes);
+        let bytes = saved.about.blocks * saved.about.block_bytes;
+        if bytes >= WORTH_SHOWING_BYTES {
+            meter.start(bytes);
+        }
         let outcome = saved.blocks(|nth, bytes| {
             meter.advance(bytes.len() as u64);
             let Some(block) = targets[nth] else { return Ok(()) };
