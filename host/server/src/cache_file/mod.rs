@@ -35,8 +35,8 @@ const BUFFER: usize = 1 << 20;
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     let Some(path) = &config.cache_file else { return Ok(()) };
     let wrong = |what: &str| Err(ConfigError(format!("--cache-file: {}: {what}", path.display())));
-    if path.is_dir() {
-        return wrong("it is a directory; name a file");
+    if path.exists() && !path.is_file() {
+        return wrong("it is no file");
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.file_name().is_none() || !dir.is_dir() {

@@ -218,7 +218,7 @@ async fn a_cleared_cache_is_not_saved() {
 async fn places_without_a_file_are_refused_and_caches_without_blocks_need_none() {
     let (dir, path) = file();
     for (wrong, said) in
-        [(dir.path().to_owned(), "it is a directory"), (path.join("deeper"), "its directory does not exist")]
+        [(dir.path().to_owned(), "it is no file"), (path.join("deeper"), "its directory does not exist")]
     {
         let error = serve::start(keeping(&wrong)).await.err().expect("there can be no file");
         assert!(error.is_usage(), "{error}");
