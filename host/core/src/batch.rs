@@ -51,7 +51,8 @@ pub struct Row {
     pub table_start: u32,
     /// Blocks in its table.
     pub table_len: u32,
-    /// Whether a token is sampled after its last computed token (the whole input is then computed).
+    /// Whether a token is sampled after its last computed token (the whole input is then computed). If its sampling
+    /// embeds, that token's vector is reported instead.
     pub sample: bool,
     /// How many of its last tokens are draft tokens; only with `sample`. A token is then sampled after each
     /// of its last `guesses + 1` tokens, as if the draft tokens before it were right.

@@ -28,6 +28,13 @@ pub enum Event {
         /// Those of the prompt's next tokens, from its second on.
         logprobs: Vec<TokenLogprobs>,
     },
+    /// The vector of a request that embeds. `Finished` follows.
+    Embedding {
+        /// Its sequence.
+        id: SequenceId,
+        /// As the device computed it.
+        vector: Vec<f32>,
+    },
     /// A sequence ended well or was cancelled. Its last event.
     Finished {
         /// Its sequence.

@@ -49,7 +49,7 @@ pub trait Executor {
 /// What a step produced.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
-    /// One entry per `Batch::rows`: the sampled token, if the row samples.
+    /// One entry per `Batch::rows`: the sampled token, if the row samples and doesn't embed.
     pub sampled: Vec<Option<u32>>,
     /// For rows with draft tokens, by index into `Batch::rows`, ascending: the token sampled after each draft
     /// token, `None` if there was none.
@@ -59,6 +59,9 @@ pub struct StepOutput {
     /// For rows that ask for prompt log-probabilities, likewise: a row that computes positions `from..to`
     /// reports the prompt's tokens `from + 1 ..= to`.
     pub prompt_logprobs: Vec<(usize, Vec<TokenLogprobs>)>,
+    /// For rows that would sample but embed (`SamplingExtras::embed`), likewise: the hidden state of the last token after
+    /// the last norm.
+    pub embeddings: Vec<(usize, Vec<f32>)>,
 }
 
 impl StepOutput {
@@ -69,6 +72,7 @@ impl StepOutput {
         self.after_guesses.clear();
         self.logprobs.clear();
         self.prompt_logprobs.clear();
+        self.embeddings.clear();
     }
 }
 

@@ -59,6 +59,11 @@ impl SamplingParams {
         self.extras.is_some() || self.needs_history()
     }
 
+    /// Whether no token is sampled: what is wanted is the vector of the prompt's last token.
+    pub fn embeds(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.embed)
+    }
+
     /// How many alternatives are reported for each prompt token; `None` if they are not wanted.
     pub fn prompt_logprobs(&self) -> Option<u32> {
         self.extras.as_ref()?.prompt_logprobs
@@ -76,6 +81,9 @@ pub struct SamplingExtras {
     pub prompt_logprobs: Option<u32>,
     /// What the output must be.
     pub constraint: Option<Arc<dyn Constraint>>,
+    /// Sample nothing: report the last token's hidden state after the model's last norm, and end the sequence. Such a
+    /// request has a `max_new_tokens` of 1, for policies, and no use for what else is said here.
+    pub embed: bool,
 }
 
 impl PartialEq for SamplingExtras {
@@ -88,6 +96,7 @@ impl PartialEq for SamplingExtras {
         same && self.logit_bias == other.logit_bias
             && self.logprobs == other.logprobs
             && self.prompt_logprobs == other.prompt_logprobs
+            && self.embed == other.embed
     }
 }
 
@@ -130,12 +139,19 @@ pub struct Request {
     pub sampling: SamplingParams,
 }
 
+impl Request {
+    /// Tokens that it may append to its prompt.
+    pub(crate) fn longest_output(&self) -> u32 {
+        if self.sampling.embeds() { 0 } else { self.max_new_tokens }
+    }
+}
+
 /// Why a sequence ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// It sampled one of its stop tokens.
     Eos,
-    /// The driver found one of its stop strings.
+    /// The driver found one of its stop strings, or its vector is there (`SamplingExtras::embed`).
     Stop,
     /// It reached `max_new_tokens`.
     Length,
@@ -177,7 +193,7 @@ pub struct Usage {
     pub arrived: Micros,
     /// When it first started to run; `NEVER` if it never did.
     pub started: Micros,
-    /// When its first token was ready; `NEVER` if none was.
+    /// When its first token, or its vector, was ready; `NEVER` if none was.
     pub first_token: Micros,
     /// When it ended.
     pub ended: Micros,

@@ -68,19 +68,21 @@ impl Engine {
     }
 
     fn check_limits(&self, request: &Request) -> Result<(), Refusal> {
-        let (prompt, output) = (request.prompt.len() as u64, u64::from(request.max_new_tokens));
-        if prompt == 0 || output == 0 {
+        let prompt = request.prompt.len() as u64;
+        if prompt == 0 || request.max_new_tokens == 0 {
             let message = "a request needs at least one prompt token and one token to generate".into();
             return Err(Refusal { reason: RefusalReason::Other, message, retry_after_ms: 0 });
         }
-        let limit = u64::from(self.config.max_seq_len);
+        let (limit, output) = (u64::from(self.config.max_seq_len), u64::from(request.longest_output()));
         if prompt + output > limit {
             let message = format!(
                 "{prompt} prompt tokens and {output} tokens to generate exceed the limit of {limit} in all"
             );
             return Err(Refusal { reason: RefusalReason::TooLong, message, retry_after_ms: 0 });
         }
-        let (need, total) = (self.kv.blocks_for((prompt + output - 1) as u32), self.config.total_blocks);
+        // The last token is never computed.
+        let computed = prompt + output.saturating_sub(1);
+        let (need, total) = (self.kv.blocks_for(computed as u32), self.config.total_blocks);
         if need > total {
             let missing = need - total;
             let message =

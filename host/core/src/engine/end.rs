@@ -89,8 +89,9 @@ impl Engine {
     /// A running sequence ends well. Its row is removed by `remove_running`.
     pub(super) fn complete(&mut self, ix: SeqIx, reason: FinishReason, now: Micros) {
         let usage = self.close(ix, now);
-        if reason != FinishReason::Cancelled {
-            // A cancelled request says nothing about how long its output would have been.
+        if reason != FinishReason::Cancelled && !self.slab[ix].request.sampling.embeds() {
+            // A cancelled request says nothing about how long its output would have been, and one that embeds says
+            // nothing about how long those of others will be.
             self.tenants.learn_output(self.slab[ix].tenant_row, usage.generated_tokens);
             self.held.outputs_learned();
         }

@@ -79,9 +79,11 @@ impl Engine {
         let mut logprobs = output.logprobs.iter().peekable();
         let mut after_guesses = output.after_guesses.iter().peekable();
         let mut prompts = output.prompt_logprobs.iter().peekable();
+        let mut embeddings = output.embeddings.iter().peekable();
         for (at, (row, &sampled)) in batch.rows.iter().zip(&output.sampled).enumerate() {
             let logprobs = logprobs.next_if(|(of, _)| *of == at).map(|(_, of)| of);
             let prompt = prompts.next_if(|(of, _)| *of == at).map(|(_, of)| of);
+            let vector = embeddings.next_if(|(of, _)| *of == at).map(|(_, of)| &of[..]);
             let drawn_after: Vec<Option<u32>> =
                 std::iter::from_fn(|| after_guesses.next_if(|(of, _)| *of == at))
                     .map(|&(_, token)| token)
@@ -97,7 +99,9 @@ impl Engine {
             let prefill = self.advance_row(ix, row, flight.begun, now);
             prefilled += u64::from(prefill);
             decodes += u32::from(prefill == 0);
-            if row.sample {
+            if row.sample && row.sampling.embeds() {
+                self.tell_embedding(ix, vector, now);
+            } else if row.sample {
                 drawn += 1;
                 match sampled {
                     Some(token) => {
@@ -170,6 +174,19 @@ impl Engine {
         if let Some(new) = logprobs.get(told..).filter(|new| !new.is_empty()) {
             self.outbox.events.push(Event::Prompt { id: sequence.id, logprobs: new.to_vec() });
         }
+    }
+
+    /// A sequence that embeds ends with its vector.
+    fn tell_embedding(&mut self, ix: SeqIx, vector: Option<&[f32]>, now: Micros) {
+        let Some(vector) = vector else {
+            let message = "the device computed no usable vector";
+            return self.fail(ix, FailureCause::Device, message.into(), now);
+        };
+        let sequence = &mut self.slab[ix];
+        sequence.usage.first_token = now;
+        self.perf.first_token(now.since(sequence.usage.arrived));
+        self.outbox.events.push(Event::Embedding { id: sequence.id, vector: vector.to_vec() });
+        self.complete(ix, FinishReason::Stop, now);
     }
 
     pub(super) fn push_token(

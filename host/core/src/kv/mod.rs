@@ -92,7 +92,9 @@ impl Kv {
             let before = sequence.hashes.last().copied().unwrap_or_else(|| self.chain.root(scope));
             sequence.hashes.push(self.chain.block(before, &sequence.tokens[at * size..(at + 1) * size]));
         }
-        if self.prompts.enabled() && sequence.prompt_key == 0 {
+        // Kept logits tell nothing of a hidden state, nor the other way round.
+        let wants_logits = !sequence.request.sampling.embeds();
+        if self.prompts.enabled() && wants_logits && sequence.prompt_key == 0 {
             let prompt_len = sequence.prompt_len as usize;
             let full = prompt_len / size;
             let before = if full == 0 { self.chain.root(scope) } else { sequence.hashes[full - 1] };

@@ -138,6 +138,11 @@ impl Executor for ScriptedExecutor {
             if !row.sample {
                 continue;
             }
+            if row.sampling.embeds() {
+                assert!(row.logits_from.is_none() && row.logits_to.is_none(), "no logits: {row:?}");
+                output.embeddings.push((at, vector(self.read(batch, row, row.context_len))));
+                continue;
+            }
             let state = match row.logits_from {
                 Some(slot) => {
                     self.answered += 1;
@@ -197,6 +202,16 @@ fn likely(batch: &Batch, row: &Row) -> Vec<TokenLogprobs> {
     let (to, from) = (row.context_len as usize, (row.context_len - row.token_len) as usize);
     let told = &prompt[from + 1..prompt.len().min(to + 1)];
     told.iter().map(|&token| TokenLogprobs { logprob: -(token as f32), top: Vec::new() }).collect()
+}
+
+/// The vector that `ScriptedExecutor` reports for a prompt that runs alone.
+pub fn solo_embedding(prompt: &[u32]) -> Vec<f32> {
+    vector(prompt.iter().enumerate().fold(0, |state, (at, &token)| absorb(state, at as u32, token)))
+}
+
+/// Three numbers that tell states apart, each of which f32 holds exactly.
+fn vector(state: u64) -> Vec<f32> {
+    (0..3).map(|part| ((state >> (20 * part)) & 0xF_FFFF) as f32).collect()
 }
 
 /// What `ScriptedExecutor` samples for a request that runs alone.

@@ -7,7 +7,7 @@ mod executor;
 mod load;
 mod random;
 
-pub use executor::{ScriptedExecutor, solo};
+pub use executor::{ScriptedExecutor, solo, solo_embedding};
 pub use load::{LoadShape, SteadyLoad};
 pub use random::SplitMix;
 

@@ -1,6 +1,6 @@
 //! What is recorded of the engine's work, one value per happening, and the memory that it occupies while it waits.
 //!
-//! Deliberately absent: texts, log-probabilities, and how a happening looks in a recording (`writer`).
+//! Deliberately absent: texts, log-probabilities, vectors, and how a happening looks in a recording (`writer`).
 
 use std::mem::size_of;
 use std::sync::Arc;
@@ -111,9 +111,11 @@ impl Happening {
             Event::PolicyChanged { kind, ref policy, .. } => {
                 Self::Policy { kind, policy: Arc::clone(policy) }
             }
-            Event::Prompt { .. } | Event::PolicyFault(_) | Event::Shadow { .. } | Event::Canary(_) => {
-                return None;
-            }
+            Event::Prompt { .. }
+            | Event::Embedding { .. }
+            | Event::PolicyFault(_)
+            | Event::Shadow { .. }
+            | Event::Canary(_) => return None,
         })
     }
 

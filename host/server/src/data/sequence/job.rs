@@ -272,6 +272,7 @@ impl Job {
             logprobs: self.logprobs,
             prompt_logprobs: self.prompt_logprobs,
             constraint: mask.map(|mask| mask as Arc<dyn Constraint>),
+            embed: false,
         };
         let asked = extras != SamplingExtras::default();
         SamplingParams {

@@ -61,6 +61,8 @@ impl Driver {
                 self.tell(id, StreamEvent::Token { token, at: now, logprobs });
             }
             Event::Prompt { id, logprobs } => self.tell(id, StreamEvent::Prompt(logprobs)),
+            // No client can ask for one yet.
+            Event::Embedding { .. } => {}
             Event::Finished { id, reason, usage } => self.end(id, End::Finished { reason, usage }),
             Event::Failed { id, cause, message, usage } => {
                 self.end(id, End::Failed { cause, message, usage });
