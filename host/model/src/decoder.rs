@@ -2,6 +2,7 @@
 //! name. Rows are independent: every operation computes a token from its own inputs and the KV cache alone. Buffers are
 //! reused between steps.
 
+use std::slice::ChunksExact;
 use std::sync::Arc;
 
 use infer_core::Batch;
@@ -14,7 +15,7 @@ use crate::weights::{LayerWeights, Linear, Weights};
 /// Rows that the feed-forward layer computes at once: its buffers are the widest.
 const MLP_ROWS: usize = 512;
 
-/// Computes hidden states and logits.
+/// Computes hidden states, logits and vectors.
 pub(crate) struct Decoder {
     config: ModelConfig,
     weights: Arc<Weights>,
@@ -33,11 +34,21 @@ struct Buffers {
     /// Queries, keys and values in one row.
     qkv: Vec<f32>,
     attended: Vec<f32>,
-    /// Output of a projection to the residual's width if a norm follows it; also the rows selected for logits.
+    /// Output of a projection to the residual's width if a norm follows it; also the rows selected for logits or vectors.
     projected: Vec<f32>,
     normed: Vec<f32>,
     gated: Inputs,
     logits: Vec<f32>,
+}
+
+impl Buffers {
+    /// Copies the residual stream of these tokens to `projected`.
+    fn select(&mut self, tokens: impl Iterator<Item = usize>, hidden: usize) {
+        self.projected.clear();
+        for token in tokens {
+            self.projected.extend_from_slice(&self.residual[token * hidden..(token + 1) * hidden]);
+        }
+    }
 }
 
 impl Decoder {
@@ -59,11 +70,8 @@ impl Decoder {
     /// Logits of the given tokens of the last batch, `[token][vocab]`.
     pub(crate) fn logits(&mut self, tokens: impl Iterator<Item = usize>) -> &mut [f32] {
         let hidden = self.config.hidden;
-        let Buffers { residual, projected, inputs, logits, .. } = &mut self.buffers;
-        projected.clear();
-        for token in tokens {
-            projected.extend_from_slice(&residual[token * hidden..(token + 1) * hidden]);
-        }
+        self.buffers.select(tokens, hidden);
+        let Buffers { projected, inputs, logits, .. } = &mut self.buffers;
         let count = projected.len() / hidden;
         let norm = Norm { weight: &self.weights.final_norm, epsilon: self.config.norm_epsilon };
         let head = self.weights.head();
@@ -74,6 +82,17 @@ impl Decoder {
             logits.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
         }
         logits
+    }
+
+    /// Hidden states of the given tokens of the last batch after the last norm.
+    pub(crate) fn vectors(&mut self, tokens: impl Iterator<Item = usize>) -> ChunksExact<'_, f32> {
+        let hidden = self.config.hidden;
+        self.buffers.select(tokens, hidden);
+        let Buffers { projected, normed, .. } = &mut self.buffers;
+        let normed = sized(normed, projected.len());
+        let (weight, epsilon) = (&self.weights.final_norm, self.config.norm_epsilon);
+        self.cpu.rms_norm(Rows::dense(projected, hidden), weight, epsilon, normed);
+        normed.chunks_exact(hidden)
     }
 
     fn embed(&mut self, batch: &Batch) {

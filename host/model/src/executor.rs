@@ -1,5 +1,5 @@
 //! The model as the engine sees it: a batch in, sampled tokens out. A fault or a panic becomes a `DeviceFault`, and the
-//! process continues. Logits are computed only for rows that sample from them or keep them.
+//! process continues. Logits are computed only for rows that sample from them or keep them, vectors only for rows that embed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use infer_core::{Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsS
 
 use crate::cache::KvStore;
 use crate::decoder::Decoder;
-use crate::rows::{Asking, Limits, asking, drawn_but};
+use crate::rows::{Asking, Limits, asking, drawn_but, embedding, is_usable, samples};
 use crate::sampler::{Draw, Sampler, logprobs};
 
-/// Rows whose logits are computed at once.
+/// Rows whose logits or vectors are computed at once.
 const LOGIT_ROWS: usize = 32;
 
 /// Runs batches of one model.
@@ -64,6 +64,7 @@ impl ModelExecutor {
         }
         let mut lost = Vec::new();
         self.judge_prompts(batch, output);
+        self.embed(batch, output);
         self.draw_computed(batch, output, &mut lost);
         self.draw_kept(batch, output, &mut lost);
         output.logprobs.sort_unstable_by_key(|(row, _)| *row);
@@ -72,7 +73,7 @@ impl ModelExecutor {
 
     /// Samples rows from computed logits, a few rows at a time.
     fn draw_computed(&mut self, batch: &Batch, output: &mut StepOutput, lost: &mut Vec<usize>) {
-        let wanted = |row: &Row| row.token_len > 0 && (row.sample || row.logits_to.is_some());
+        let wanted = |row: &Row| row.token_len > 0 && (samples(row) || row.logits_to.is_some());
         self.draws.clear();
         for index in (0..batch.rows.len()).filter(|i| wanted(&batch.rows[*i])) {
             self.draws.extend((0..=batch.rows[index].guesses).map(|nth| (index, nth)));
@@ -88,7 +89,7 @@ impl ModelExecutor {
                 if let Some(slot) = row.logits_to {
                     self.kept[slot.0 as usize].get_or_insert_with(|| logits.into()).copy_from_slice(logits);
                 }
-                if row.sample {
+                if samples(row) {
                     self.drawing.draw(batch, (*index, *nth), logits, output, lost);
                 }
             }
@@ -106,6 +107,16 @@ impl ModelExecutor {
             self.scratch.clear();
             self.scratch.extend_from_slice(logits);
             self.drawing.draw(batch, (index, 0), &mut self.scratch, output, lost);
+        }
+    }
+
+    /// Reports the vectors of rows that embed. One that isn't finite is left out, which fails only its request.
+    fn embed(&mut self, batch: &Batch, output: &mut StepOutput) {
+        let due: Vec<(usize, u32)> = embedding(batch).collect();
+        for due in due.chunks(LOGIT_ROWS) {
+            let vectors = self.decoder.vectors(due.iter().map(|(_, token)| *token as usize));
+            let usable = due.iter().zip(vectors).filter(|(_, vector)| is_usable(vector));
+            output.embeddings.extend(usable.map(|((index, _), vector)| (*index, vector.to_vec())));
         }
     }
 

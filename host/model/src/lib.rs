@@ -23,10 +23,11 @@ pub mod shapes;
 pub mod source;
 pub mod stop;
 pub mod tokenizer;
+pub mod vector;
 pub mod walk;
 mod weights;
 
-pub use config::{ModelConfig, SamplingDefaults};
+pub use config::{ModelConfig, Pooling, SamplingDefaults};
 pub use detokenizer::Detokenizer;
 pub use error::{ModelError, ModelErrorKind};
 pub use executor::ModelExecutor;

@@ -31,6 +31,23 @@ impl Limits {
     }
 }
 
+/// Whether a token is sampled after the row.
+pub(crate) fn samples(row: &Row) -> bool {
+    row.sample && !row.sampling.embeds()
+}
+
+/// Rows whose vector is due: their indexes in the batch, and those of their last tokens.
+pub(crate) fn embedding(batch: &Batch) -> impl Iterator<Item = (usize, u32)> {
+    let due = |row: &Row| row.sample && row.token_len > 0 && row.sampling.embeds();
+    let rows = batch.rows.iter().enumerate().filter(move |(_, row)| due(row));
+    rows.map(|(index, row)| (index, row.token_start + row.token_len - 1))
+}
+
+/// Whether a vector can be sent: a model can overflow.
+pub(crate) fn is_usable(vector: &[f32]) -> bool {
+    vector.iter().all(|number| number.is_finite())
+}
+
 /// The result of a step in which these rows had no logits to sample from.
 pub(crate) fn drawn_but(lost: Vec<usize>) -> Result<(), DeviceFault> {
     failing(lost, "the model produced no usable logits (not a number, or every token forbidden)")

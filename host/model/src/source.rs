@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, Pooling};
 use crate::error::{ModelError, ModelErrorKind};
 use crate::gguf::Gguf;
 
@@ -74,7 +74,7 @@ impl<'a> Source<'a> {
 }
 
 impl ModelConfig {
-    /// Reads `config.json` and, if present, `generation_config.json`; or a GGUF file's metadata.
+    /// Reads `config.json` and, if present, `generation_config.json` and `modules.json`; or a GGUF file's metadata.
     ///
     /// # Errors
     /// Names the file and key that is missing, invalid or not supported.
@@ -86,7 +86,7 @@ impl ModelConfig {
             ModelError::config(format!("{} has no config.json; is it a checkpoint?", source.name()))
         })?;
         let generation = source.read("generation_config.json")?;
-        Self::parse(&config, generation.as_deref())
+        Ok(Self { pooling: Pooling::load(source)?, ..Self::parse(&config, generation.as_deref())? })
     }
 }
 

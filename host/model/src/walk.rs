@@ -2,8 +2,11 @@
 //! without queue, policies and sharing, for benchmarks and checks of executors.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use infer_core::{Batch, BlockId, Executor, LogitsSlot, Row, SamplingParams, SequenceId, StepOutput};
+use infer_core::{
+    Batch, BlockId, Executor, LogitsSlot, Row, SamplingExtras, SamplingParams, SequenceId, StepOutput,
+};
 
 /// A part of a sequence to compute in a batch.
 #[derive(Clone, Debug)]
@@ -29,15 +32,20 @@ pub struct Draws {
     pub keep: bool,
     /// How many of each chunk's last tokens are draft tokens.
     pub guesses: u32,
+    /// Whether the last token's vector is reported in place of a sample.
+    pub embed: bool,
 }
 
 impl Draws {
     /// Samples the likeliest token of each row.
-    pub const GREEDY: Self = Self { sample: true, temperature: 0.0, index: 0, keep: false, guesses: 0 };
+    pub const GREEDY: Self =
+        Self { sample: true, temperature: 0.0, index: 0, keep: false, guesses: 0, embed: false };
     /// The same, and keeps logits.
     pub const KEPT: Self = Self { keep: true, ..Self::GREEDY };
     /// Samples nothing: for chunks that others follow.
     pub const NONE: Self = Self { sample: false, ..Self::GREEDY };
+    /// Samples nothing, and reports the vector of each row's last token.
+    pub const EMBED: Self = Self { embed: true, ..Self::GREEDY };
 }
 
 /// An executor and its sequences' blocks.
@@ -131,6 +139,8 @@ impl<E: Executor> Walk<E> {
     /// If the pool is too small for them.
     pub fn batch(&mut self, chunks: &[Chunk<'_>], draws: Draws) -> Batch {
         self.step += 1;
+        let extras =
+            draws.embed.then(|| Arc::new(SamplingExtras { embed: true, ..SamplingExtras::default() }));
         let mut batch =
             Batch { step: self.step, released: std::mem::take(&mut self.released), ..Batch::default() };
         for (index, chunk) in chunks.iter().enumerate() {
@@ -153,6 +163,7 @@ impl<E: Executor> Walk<E> {
                 sampling: SamplingParams {
                     temperature: draws.temperature,
                     seed: chunk.sequence,
+                    extras: extras.clone(),
                     ..SamplingParams::default()
                 },
                 history_start: 0,
@@ -192,6 +203,11 @@ impl<E: Executor> Walk<E> {
     pub fn execute(&mut self, batch: &Batch) -> Result<&[Option<u32>], String> {
         self.executor.execute(batch, &mut self.output).map_err(|fault| fault.message)?;
         Ok(&self.output.sampled)
+    }
+
+    /// The vectors of the last batch, with their rows.
+    pub fn embeddings(&self) -> &[(usize, Vec<f32>)] {
+        &self.output.embeddings
     }
 
     /// The tokens sampled after the draft tokens of the last batch, with their rows.

@@ -66,6 +66,16 @@ fn golden_logits_of_gemma3() {
     golden_logits("gemma3-bf16");
 }
 
+#[test]
+fn golden_embeddings() {
+    for fused in [true, false] {
+        let Some(mut emulator) = Emulator::new(7) else { return };
+        emulator.switch(Switches { fused, ..Switches::default() });
+        let device: Arc<dyn Device> = Arc::new(emulator);
+        passes(checks::embeddings(&device, &golden().join("qwen3-embedding-bf16"), Extent::UpTo(18)));
+    }
+}
+
 /// The kernels of real models' head widths, with each kind of products in prefill.
 #[test]
 fn golden_logits_of_heads_as_wide_as_real_ones() {
@@ -363,6 +373,49 @@ fn device_samples_the_same_tokens_as_the_cpu() {
     gpu.execute(&again, &mut output).expect("the device runs");
     assert_eq!(output.sampled, [wanted_first(&mut cpu, &again)]);
     assert_eq!(gpu.forward_passes(), passes);
+}
+
+/// A row's vector is the CPU's, and leaves the samples and the prompt log-probabilities beside it as they are.
+#[test]
+fn vectors_beside_samples_are_the_same_as_on_the_cpu() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    let model = model();
+    let options = ExecutorOptions {
+        kv_cache: KvCacheKind::Paged,
+        block_size: 4,
+        total_blocks: 64,
+        max_running: 6,
+        max_seq_len: 64,
+        prompt_cache_entries: 4,
+        threads: 1,
+    };
+    let mut cpu = model.executor(options).expect("a small executor");
+    let mut gpu = executor(&model, &device, true);
+    let greedy = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+    let with = |extras| SamplingParams { extras: Some(Arc::new(extras)), ..greedy.clone() };
+    let embed = with(SamplingExtras { embed: true, ..SamplingExtras::default() });
+    let asks =
+        with(SamplingExtras { logprobs: Some(1), prompt_logprobs: Some(0), ..SamplingExtras::default() });
+    let mut batch = Batch::default();
+    for (i, sampling) in [embed.clone(), greedy, embed, asks].into_iter().enumerate() {
+        let tokens: Vec<u32> = (0..4 + i as u32).map(|t| 20 + 5 * t + i as u32).collect();
+        row(&mut batch, 4 * i as u32, &tokens, sampling);
+    }
+    let (mut wanted, mut got) = (StepOutput::default(), StepOutput::default());
+    cpu.execute(&batch, &mut wanted).expect("the CPU runs");
+    gpu.execute(&batch, &mut got).expect("the device runs");
+    assert_eq!(got.sampled, wanted.sampled);
+    assert!(got.sampled[1].is_some() && got.sampled[0].is_none() && got.sampled[2].is_none());
+    let close = |a: &f32, b: &f32| (a - b).abs() < 1e-3;
+    for (got, wanted) in got.embeddings.iter().zip(&wanted.embeddings) {
+        assert_eq!((got.0, got.1.len()), (wanted.0, 64));
+        assert!(got.1.iter().zip(&wanted.1).all(|(a, b)| close(a, b)), "{got:?} {wanted:?}");
+    }
+    assert_eq!(got.embeddings.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [0, 2]);
+    let (got, wanted) = (&got.prompt_logprobs[0].1, &wanted.prompt_logprobs[0].1);
+    assert_eq!(got.len(), wanted.len());
+    assert!(got.iter().zip(wanted).all(|(a, b)| close(&a.logprob, &b.logprob)));
 }
 
 fn wanted_first(cpu: &mut infer_model::ModelExecutor, batch: &Batch) -> Option<u32> {

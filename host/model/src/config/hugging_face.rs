@@ -97,6 +97,8 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         layers,
         stop_tokens,
         stored_dtype: stored_dtype(keys)?,
+        // In files of their own.
+        pooling: None,
         model_type,
     })
 }

@@ -6,6 +6,7 @@ mod family;
 mod generation;
 mod hugging_face;
 mod keys;
+mod pooling;
 mod positions;
 mod rope;
 
@@ -13,6 +14,7 @@ use infer_kernels::{Activation, AttentionParams};
 
 pub use generation::SamplingDefaults;
 pub(crate) use keys::Keys;
+pub use pooling::Pooling;
 pub use rope::{RopeConfig, RopeScaling, Yarn};
 
 use crate::DType;
@@ -71,6 +73,8 @@ pub struct ModelConfig {
     pub stop_tokens: Vec<u32>,
     /// The storage type that the checkpoint declares.
     pub stored_dtype: Option<DType>,
+    /// How the checkpoint makes one vector of a text, if it says so.
+    pub pooling: Option<Pooling>,
 }
 
 /// Options of a layer.

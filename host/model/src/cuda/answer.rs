@@ -1,4 +1,4 @@
-//! The second half of a step: sampled tokens, rows sampled on the host, and log-probabilities of prompts.
+//! The second half of a step: sampled tokens, rows sampled on the host, log-probabilities of prompts, and vectors.
 #![allow(unsafe_code, reason = "copies; see the SAFETY lines")]
 
 use infer_core::{Batch, StepOutput};
@@ -6,7 +6,7 @@ use infer_kernels::cuda::CudaError;
 
 use super::drawing;
 use super::executor::{DeviceExecutor, Pending, words, words_mut};
-use crate::rows::{Asking, asking};
+use crate::rows::{Asking, asking, embedding, is_usable};
 use crate::sampler::logprobs;
 
 impl DeviceExecutor {
@@ -33,7 +33,38 @@ impl DeviceExecutor {
             self.drawing.draw(batch, *sampled, &mut self.scratch, output, &mut lost);
         }
         self.judge_prompts(batch, pending, output)?;
+        self.embed(batch, output)?;
         Ok(lost)
+    }
+
+    /// Reports the vectors of rows that embed, from hidden states still on the device. One that isn't finite is left out, which
+    /// fails only its request.
+    fn embed(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), CudaError> {
+        let due: Vec<(usize, u32)> = embedding(batch).collect();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let layout = self.decoder.buffers.layout;
+        let words = words_mut(self.decoder.buffers.staged().step.bytes_mut());
+        for (to, (_, token)) in words[layout.select..].iter_mut().zip(&due) {
+            *to = *token;
+        }
+        self.send(layout.select..layout.select + due.len())?;
+        self.decoder.vectors(due.len() as u32)?;
+        let (ty, hidden) = (self.decoder.ty, self.decoder.config.hidden);
+        let bytes = hidden * ty.bytes();
+        for (row, (index, _)) in due.into_iter().enumerate() {
+            let from = self.decoder.buffers.normed.at() + (row * bytes) as u64;
+            let host = self.decoder.buffers.host_logits.bytes_mut();
+            // SAFETY: `from` is a row of normed numbers; the pinned memory lives as long as the executor, and the wait follows.
+            unsafe { self.decoder.device.copy_out(from, &mut host[..bytes]) }?;
+            self.decoder.device.wait()?;
+            let vector = ty.read(&self.decoder.buffers.host_logits.bytes()[..bytes]);
+            if is_usable(&vector) {
+                output.embeddings.push((index, vector));
+            }
+        }
+        Ok(())
     }
 
     /// Computes log-probabilities of prompt tokens for rows that request them, from hidden states still on the device.

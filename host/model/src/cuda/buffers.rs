@@ -22,7 +22,7 @@ pub(super) struct Buffers {
     pub staging: [Staging; 2],
     /// Index of the staging memory of the step being built.
     pub turn: usize,
-    /// Logits of a row that is sampled on the host.
+    /// Logits of a row that is sampled on the host, or a vector.
     pub host_logits: HostBuffer,
     pub residual: Buffer,
     pub normed: Buffer,
@@ -102,7 +102,7 @@ impl Buffers {
             drawn: buffer(rows * 4)?,
             staging: [staging(device, &layout, rows)?, staging(device, &layout, rows)?],
             turn: 0,
-            host_logits: HostBuffer::new(device, config.vocab * 4)?,
+            host_logits: HostBuffer::new(device, config.vocab.max(config.hidden) * 4)?,
             residual: buffer(residual)?,
             normed: buffer(normed)?,
             qkv: buffer(qkv)?,

@@ -122,7 +122,7 @@ impl DeviceDecoder {
         Ok(fusion.norms)
     }
 
-    /// Adds the last layer's projection for all tokens, so that logits can be computed in parts.
+    /// Adds the last layer's projection for all tokens, so that logits can be computed in parts, or vectors.
     pub(super) fn settle(&self, plan: &Plan) -> Result<(), CudaError> {
         self.norm(&self.after(self.weights.layers.last(), self.weights.final_norm.at()), plan.tokens)
     }
@@ -138,6 +138,13 @@ impl DeviceDecoder {
         self.norm(&NormParams { select: self.word(self.buffers.layout.select), ..norm }, count)?;
         let head = self.weights.head();
         self.product(head, [self.buffers.normed.at(), self.buffers.logits.at()], count, true)
+    }
+
+    /// Norms the `count` tokens that the step's words select, into the first rows of `normed`. The last projection must have
+    /// been added.
+    pub(super) fn vectors(&self, count: u32) -> Result<(), CudaError> {
+        let norm = self.plain_norm(self.weights.final_norm.at());
+        self.norm(&NormParams { select: self.word(self.buffers.layout.select), ..norm }, count)
     }
 
     /// The address of a word of the step.

@@ -4,6 +4,7 @@ use infer_core::{Batch, Row};
 use infer_kernels::cuda::{AttentionShape, NONE, PrefillForm};
 
 use super::layout::StepLayout;
+use crate::rows::samples;
 
 /// The sizes of a step's launches; everything else is in its words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +44,7 @@ fn even(tokens: u32, most: u32) -> u32 {
 
 /// Whether a row computes logits.
 pub(super) fn wants_logits(row: &Row) -> bool {
-    row.token_len > 0 && (row.sample || row.logits_to.is_some())
+    row.token_len > 0 && (samples(row) || row.logits_to.is_some())
 }
 
 /// Whether every token of a row is sampled after: the due one and the draft tokens behind it, which are computed as if they

@@ -7,6 +7,7 @@ use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Graph, SampleParams,
 use super::drawing::{self, Lists};
 use super::executor::{DeviceExecutor, Pending, Recorded, words_mut};
 use super::plan::{self, Plan, Tiles};
+use crate::rows::{embedding, samples};
 
 impl DeviceExecutor {
     pub(super) fn start(&mut self, batch: &Batch) -> Result<Pending, CudaError> {
@@ -69,7 +70,7 @@ impl DeviceExecutor {
             if let Some(slot) = row.logits_to {
                 pending.to_kept.push((slot, logits));
             }
-            if !row.sample {
+            if !samples(row) {
                 continue;
             }
             for nth in 0..=row.guesses {
@@ -152,7 +153,8 @@ impl DeviceExecutor {
             let mut settled = self.decoder.forward(plan)?;
             let asked =
                 batch.rows.iter().any(|row| row.generated == 0 && row.sampling.prompt_logprobs().is_some());
-            if asked && !settled {
+            // Both read hidden states once the step is done.
+            if !settled && (asked || embedding(batch).next().is_some()) {
                 self.decoder.settle(plan)?;
                 settled = true;
             }
@@ -220,7 +222,7 @@ impl DeviceExecutor {
 fn is_recordable(row: &Row) -> bool {
     let no_slots = row.logits_to.is_none() && row.logits_from.is_none();
     let no_questions = row.generated > 0 || row.sampling.prompt_logprobs().is_none();
-    plan::is_decode(row) && no_slots && no_questions && drawing::on_device(row)
+    plan::is_decode(row) && samples(row) && no_slots && no_questions && drawing::on_device(row)
 }
 
 /// Records `launches`; without early launches if the device can't record those.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 use super::header::Value;
 use super::{Gguf, number};
 use crate::DType;
-use crate::config::{Keys, ModelConfig, RopeScaling};
+use crate::config::{Keys, ModelConfig, Pooling, RopeScaling};
 use crate::error::{ModelError, ModelErrorKind};
 
 /// Equivalent keys: Hugging Face's, and GGUF's without the architecture prefix.
@@ -51,7 +51,22 @@ pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
         config.ropes[0].scaling = rope_factors(file, config.head_dim)?;
     }
     config.stored_dtype = Some(stored_dtype(file));
+    config.pooling = pooling(file)?;
     Ok(config)
+}
+
+/// llama.cpp's kinds of pooling by their number. Its server scales vectors to a length of 1, which files don't say.
+fn pooling(file: &Gguf) -> Result<Option<Pooling>, ModelError> {
+    let key = format!("{}.pooling_type", file.architecture);
+    let other = |kind: &str| Some(Pooling::Unsupported(format!("{key} is {kind}")));
+    Ok(match file.integer(&key)? {
+        None | Some(0) => None,
+        Some(1) => other("1 (mean)"),
+        Some(2) => other("2 (cls)"),
+        Some(3) => Some(Pooling::Last { normalized: true }),
+        Some(4) => other("4 (rank)"),
+        Some(kind) => other(&kind.to_string()),
+    })
 }
 
 /// The keys of a config.json, and their names in this file.

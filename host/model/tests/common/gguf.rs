@@ -34,6 +34,12 @@ pub fn convert_in(from: &Path, name: &str, kind: GgmlDType, parts: usize, direct
         other => other,
     };
     let mut metadata = shape(architecture, &config);
+    if from.join("modules.json").is_file() {
+        metadata.push((
+            format!("{architecture}.pooling_type"),
+            Value::U32(pooling(&read("1_Pooling/config.json"))),
+        ));
+    }
     if from.join("tokenizer.json").is_file() {
         metadata.extend(vocabulary(&config, &generation, &read("tokenizer.json")));
         metadata.push((
@@ -63,6 +69,13 @@ pub fn convert_in(from: &Path, name: &str, kind: GgmlDType, parts: usize, direct
         paths.push(path);
     }
     paths.remove(0)
+}
+
+/// llama.cpp's number of a pooling.
+fn pooling(config: &Json) -> u32 {
+    let modes = ["pooling_mode_mean_tokens", "pooling_mode_cls_token", "pooling_mode_lasttoken"];
+    let mode = modes.iter().position(|mode| config[*mode] == true).expect("a kind that it knows");
+    1 + mode as u32
 }
 
 fn text(json: &Json) -> Value {
@@ -188,6 +201,10 @@ fn vocabulary(config: &Json, generation: &Json, tokenizer: &Json) -> Vec<(String
     let ends: Vec<u32> = serde_json::from_value(generation["eos_token_id"].clone()).expect("a list");
     put("eos_token_id", Value::U32(ends[0]));
     put("eot_token_id", Value::U32(*ends.last().expect("one")));
+    let ending = tokenizer["post_processor"]["processors"][1]["single"][1].is_object();
+    if ending {
+        put("add_eos_token", Value::Bool(true));
+    }
     put("tokens", Value::Array(tokens.into_iter().map(Value::String).collect()));
     put("token_type", Value::Array(kinds.into_iter().map(Value::I32).collect()));
     metadata
@@ -271,10 +288,13 @@ fn llama3_factors(config: &Json, scaling: &Json) -> Vec<f32> {
 
 fn gguf_name(name: &str, architecture: &str) -> String {
     let after_attention = if architecture == "gemma3" { "post_attention_norm" } else { "ffn_norm" };
-    let mut name = name.replace("model.layers.", "blk.");
+    // Bare decoders have no prefix.
+    let mut name = name.strip_prefix("model.").unwrap_or(name).replace("layers.", "blk.");
+    if name.starts_with("norm.") {
+        name.insert_str(0, "output_");
+    }
     for (from, to) in [
-        ("model.embed_tokens", "token_embd"),
-        ("model.norm", "output_norm"),
+        ("embed_tokens", "token_embd"),
         ("lm_head", "output"),
         ("self_attn.q_proj", "attn_q"),
         ("self_attn.k_proj", "attn_k"),

@@ -1,7 +1,8 @@
-//! Checks of kernels and of the whole decoder on a device: golden logits of every family, recorded decodes against launched
-//! ones, scattered blocks against contiguous ones, running out of memory. `infer gpu-check` runs them all; the tests run
-//! them on the emulated device.
+//! Checks of kernels and of the whole decoder on a device: golden logits of every family, golden vectors, recorded decodes
+//! against launched ones, scattered blocks against contiguous ones, running out of memory. `infer gpu-check` runs them all;
+//! the tests run them on the emulated device.
 
+mod embeddings;
 mod golden;
 mod report;
 mod same;
@@ -15,6 +16,7 @@ use std::thread;
 use infer_kernels::cuda::Device;
 use infer_kernels::cuda::checks::{Check, Effort, all};
 
+pub use embeddings::embeddings;
 pub use golden::{Extent, checkpoints, golden};
 pub use report::Report;
 pub use same::{
@@ -25,6 +27,9 @@ pub use same::{
 /// Golden checkpoints that the checks of whole models run on, beside the golden logits of all: heads as wide as real models',
 /// and those of float32.
 const FAMILIES: [&str; 4] = ["llama-wide-bf16", "qwen3-wide-bf16", "gemma3-wide-bf16", "llama-f32"];
+
+/// The golden checkpoint that embeds.
+const EMBEDDING: &str = "qwen3-embedding-bf16";
 
 type ModelCheck = fn(&Arc<dyn Device>, &Path) -> Result<String, String>;
 
@@ -67,6 +72,9 @@ pub fn run(device: &Arc<dyn Device>, scope: Scope<'_>, say: &mut dyn FnMut(Strin
         }
         Err(wrong) => report.check("golden logits", || Err(wrong)),
     }
+    let family = EMBEDDING;
+    report
+        .check(&format!("embeddings, {family}"), || embeddings(device, &directory.join(family), Extent::All));
     for (name, check) in MODEL_CHECKS {
         for family in FAMILIES {
             report.check(&format!("{name}, {family}"), || check(device, &directory.join(family)));
