@@ -1,4 +1,5 @@
-"""Makes the golden checkpoints whose heads are as wide as real models': `python3 make.py` beside this file.
+"""Makes the golden checkpoints whose heads are as wide as real models', and the one that embeds: `python3 make.py` beside this
+file, or `python3 make.py NAME ..` for some.
 
 Needs torch 2.15.0, transformers 5.23.0, numpy and safetensors. Another machine's sums may differ in the last places, so new
 files replace all of a checkpoint, never some.
@@ -6,11 +7,13 @@ files replace all of a checkpoint, never some.
 
 import json
 import math
+import shutil
+import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 # Prompts on both sides of the kernels' tiles of 64 keys, and the last past blocks of 192 rows; the first three are short enough
 # for the emulated device.
@@ -52,6 +55,25 @@ CHECKPOINTS = {
     ),
 }
 
+# Laid out as Qwen3-Embedding is: a bare decoder, whose tensors have no prefix, and sentence-transformers' files.
+EMBEDDING = "qwen3-embedding-bf16"
+EMBEDDING_SETTINGS = dict(
+    COMMON, model_type="qwen3", vocab_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+    intermediate_size=96, rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
+)
+MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+POOLING_FLAGS = ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"]
+END_OF_TEXT = "<|endoftext|>"
+# The last is longer than a step's chunks; the first two are short enough for the emulated device.
+TEXTS = [
+    "a",
+    "paged KV",
+    "What is a prefix cache?",
+    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:What is paged attention?",
+    "Blöcke, 块 and 🧱",
+    " ".join(f"Line {number} of a text about schedulers, queues and blocks." for number in range(9)),
+]
+
 
 def weights(model, config, random):
     """Random weights, of which 1/16 of the hidden channels are constants from which heads make their preferred distances."""
@@ -89,11 +111,12 @@ def weights(model, config, random):
             else:
                 values[:, :constants] = 0.0
         state[name] = values
-    rope = model.model.rotary_emb
+    bare = getattr(model, "model", model)
+    rope = bare.rotary_emb
     for layer in range(config.num_hidden_layers):
         kind = config.layer_types[layer] if gemma else None
         turns = getattr(rope, f"{kind}_inv_freq") if kind else rope.inv_freq
-        prefix = f"model.layers.{layer}.self_attn"
+        prefix = f"{'' if bare is model else 'model.'}layers.{layer}.self_attn"
         queries, keys = state[f"{prefix}.q_proj.weight"], state[f"{prefix}.k_proj.weight"]
         group = config.num_attention_heads // config.num_key_value_heads
         for kv in range(config.num_key_value_heads):
@@ -193,7 +216,68 @@ def make(name, settings, seed):
     save_file(arrays, folder / "golden.safetensors")
 
 
+def embed(model, ids):
+    """The last token's hidden state, scaled to a length of 1."""
+    with torch.no_grad():
+        return torch.nn.functional.normalize(model(torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1].float(), dim=0)
+
+
+def make_embedding(seed):
+    folder = Path(__file__).parent / EMBEDDING
+    (folder / "1_Pooling").mkdir(parents=True, exist_ok=True)
+    beside = folder.parent / "qwen3-bf16"
+    shutil.copy(beside / "tokenizer_config.json", folder)
+    tokenizer = json.loads((beside / "tokenizer.json").read_text())
+    end = next(token["id"] for token in tokenizer["added_tokens"] if token["content"] == END_OF_TEXT)
+    only, special = dict(Sequence=dict(id="A", type_id=0)), dict(SpecialToken=dict(id=END_OF_TEXT, type_id=0))
+    other = dict(Sequence=dict(id="B", type_id=1))
+    ending = dict(type="TemplateProcessing", single=[only, special], pair=[only, special, other, special],
+                  special_tokens={END_OF_TEXT: dict(id=END_OF_TEXT, ids=[end], tokens=[END_OF_TEXT])})
+    tokenizer["post_processor"] = dict(type="Sequence", processors=[tokenizer["post_processor"], ending])
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False) + "\n")
+
+    config = AutoConfig.for_model(**dict(EMBEDDING_SETTINGS, bos_token_id=None, eos_token_id=end))
+    config._attn_implementation = "eager"
+    model = AutoModel.from_config(config, dtype=torch.float32).eval()
+    state = weights(model, config, torch.Generator().manual_seed(seed))
+    model.load_state_dict({key: values.float() for key, values in state.items()})
+    half = AutoModel.from_config(config, dtype=torch.bfloat16).eval()
+    half.load_state_dict(state)
+
+    names = {*EMBEDDING_SETTINGS, "eos_token_id"} - {"bos_token_id"}
+    written = {key: value for key, value in config.to_dict().items() if key in names}
+    # As in the checkpoints of this kind, whatever class made it.
+    written.update(architectures=["Qwen3ForCausalLM"], model_type="qwen3", dtype="bfloat16")
+    (folder / "config.json").write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
+    (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[end])) + "\n")
+    modules = [dict(idx=number, name=str(number), path=path, type=f"sentence_transformers.models.{kind}")
+               for number, (path, kind) in enumerate(MODULES)]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=1) + "\n")
+    pooling = dict(word_embedding_dimension=config.hidden_size, include_prompt=True)
+    pooling.update({f"pooling_mode_{flag}": flag == "lasttoken" for flag in POOLING_FLAGS})
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling, indent=1) + "\n")
+    save_file(state, folder / "model.safetensors", metadata=dict(format="pt"))
+
+    encode = AutoTokenizer.from_pretrained(folder)
+    prompts, worst = [], 0.0
+    for text in TEXTS:
+        ids = encode(text).input_ids
+        assert ids[-1] == end and end not in ids[:-1], ids
+        vector = embed(model, ids)
+        worst = max(worst, float((embed(half, ids) - vector).norm()))
+        prompts.append(dict(text=text, ids=ids, vector=[float(f"{x:.8e}") for x in vector.tolist()]))
+    lengths = [len(prompt["ids"]) for prompt in prompts]
+    vectors = torch.tensor([prompt["vector"] for prompt in prompts])
+    nearest = float((vectors @ vectors.T - 2 * torch.eye(len(vectors))).max())
+    print(f"{EMBEDDING}: {lengths} tokens, bf16 off by {worst:.1e}, cosines up to {nearest:.2f}")
+    (folder / "embeddings.json").write_text(json.dumps(dict(prompts=prompts), ensure_ascii=False) + "\n")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    wanted = sys.argv[1:] or [*CHECKPOINTS, EMBEDDING]
     for seed, (name, settings) in enumerate(CHECKPOINTS.items(), 1):
-        make(name, settings, seed)
+        if name in wanted:
+            make(name, settings, seed)
+    if EMBEDDING in wanted:
+        make_embedding(len(CHECKPOINTS) + 1)
