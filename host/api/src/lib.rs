@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod chat;
 pub mod completions;
+pub mod embeddings;
 pub mod messages;
 pub mod models;
 pub mod responses;

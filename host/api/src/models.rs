@@ -31,4 +31,7 @@ pub struct ModelCard {
     pub parent: Option<String>,
     /// Longest context in tokens, prompt and output together.
     pub max_model_len: u32,
+    /// Dimensions of its vectors at `/v1/embeddings`; absent if it makes none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_dimensions: Option<u32>,
 }

@@ -13,7 +13,7 @@ use infer_model::{SamplingDefaults, Tokenizer};
 use tokio::sync::watch;
 
 use crate::config::{Config, ConfigError};
-use crate::data::{Compiler, PendingTemplate};
+use crate::data::{Compiler, Embeds, PendingTemplate};
 use crate::engine::{Clock, EngineHandle};
 use crate::http::{ApiError, BodyRoom, Connections, Tls, Unsent};
 use crate::metrics::{Recorder, Scrapes};
@@ -86,6 +86,8 @@ pub struct Served {
     pub stop_tokens: Arc<[u32]>,
     /// Sampling parameters for requests that leave them out.
     pub sampling: SamplingDefaults,
+    /// How it makes vectors, or why it makes none.
+    pub embeds: Result<Embeds, String>,
     /// Rows of the embedding.
     pub vocab_size: u32,
     /// Maximum length of a sequence, prompt plus output.

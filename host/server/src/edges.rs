@@ -27,8 +27,8 @@ use serde_json::json;
 use crate::bench::{Dialect, read};
 use crate::config::{Config, Settings};
 use crate::data::{
-    Compiler, Expected, Part, Prelude, Speaker, Speech, check_chat, check_completion, check_messages,
-    check_response,
+    Compiler, Expected, Part, Prelude, Speaker, Speech, check_chat, check_completion, check_embedding,
+    check_messages, check_response,
 };
 use crate::trace::{Question, RecordedLines, RecordedRequests};
 
@@ -59,9 +59,11 @@ pub const ALL: [(&str, Edge); 17] = [
     ("fuzz_case", fuzz_case),
 ];
 
-/// The body of a completion request.
+/// The body of a completion request, or of one for embeddings.
 pub fn request(bytes: &[u8]) {
-    let _ = check_completion(bytes, &["demo".to_owned()]);
+    let models = ["demo".to_owned()];
+    let _ = check_completion(bytes, &models);
+    let _ = check_embedding(bytes, &models);
 }
 
 /// The body of a chat in either form, up to the prompt's text.

@@ -67,7 +67,11 @@ impl Ended<'_> {
     /// The name that OpenTelemetry's conventions for generative AI have for it.
     #[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "used only for spans"))]
     fn operation(&self) -> &'static str {
-        if self.path == "/v1/completions" { "text_completion" } else { "chat" }
+        match self.path {
+            "/v1/completions" => "text_completion",
+            "/v1/embeddings" => "embeddings",
+            _ => "chat",
+        }
     }
 }
 

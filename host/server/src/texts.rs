@@ -69,7 +69,7 @@ impl Served {
             Purpose::Count(_) if text.len() <= COUNTED_BYTES => (text, room),
             Purpose::Count(path) => {
                 let bytes = text.len();
-                self.unless_far_too_long((text, room), |(text, _)| vec![text]).await?.ok_or_else(|| {
+                self.unless_far_too_long((text, room), |(text, _)| vec![text]).await?.map_err(|_| {
                     let message = format!(
                         "a text of {bytes} bytes; {path} takes at most {COUNTED_BYTES} bytes, or what fits in the \
                          model's {limit} tokens"
@@ -95,25 +95,25 @@ impl Served {
         texts: fn(&T) -> Vec<&str>,
     ) -> Result<T, ApiError> {
         let limit = u64::from(self.max_seq_len);
-        let too_long = || beyond_context(field, limit, format_args!("more than {limit}"));
-        self.unless_far_too_long(of, texts).await?.ok_or_else(too_long)
+        let too_long = |_| beyond_context(field, limit, format_args!("more than {limit}"));
+        self.unless_far_too_long(of, texts).await?.map_err(too_long)
     }
 
-    /// `of`, unless one of its `texts` has far more tokens than fit in the context.
-    async fn unless_far_too_long<T: Send + 'static>(
+    /// `of`, unless one of its `texts` has far more tokens than fit in the context: then the index of the first.
+    pub async fn unless_far_too_long<T: Send + 'static>(
         &self,
         of: T,
         texts: fn(&T) -> Vec<&str>,
-    ) -> Result<Option<T>, ApiError> {
+    ) -> Result<Result<T, usize>, ApiError> {
         let limit = self.max_seq_len as usize;
         let longest = texts(&of).into_iter().map(str::len).max().unwrap_or(0);
         // Most texts are too short to be asked about.
         if longest / 2 <= limit {
-            return Ok(Some(of));
+            return Ok(Ok(of));
         }
         let fits = move |tokenizer: &Tokenizer| {
-            let far = texts(&of).into_iter().any(|text| tokenizer.far_exceeds(text, limit));
-            (!far).then_some(of)
+            let far = texts(&of).into_iter().position(|text| tokenizer.far_exceeds(text, limit));
+            far.map_or(Ok(of), Err)
         };
         self.with_tokenizer(longest, fits).await
     }

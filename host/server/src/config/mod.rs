@@ -64,6 +64,8 @@ pub struct Config {
     pub quantize: Quantize,
     /// What to take from generation_config.json for requests that leave sampling parameters out.
     pub generation_config: GenerationConfig,
+    /// How to make embeddings.
+    pub pooling: PoolingChoice,
     /// Chat template in place of the checkpoint's own.
     pub chat_template: Option<PathBuf>,
     /// Maximum length of a sequence, prompt plus output.
@@ -181,6 +183,15 @@ pub enum GenerationConfig {
     Auto,
     /// Nothing.
     None,
+}
+
+/// How to make one vector of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolingChoice {
+    /// As the checkpoint says; not at all if it says nothing.
+    Auto,
+    /// From the last token's hidden state, also if the checkpoint says nothing or something else.
+    Last,
 }
 
 /// Which planes serve `/metrics`.

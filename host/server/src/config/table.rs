@@ -94,6 +94,13 @@ pub const SETTINGS: &[Setting] = &[
         "Sampling defaults: `auto` takes them from the checkpoint's generation_config.json, `none` ignores that file",
     ),
     setting(
+        "pooling",
+        "auto|last",
+        "auto",
+        "Embeddings: `auto` makes them as the checkpoint says (modules.json, a GGUF file's pooling_type), `last` from the \
+         last token's hidden state whatever it says",
+    ),
+    setting(
         "chat-template",
         "FILE",
         "the model's own",

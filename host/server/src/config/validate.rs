@@ -17,7 +17,7 @@ use super::policy_config::read_policy_configs;
 use super::settings::read;
 use super::{
     Bounds, Config, ConfigError, DialectChoice, GenerationConfig, MaxSeqLen, MetricsPlane, PolicyChoice,
-    PolicyLimits, Settings, parse,
+    PolicyLimits, PoolingChoice, Settings, parse,
 };
 use crate::http::AllowedOrigins;
 use crate::kv_events::Endpoints;
@@ -65,6 +65,9 @@ impl Config {
             })?,
             generation_config: read(all, "generation-config", GenerationConfig::Auto, |t| {
                 parse::choice(t, &[("auto", GenerationConfig::Auto), ("none", GenerationConfig::None)])
+            })?,
+            pooling: read(all, "pooling", PoolingChoice::Auto, |t| {
+                parse::choice(t, &[("auto", PoolingChoice::Auto), ("last", PoolingChoice::Last)])
             })?,
             chat_template: read(all, "chat-template", None, path)?,
             max_seq_len: read(all, "max-seq-len", MaxSeqLen::Usual, |t| match t {

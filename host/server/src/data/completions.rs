@@ -48,7 +48,7 @@ struct Parsed {
 
 /// A non-empty prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum PromptInput {
+pub enum PromptInput {
     /// To be tokenized.
     Text(String),
     /// Used as given.
@@ -126,6 +126,7 @@ async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Vec<Pr
         goes_on: true,
         tags: Vec::new(),
         longest: max_tokens.map_or(Longest::Room(DEFAULT_MAX_TOKENS), Longest::Asked),
+        embed: false,
         logprobs,
         prompt_logprobs,
         shape,
@@ -147,7 +148,8 @@ fn check_prompt_ids(tokens: usize, n: usize) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn texts<'a>(inputs: &'a [PromptInput]) -> Vec<&'a str> {
+/// Those of the prompts that are texts.
+pub fn texts<'a>(inputs: &'a [PromptInput]) -> Vec<&'a str> {
     let text = |input: &'a PromptInput| match input {
         PromptInput::Text(text) => Some(text.as_str()),
         PromptInput::Tokens(_) => None,
@@ -157,7 +159,7 @@ fn texts<'a>(inputs: &'a [PromptInput]) -> Vec<&'a str> {
 
 impl PromptInput {
     /// Estimated bytes of text that `read` processes.
-    fn work(&self, echo: bool) -> usize {
+    pub fn work(&self, echo: bool) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Tokens(tokens) if echo => 4 * tokens.len(),
@@ -166,7 +168,7 @@ impl PromptInput {
     }
 
     /// Tokenizes the prompt; its text is returned if it is to be echoed.
-    fn read(self, tokenizer: &Tokenizer, how: Reading) -> Result<Prompted, ModelError> {
+    pub fn read(self, tokenizer: &Tokenizer, how: Reading) -> Result<Prompted, ModelError> {
         let (text, tokens): (_, Arc<[u32]>) = match self {
             Self::Text(text) => {
                 let tokens = tokenizer.encode(&text, how.special)?;
@@ -185,15 +187,15 @@ impl PromptInput {
 
 /// How to tokenize prompts.
 #[derive(Clone, Copy)]
-struct Reading {
+pub struct Reading {
     /// Whether to add the tokenizer's special tokens to texts.
-    special: bool,
+    pub special: bool,
     /// Whether to return their texts.
-    echo: bool,
+    pub echo: bool,
     /// Whether to return where each token begins in the text.
-    offsets: bool,
+    pub offsets: bool,
     /// Longer prompts get no text or offsets, because they are rejected later.
-    longest: usize,
+    pub longest: usize,
 }
 
 /// Parses and checks a body as far as that needs no model. Returns the required form of the output, if any.
@@ -204,7 +206,7 @@ pub fn check(body: &[u8], models: &[String]) -> Result<Option<Shape>, ApiError> 
 /// Parses and checks a body. `models` are the names of the served model; errors mention the first.
 fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
     let mut fields = fields::read(body)?;
-    let prompts = prompts(fields.prompt.take())?;
+    let prompts = prompts("prompt", fields.prompt.take())?;
     let echo = boolean(&mut fields, "echo")?.unwrap_or(false);
     let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
     let max_tokens = fields::token_limit(&mut fields, &["max_tokens"], u32::from(!echo))?;
@@ -226,24 +228,25 @@ fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
     Ok(Parsed { prompts, max_tokens, logprobs, echo, special, common })
 }
 
-fn prompts(field: Option<PromptField>) -> Result<Vec<PromptInput>, ApiError> {
+/// The prompts of a field of this name.
+pub fn prompts(name: &str, field: Option<PromptField>) -> Result<Vec<PromptInput>, ApiError> {
     let prompts = match field {
         None | Some(PromptField::Null) => {
-            let message = "prompt: missing; give text or a list of token ids";
-            return Err(ApiError::bad_request("missing_field", message).param("prompt"));
+            let message = format!("{name}: missing; give text or a list of token ids");
+            return Err(ApiError::bad_request("missing_field", message).param(name));
         }
         Some(PromptField::Text(text)) => vec![PromptInput::Text(text)],
         Some(PromptField::Tokens(tokens)) => vec![PromptInput::Tokens(tokens)],
         Some(PromptField::Texts(texts)) => texts.into_iter().map(PromptInput::Text).collect(),
         Some(PromptField::TokenLists(lists)) => lists.into_iter().map(PromptInput::Tokens).collect(),
         Some(PromptField::TooMany) => {
-            return Err(ApiError::invalid("prompt", format!("more than {MAX_SEQUENCES} prompts")));
+            return Err(ApiError::invalid(name, format!("more than {MAX_SEQUENCES} {name}s")));
         }
         Some(PromptField::NoToken(number, at)) => {
             let message = format!("{number} at index {at} is not a token of any model");
-            return Err(ApiError::invalid("prompt", message));
+            return Err(ApiError::invalid(name, message));
         }
-        Some(PromptField::Wrong) => return Err(ApiError::wrong_type("prompt", NOT_A_PROMPT)),
+        Some(PromptField::Wrong) => return Err(ApiError::wrong_type(name, NOT_A_PROMPT)),
     };
     let empty = |prompt: &PromptInput| match prompt {
         PromptInput::Text(text) => text.is_empty(),
@@ -252,10 +255,13 @@ fn prompts(field: Option<PromptField>) -> Result<Vec<PromptInput>, ApiError> {
     match prompts.iter().position(empty) {
         None => Ok(prompts),
         Some(at) if prompts.len() > 1 => {
-            let message = format!("prompt: the prompt at index {at} is empty");
-            Err(ApiError::bad_request("empty_prompt", message).param("prompt"))
+            let message = format!("{name}: the {name} at index {at} is empty");
+            Err(ApiError::bad_request("empty_prompt", message).param(name))
         }
-        Some(_) => Err(ApiError::bad_request("empty_prompt", "prompt: must not be empty").param("prompt")),
+        Some(_) => {
+            let message = format!("{name}: must not be empty");
+            Err(ApiError::bad_request("empty_prompt", message).param(name))
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! The data plane: the API that clients of the model use.
 //!
 //! `request` reads and checks bodies, `sequence` runs them on the engine, `response` writes what comes back.
-//! `completions` and `chat` combine the three, `anthropic` and `responses_api` are other forms of chats, and `structured`
-//! constrains outputs.
+//! `completions`, `chat` and `embeddings` combine the three, `anthropic` and `responses_api` are other forms of chats, and
+//! `structured` constrains outputs.
 
 mod anthropic;
 mod chat;
 mod completions;
+mod embeddings;
 mod models;
 mod openapi;
 mod request;
@@ -17,6 +18,7 @@ mod sequence;
 mod structured;
 
 pub use chat::{GivenTemplate, PendingTemplate};
+pub use embeddings::Embeds;
 pub use route::route;
 pub use sequence::outcome::Outcome;
 pub use structured::{Compiler, Prelude, Shape};
@@ -24,6 +26,7 @@ pub use structured::{Compiler, Prelude, Shape};
 pub(crate) use anthropic::check as check_messages;
 pub(crate) use chat::{Expected, Part, Speaker, Speech, check as check_chat};
 pub(crate) use completions::check as check_completion;
+pub(crate) use embeddings::check as check_embedding;
 pub(crate) use responses_api::check as check_response;
 pub(crate) use sequence::job::beyond_context;
 

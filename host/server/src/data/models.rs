@@ -50,6 +50,7 @@ fn card(app: &App, served: &Served, name: &str) -> ModelCard {
         root: served.checkpoint.clone(),
         parent: None,
         max_model_len: served.max_seq_len,
+        embedding_dimensions: served.embeds.as_ref().ok().map(|embeds| embeds.dimensions),
     }
 }
 

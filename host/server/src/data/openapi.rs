@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use infer_api::admin::ErrorBody;
 use infer_api::chat::{ChatChunkChoice, ChatCompletion, ChatFields};
 use infer_api::completions::{Completion, CompletionRequest, DoneEvent, ErrorEvent, PromptEvent, TokenEvent};
+use infer_api::embeddings::{EmbeddingList, EmbeddingsRequest};
 use infer_api::messages::{MessagesError, MessagesEvent, MessagesFields, MessagesReply, TokenCount};
 use infer_api::models::{ModelCard, ModelList};
 use infer_api::responses::{
@@ -40,6 +41,7 @@ const NAMING: &[(&str, bool)] = &[
     ("MessagesRequest", true),
     ("CountTokensRequest", true),
     ("ResponsesRequest", true),
+    ("EmbeddingsRequest", true),
     ("TokenizeRequest", false),
     ("DetokenizeRequest", false),
 ];
@@ -150,7 +152,7 @@ fn count_request(messages: &Value) -> Value {
 }
 
 /// The fields that requests may have beside the documented ones, which other clients send.
-fn foreign() -> [(&'static str, Vec<(&'static str, Value)>); 3] {
+fn foreign() -> [(&'static str, Vec<(&'static str, Value)>); 4] {
     let limit = json!({
         "type": ["integer", "null"],
         "minimum": 1,
@@ -164,6 +166,7 @@ fn foreign() -> [(&'static str, Vec<(&'static str, Value)>); 3] {
         ("CompletionRequest", shared().collect()),
         ("ChatRequest", shared().chain(router_fields::schemas_of_chats()).chain(never).collect()),
         ("ResponsesRequest", router_fields::schemas().chain(stored).collect()),
+        ("EmbeddingsRequest", router_fields::schemas().collect()),
     ]
 }
 
@@ -220,6 +223,9 @@ fn described(endpoint: Endpoint, of: &mut SchemaGenerator) -> Described {
             schema::<FailureEvent<'_>>(of);
             let request = json!({"$ref": "#/components/schemas/ResponsesRequest"});
             posted("Respond to a conversation", request, schema::<Response>(of))
+        }
+        Endpoint::Embeddings => {
+            posted("Embed texts", schema::<EmbeddingsRequest>(of), schema::<EmbeddingList>(of))
         }
         Endpoint::Models => got("List the served model", schema::<ModelList>(of)),
         Endpoint::Model => got("Get the served model by its name", schema::<ModelCard>(of)),
@@ -287,8 +293,8 @@ fn errors(route: &Route) -> Vec<(&'static str, &'static str)> {
         errors.extend([
             (
                 "400",
-                "Malformed JSON, a field of the wrong type, or an empty prompt; or a head with a missing, doubled or \
-                 invalid Host field",
+                "Malformed JSON, a field of the wrong type, an empty prompt, or a model that makes no embeddings; or a \
+                 head with a missing, doubled or invalid Host field",
             ),
             ("408", "The body arrived too slowly"),
             ("413", "The body is too large"),
@@ -299,7 +305,7 @@ fn errors(route: &Route) -> Vec<(&'static str, &'static str)> {
     } else {
         errors.push(("400", "A head with a missing, doubled or invalid Host field"));
     }
-    if generates(route.endpoint) {
+    if generates(route.endpoint) || route.endpoint == Endpoint::Embeddings {
         errors.extend([
             ("429", "The tenant's rate limit is exceeded"),
             ("500", "The device or the host failed"),
@@ -323,7 +329,7 @@ fn errors(route: &Route) -> Vec<(&'static str, &'static str)> {
 mod tests {
     use super::*;
     use crate::data::chat::request;
-    use crate::data::{anthropic, completions, models};
+    use crate::data::{anthropic, completions, embeddings, models};
 
     fn fields_of(document: &Value, schema: &str) -> Vec<String> {
         let properties = document["components"]["schemas"][schema]["properties"].as_object();
@@ -341,6 +347,7 @@ mod tests {
             ("MessagesRequest", anthropic::known_fields()),
             ("CountTokensRequest", anthropic::COUNT_FIELDS.to_vec()),
             ("ResponsesRequest", responses::known_fields()),
+            ("EmbeddingsRequest", embeddings::known_fields()),
             ("TokenizeRequest", models::TOKENIZE_FIELDS.to_vec()),
             ("DetokenizeRequest", models::DETOKENIZE_FIELDS.to_vec()),
         ];
@@ -375,6 +382,7 @@ mod tests {
             ("Thinking", &["type"]),
             ("OutputConfig", &[]),
             ("ResponsesRequest", &["input", "model"]),
+            ("EmbeddingsRequest", &["input", "model"]),
             ("FunctionTool", &["name", "type"]),
             ("TextConfig", &[]),
             ("ReasoningConfig", &[]),

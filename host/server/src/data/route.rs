@@ -9,7 +9,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
 use super::sequence::job::Asked;
-use super::{anthropic, chat, completions, models, openapi, responses_api};
+use super::{anthropic, chat, completions, embeddings, models, openapi, responses_api};
 use crate::app::{App, Health};
 use crate::config::{Config, MetricsPlane};
 use crate::http::{
@@ -43,6 +43,7 @@ pub enum Endpoint {
     Messages,
     CountTokens,
     Responses,
+    Embeddings,
     Models,
     Model,
     Tokenize,
@@ -71,6 +72,7 @@ pub const ROUTES: &[Route] = &[
     Route::post("/v1/messages", Endpoint::Messages),
     Route::post("/v1/messages/count_tokens", Endpoint::CountTokens),
     Route::post("/v1/responses", Endpoint::Responses),
+    Route::post("/v1/embeddings", Endpoint::Embeddings),
     Route::get("/v1/models", Endpoint::Models),
     Route::get("/v1/models/{model}", Endpoint::Model),
     Route::post("/tokenize", Endpoint::Tokenize),
@@ -244,8 +246,7 @@ fn form_below(path: &str) -> ErrorForm {
 }
 
 /// First segments, after the version, of other servers' paths for what this host doesn't do.
-const OTHER_TASKS: [&str; 8] =
-    ["embeddings", "rerank", "score", "pooling", "classify", "moderations", "audio", "images"];
+const OTHER_TASKS: [&str; 7] = ["rerank", "score", "pooling", "classify", "moderations", "audio", "images"];
 
 /// What to do about a path that doesn't exist.
 fn advice(path: &str) -> &'static str {
@@ -253,9 +254,9 @@ fn advice(path: &str) -> &'static str {
     match all[..] {
         ["metrics"] => "this host has it on the admin plane (--metrics)",
         ["admin", ..] => "the admin plane has a port of its own (--admin)",
-        ["chat", "completions"] | ["completions" | "responses"] | ["models" | "messages", ..] => {
-            "the path begins with /v1: add it to the client's base URL"
-        }
+        ["chat", "completions"]
+        | ["completions" | "responses" | "embeddings"]
+        | ["models" | "messages", ..] => "the path begins with /v1: add it to the client's base URL",
         ["v1", "responses", "input_tokens"] => "to count tokens, use /v1/messages/count_tokens or /tokenize",
         ["v1", "v1", ..] => "the path begins with one /v1: remove it from the client's base URL",
         _ => match all.iter().copied().find(|segment| !["v1", "v2"].contains(segment)) {
@@ -264,7 +265,7 @@ fn advice(path: &str) -> &'static str {
             }
             Some("conversations") => "this host stores no conversations; send the whole one to /v1/responses",
             Some("messages") => "use /v1/messages",
-            Some(task) if OTHER_TASKS.contains(&task) => "this host only generates text",
+            Some(task) if OTHER_TASKS.contains(&task) => "this host only generates text and embeds it",
             _ => "/openapi.json lists the paths",
         },
     }
@@ -310,6 +311,10 @@ async fn dispatch(
         Endpoint::Responses => {
             asked().refuse_if_draining()?;
             responses_api::respond(asked(), read(app, head, body).await?).await
+        }
+        Endpoint::Embeddings => {
+            asked().refuse_if_draining()?;
+            embeddings::embed(asked(), read(app, head, body).await?).await
         }
         Endpoint::Models => models::list(app),
         Endpoint::Model => models::one(app, parameter),
@@ -460,7 +465,8 @@ mod tests {
             ("/v1/responses/resp_1/cancel", "stores no responses"),
             ("/v1/responses/compact", "stores no responses"),
             ("/v1/conversations/conv_1/items", "stores no conversations"),
-            ("/v1/embeddings", "only generates text"),
+            ("/embeddings", "add it to the client's base URL"),
+            ("/v1/embeddings/x", "/openapi.json"),
             ("/v2/rerank", "only generates text"),
             ("/score", "only generates text"),
             ("/v1/audio/speech", "only generates text"),

@@ -30,6 +30,13 @@ pub enum StreamEvent {
     },
     /// Log-probabilities of the next prompt tokens, from the second token on, if requested.
     Prompt(Vec<TokenLogprobs>),
+    /// The vector of a request that embeds.
+    Embedding {
+        /// As the model computed it.
+        vector: Vec<f32>,
+        /// When its step was done.
+        at: Micros,
+    },
     /// The last event.
     End(Box<End>),
 }

@@ -15,7 +15,7 @@ use super::StartError;
 use crate::app::{App, Seeds, Served};
 use crate::cache_file::{self, Keeper};
 use crate::config::{Config, MaxSeqLen};
-use crate::data::{Compiler, GivenTemplate, PendingTemplate};
+use crate::data::{Compiler, Embeds, GivenTemplate, PendingTemplate};
 use crate::engine::{self, AtEnd, ChannelBounds, EngineHandle, EngineThread};
 use crate::faults::{self, FaultRecorder};
 use crate::policies::{self, Choices, Origins, PolicyManager};
@@ -78,6 +78,8 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
     let device = loaded.device().to_owned();
     let vocab_size = loaded.model.vocab_size();
     let stop_tokens = loaded.stop_tokens;
+    let shape = &loaded.model.config;
+    let embeds = Embeds::of(config.pooling, shape.pooling.as_ref(), shape.hidden);
     let served = Served {
         engine: thread.handle.clone(),
         policies: PolicyManager::new(loader, thread.handle.clone(), origins),
@@ -88,6 +90,7 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
         weights: loaded.model.weight_type.to_string(),
         stop_tokens,
         sampling: loaded.sampling,
+        embeds,
         vocab_size,
         max_seq_len: loaded.sizing.max_seq_len,
         block_bytes: loaded.sizing.block_bytes,

@@ -131,7 +131,9 @@ async fn to_the_end(mut live: LiveRequest) -> (Vec<u32>, Option<End>) {
         match live.next().await {
             Some(StreamEvent::Started { .. }) => assert!(tokens.is_empty(), "it had started before"),
             Some(StreamEvent::Token { token, .. }) => tokens.push(token),
-            Some(StreamEvent::Prompt(_)) => panic!("no prompt logprobs were requested"),
+            Some(StreamEvent::Prompt(_) | StreamEvent::Embedding { .. }) => {
+                panic!("only tokens were requested")
+            }
             Some(StreamEvent::End(end)) => return (tokens, Some(*end)),
             None => return (tokens, None),
         }

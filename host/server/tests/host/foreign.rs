@@ -44,7 +44,7 @@ async fn paths_with_slashes_too_many_are_served_under_the_same_rules() {
     ] {
         assert!(metrics.contains(line), "{line} is missing in:\n{metrics}");
     }
-    for path in ["/chat/completions", "/v1/responses/resp_1", "/v1/embeddings"] {
+    for path in ["/chat/completions", "/v1/responses/resp_1", "/v1/rerank"] {
         let message = refused(host.post(path, &json!({})).await, 404).await;
         assert!(message.starts_with(&format!("no such path: {path}; ")), "{message}");
     }

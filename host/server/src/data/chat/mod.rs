@@ -129,6 +129,7 @@ pub async fn begin(
         goes_on: continues,
         tags: replies.speech.tags(),
         longest,
+        embed: false,
         logprobs,
         prompt_logprobs: None,
         shape,

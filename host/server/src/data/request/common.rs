@@ -56,6 +56,9 @@ pub const FIELDS: &[&str] = &[
     "metadata",
 ];
 
+/// Names of those that a request has which samples nothing: what `Common::take_unsampled` reads.
+pub const UNSAMPLED_FIELDS: &[&str] = &["cache_salt", "priority", "ttft_deadline_ms", "user", "metadata"];
+
 /// The fields that completions and chats share, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Common {
@@ -96,7 +99,7 @@ pub struct Common {
 }
 
 /// Sampling parameters that the request sets.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampling {
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -136,8 +139,7 @@ impl Common {
             session_id: label(fields, "session_id")?,
             cache_salt: label(fields, "cache_salt")?,
             priority: priority(fields)?,
-            ttft_deadline: integer(fields, "ttft_deadline_ms", 1, u32::MAX)?
-                .map(|ms| Duration::from_millis(ms.into())),
+            ttft_deadline: ttft_deadline(fields)?,
             user: label(fields, "user")?,
             metadata: metadata(fields)?,
         };
@@ -146,6 +148,31 @@ impl Common {
             return Err(ApiError::invalid("ignore_eos", message));
         }
         Ok(common)
+    }
+
+    /// Takes those out of a body that samples nothing. It has a seed, so as not to draw one from the host's sequence.
+    pub fn take_unsampled(fields: &mut Fields) -> Result<Self, ApiError> {
+        router_fields::take(&mut fields.rest)?;
+        Ok(Self {
+            n: 1,
+            sampling: Sampling::default(),
+            logit_bias: Vec::new(),
+            seed: Some(0),
+            min_tokens: 0,
+            ignore_eos: false,
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            return_token_ids: false,
+            stream: None,
+            stream_options: None,
+            shape: None,
+            session_id: None,
+            cache_salt: label(fields, "cache_salt")?,
+            priority: priority(fields)?,
+            ttft_deadline: ttft_deadline(fields)?,
+            user: label(fields, "user")?,
+            metadata: metadata(fields)?,
+        })
     }
 }
 
@@ -246,6 +273,11 @@ fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
     let Some(value) = fields.take("priority") else { return Ok(0) };
     i32::try_from(whole("priority", &value)?)
         .map_err(|_| ApiError::invalid("priority", format!("must fit in 32 bits, got {value}")))
+}
+
+fn ttft_deadline(fields: &mut Fields) -> Result<Option<Duration>, ApiError> {
+    let ms = integer(fields, "ttft_deadline_ms", 1, u32::MAX)?;
+    Ok(ms.map(|ms| Duration::from_millis(ms.into())))
 }
 
 fn stream_options(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError> {

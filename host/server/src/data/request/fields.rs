@@ -18,7 +18,12 @@ pub const FOREIGN_LIMIT: &str = "max_new_tokens";
 
 /// Parses a body into fields. A malformed one is a 400, one with too many values a 422.
 pub fn read(body: &[u8]) -> Result<Fields, ApiError> {
-    Fields::parse(body).map_err(|error| match error {
+    read_with(body, "prompt")
+}
+
+/// Parses a body whose prompt has this name, as [`read`] does.
+pub fn read_with(body: &[u8], prompt: &'static str) -> Result<Fields, ApiError> {
+    Fields::parse_with(body, prompt).map_err(|error| match error {
         BodyError::Invalid(what) => {
             ApiError::bad_request("invalid_json", format!("the body is not a valid request: {what}"))
         }

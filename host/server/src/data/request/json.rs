@@ -6,17 +6,15 @@
 use std::fmt;
 
 use infer_api::unique::{Limit, MORE_THAN, Unique, duplicate};
-use serde::de::{
-    self, Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::data::sequence::job::MAX_SEQUENCES;
 
-/// The fields of a JSON object in their order, with `prompt` apart.
+/// The fields of a JSON object in their order, with the prompt apart.
 #[derive(Debug, Default)]
 pub struct Fields {
-    /// The field `prompt`.
+    /// The field `prompt`, or what it is called at this endpoint.
     pub prompt: Option<PromptField>,
     /// All other fields. Names are unique.
     pub rest: Vec<(String, Value)>,
@@ -33,7 +31,7 @@ pub enum BodyError {
     TooMany(String),
 }
 
-/// The value of `prompt`.
+/// The value of a prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PromptField {
     /// `null`.
@@ -54,13 +52,20 @@ pub enum PromptField {
     Wrong,
 }
 
-/// The values that `prompt` accepts, for error messages.
+/// The values that it accepts, for error messages.
 pub const NOT_A_PROMPT: &str = "text, a list of token ids, or a list of prompts of either kind";
 
 impl Fields {
     /// Parses a body. The error says where the body is wrong.
     pub fn parse(body: &[u8]) -> Result<Self, BodyError> {
-        serde_json::from_slice(body).map_err(|e| {
+        Self::parse_with(body, "prompt")
+    }
+
+    /// Parses a body whose prompt has this name.
+    pub fn parse_with(body: &[u8], prompt: &'static str) -> Result<Self, BodyError> {
+        let mut from = serde_json::Deserializer::from_slice(body);
+        let read = Body { prompt }.deserialize(&mut from).and_then(|fields| from.end().map(|()| fields));
+        read.map_err(|e| {
             let error = e.to_string();
             if error.starts_with(MORE_THAN) {
                 return BodyError::TooMany(error);
@@ -89,36 +94,45 @@ impl Fields {
     }
 }
 
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = Fields;
+/// Reads the fields of a body.
+struct Body {
+    /// Name of the prompt.
+    prompt: &'static str,
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
+impl<'de> DeserializeSeed<'de> for Body {
+    type Value = Fields;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Fields, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Body {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = Fields::default();
+        let limit = Limit::new(MAX_VALUES);
+        while let Some(key) = map.next_key::<String>()? {
+            let is_prompt = key == self.prompt;
+            let seen = fields.rest.iter().any(|(k, _)| *k == key);
+            if seen || (is_prompt && fields.prompt.is_some()) {
+                return Err(duplicate(&key));
             }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Fields::default();
-                let limit = Limit::new(MAX_VALUES);
-                while let Some(key) = map.next_key::<String>()? {
-                    let seen = fields.rest.iter().any(|(k, _)| *k == key);
-                    if seen || (key == "prompt" && fields.prompt.is_some()) {
-                        return Err(duplicate(&key));
-                    }
-                    if key == "prompt" {
-                        fields.prompt = Some(map.next_value_seed(Part { depth: 0 })?.into_prompt());
-                    } else if fields.rest.len() == MAX_FIELDS {
-                        return Err(de::Error::custom(format!("{MORE_THAN}{MAX_FIELDS} fields")));
-                    } else {
-                        fields.rest.push((key, map.next_value_seed(Unique(&limit))?));
-                    }
-                }
-                Ok(fields)
+            if is_prompt {
+                fields.prompt = Some(map.next_value_seed(Part { depth: 0 })?.into_prompt());
+            } else if fields.rest.len() == MAX_FIELDS {
+                return Err(de::Error::custom(format!("{MORE_THAN}{MAX_FIELDS} fields")));
+            } else {
+                fields.rest.push((key, map.next_value_seed(Unique(&limit))?));
             }
         }
-        from.deserialize_map(Object)
+        Ok(fields)
     }
 }
 

@@ -46,6 +46,10 @@ pub trait Sink: Send {
     fn prompt(&mut self, choice: usize, logprobs: Vec<TokenLogprobs>);
     /// The next token.
     fn token(&mut self, choice: usize, piece: Piece) -> Go;
+    /// The vector of a prompt that is embedded, in place of tokens. Only embeddings have one.
+    fn vector(&mut self, choice: usize, vector: Vec<f32>) {
+        let _ = (choice, vector);
+    }
     /// The end of a choice.
     fn end(&mut self, choice: usize, outcome: &Outcome);
 }
@@ -77,6 +81,7 @@ fn take(group: &mut Group, sink: &mut (impl Sink + ?Sized), (choice, step): (usi
     match step {
         Step::Nothing => {}
         Step::Prompt(logprobs) => sink.prompt(choice, logprobs),
+        Step::Vector(vector) => sink.vector(choice, vector),
         Step::Token(piece) => {
             if sink.token(choice, piece) == Go::Stop {
                 group.stop(choice);

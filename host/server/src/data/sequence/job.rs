@@ -72,6 +72,8 @@ pub struct Job {
     pub tags: Vec<&'static str>,
     /// Token limit of each choice.
     pub longest: Longest,
+    /// Nothing is sampled: what is wanted of each prompt is its vector.
+    pub embed: bool,
     /// Alternatives to report for each generated token.
     pub logprobs: Option<u32>,
     /// Alternatives to report for each prompt token.
@@ -163,7 +165,7 @@ impl Job {
                 live,
                 text,
                 prompt_tokens: self.prompts[at / n].len() as u32,
-                mute: self.longest == Longest::Asked(0),
+                mute: self.longest == Longest::Asked(0) && !self.embed,
                 shape,
             })
         });
@@ -229,6 +231,10 @@ impl Job {
 
     /// Token limit of a prompt's choices.
     fn length(&self, served: &Served, prompt: &[u32]) -> Result<u32, ApiError> {
+        if self.embed {
+            // No output needs room behind it, and the endpoint has compared the prompt with the context.
+            return Ok(0);
+        }
         let (limit, prompt) = (u64::from(served.max_seq_len), prompt.len() as u64);
         let least = self.common.min_tokens;
         if prompt >= limit {
@@ -267,6 +273,14 @@ impl Job {
     }
 
     fn sampling(&self, served: &Served, seed: u64, mask: Option<Arc<Mask>>) -> SamplingParams {
+        if self.embed {
+            let extras = SamplingExtras { embed: true, ..SamplingExtras::default() };
+            return SamplingParams {
+                temperature: 0.0,
+                extras: Some(Arc::new(extras)),
+                ..SamplingParams::default()
+            };
+        }
         let extras = SamplingExtras {
             logit_bias: self.common.logit_bias.clone(),
             logprobs: self.logprobs,
@@ -332,7 +346,7 @@ pub fn beyond_context(field: &str, limit: u64, tokens: std::fmt::Arguments<'_>) 
 /// OpenAI's words, which clients look for in an error to tell that they must shorten a conversation; LangChain's are
 /// `exceeds the context window`. Some search Python's spelling of the body, where a double quote in the message would
 /// put a backslash before the apostrophe.
-fn maximum_context(limit: u64) -> String {
+pub fn maximum_context(limit: u64) -> String {
     format!("this model's maximum context length is {limit} tokens")
 }
 

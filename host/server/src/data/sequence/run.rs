@@ -54,6 +54,8 @@ pub enum Step {
     Prompt(Vec<TokenLogprobs>),
     /// A token.
     Token(Piece),
+    /// The vector of a prompt that is embedded.
+    Vector(Vec<f32>),
     /// The end of this choice.
     End(Box<Outcome>),
 }
@@ -140,6 +142,10 @@ impl Run {
                 }
             }
             Some(StreamEvent::Prompt(logprobs)) => Step::Prompt(logprobs),
+            Some(StreamEvent::Embedding { vector, at }) => {
+                self.note_time(at);
+                Step::Vector(vector)
+            }
             Some(StreamEvent::End(end)) => Step::End(Box::new(self.finish(Some(&end)))),
             None => Step::End(Box::new(self.finish(None))),
         }

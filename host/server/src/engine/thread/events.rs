@@ -61,8 +61,9 @@ impl Driver {
                 self.tell(id, StreamEvent::Token { token, at: now, logprobs });
             }
             Event::Prompt { id, logprobs } => self.tell(id, StreamEvent::Prompt(logprobs)),
-            // No client can ask for one yet.
-            Event::Embedding { .. } => {}
+            Event::Embedding { id, vector } => {
+                self.tell(id, StreamEvent::Embedding { vector, at: now });
+            }
             Event::Finished { id, reason, usage } => self.end(id, End::Finished { reason, usage }),
             Event::Failed { id, cause, message, usage } => {
                 self.end(id, End::Failed { cause, message, usage });

@@ -21,6 +21,8 @@ const SMALL_FILES: &[&str] = &[
     "tokenizer_config.json",
     "chat_template.jinja",
     "additional_chat_templates/tool_use.jinja",
+    "modules.json",
+    "1_Pooling/config.json",
 ];
 /// How often a request is repeated in a row without progress.
 const RETRIES: u32 = 3;
