@@ -17,6 +17,7 @@ mod contract;
 mod cors;
 mod crowd;
 mod deploy;
+mod embeddings;
 mod engine_thread;
 mod foreign;
 mod gauges;
