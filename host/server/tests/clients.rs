@@ -1,5 +1,5 @@
 //! Third-party clients against a host: each completes, streams, cancels, receives errors, chats, calls
-//! functions and requests structured output. Their scripts are in `clients/`.
+//! functions and requests structured output; those of OpenAI embed texts, too. Their scripts are in `clients/`.
 //!
 //! A client that isn't installed is skipped with a message. `cargo xtask clients` installs all of them into
 //! `target/clients`, or the folder in INFER_CLIENTS, and runs this file.
@@ -12,12 +12,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Host, config, model_with_tools};
-use infer_server::config::{Config, DialectChoice};
+use infer_server::config::{Config, DialectChoice, PoolingChoice};
 
 /// Longest run of one client. One that hangs has failed.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A host whose model supports tools.
+/// A host whose model supports tools, and embeds.
 async fn host() -> (Host, String, tempfile::TempDir) {
     host_that_speaks(DialectChoice::Auto).await
 }
@@ -25,7 +25,8 @@ async fn host() -> (Host, String, tempfile::TempDir) {
 async fn host_that_speaks(sse_dialect: DialectChoice) -> (Host, String, tempfile::TempDir) {
     let folder = model_with_tools("hermes");
     let model = folder.path().display().to_string();
-    let host = Host::start(Config { model, sse_dialect, ..config() }).await;
+    let pooling = PoolingChoice::Last;
+    let host = Host::start(Config { model, sse_dialect, pooling, ..config() }).await;
     let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();
     (host, name, folder)
 }

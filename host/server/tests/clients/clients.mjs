@@ -1,4 +1,4 @@
-// JavaScript clients against a host: complete, stream, cancel, report errors, chat, call tools, structured output.
+// JavaScript clients against a host: complete, stream, cancel, report errors, chat, call tools, structured output, embed.
 //
 // Run by `tests/clients.rs` with a client's name; needs BASE_URL, MODEL and MODULES, the folder with the
 // installed packages. Exits with 0 on success.
@@ -47,6 +47,14 @@ async function openai(name) {
     said += chunk.choices[0]?.delta.content ?? "";
   }
   assert.equal(said, answer.choices[0].message.content);
+
+  // Newer versions ask for base64 and decode it, unless they are told a format.
+  const [own, plain] = [{}, { encoding_format: "float" }].map((format) =>
+    client.embeddings.create({ model: MODEL, input: [question, "Hello"], ...format }));
+  const [decoded, numbers] = [(await own).data, (await plain).data].map((data) => data.map((one) => one.embedding));
+  assert.equal(decoded.length, 2);
+  decoded.forEach((vector, at) => vector.forEach((x, i) => assert.ok(Math.abs(x - numbers[at][i]) < 1e-6, `${x}`)));
+  assert.ok(Math.abs(decoded[0].reduce((sum, x) => sum + x * x, 0) - 1) < 1e-5);
 
   const endless = await client.chat.completions.create({ ...chat, max_tokens: 1500, ignore_eos: true, stream: true });
   for await (const _ of endless) break;

@@ -1,4 +1,4 @@
-"""Python clients against a host: complete, stream, cancel, report errors, chat, call tools, structured output.
+"""Python clients against a host: complete, stream, cancel, report errors, chat, call tools, structured output, embed.
 
 Run by `tests/clients.rs` with a client's name; needs BASE_URL and MODEL. Exits with 0 on success.
 """
@@ -102,8 +102,29 @@ def openai_python():
 
     parsed = client.chat.completions.parse(model=MODEL, messages=MESSAGES, response_format=Answer)
     check(0 <= parsed.choices[0].message.parsed.answer <= 9, parsed)
+    openai_embeddings(openai, client)
     openai_responses(openai, client, Answer, chat.choices[0].message.content)
     asyncio.run(openai_async(openai))
+
+
+def openai_embeddings(openai, client):
+    asked = {"model": MODEL, "input": [QUESTION, "Hello"]}
+    # Without a format the client asks for base64 and decodes it.
+    packed = client.embeddings.create(**asked, user="me")
+    plain = client.embeddings.create(**asked, encoding_format="float")
+    check([e.index for e in packed.data] == [0, 1] and packed.usage.total_tokens == packed.usage.prompt_tokens, packed)
+    for a, b in zip(packed.data, plain.data, strict=True):
+        check(max(abs(x - y) for x, y in zip(a.embedding, b.embedding, strict=True)) < 1e-6, "base64 and floats")
+        check(abs(sum(x * x for x in a.embedding) - 1) < 1e-5, "the length of a vector")
+    check(packed.data[0].embedding != packed.data[1].embedding, "two texts")
+    fewer = client.embeddings.create(model=MODEL, input=QUESTION, dimensions=16)
+    check(len(fewer.data[0].embedding) == 16, fewer)
+    for fields, kind in [({"input": ""}, openai.BadRequestError), ({"dimensions": 10**6}, openai.UnprocessableEntityError)]:
+        try:
+            client.embeddings.create(**{**asked, **fields})
+            raise AssertionError(f"{fields} was taken")
+        except kind as error:
+            check(error.body["param"] == next(iter(fields)), error)
 
 
 def openai_responses(openai, client, Answer, said):
@@ -280,7 +301,7 @@ def openai_agents():
 
 
 def langchain():
-    from langchain_openai import ChatOpenAI, OpenAI
+    from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
     from pydantic import BaseModel, Field
 
     class Answer(BaseModel, extra="forbid"):
@@ -306,6 +327,10 @@ def langchain():
     endless.close()
     llm = OpenAI(base_url=f"{BASE_URL}/v1", api_key=KEY, model=MODEL, temperature=0, max_tokens=8)
     check("".join(llm.stream(QUESTION)) == llm.invoke(QUESTION), "completions")
+    # It would count tokens with a tokenizer of OpenAI's.
+    embeddings = OpenAIEmbeddings(base_url=f"{BASE_URL}/v1", api_key=KEY, model=MODEL, check_embedding_ctx_length=False)
+    check(len(embeddings.embed_documents([QUESTION, "Hello"])) == 2, "documents")
+    check(abs(sum(x * x for x in embeddings.embed_query(QUESTION)) - 1) < 1e-5, "the length of a vector")
     try:
         chat.bind(temperature=-1).invoke(QUESTION)
         raise AssertionError("a negative temperature was taken")

@@ -188,7 +188,14 @@ async fn every_rejection_has_its_status_and_names_the_field() {
 async fn body_of_too_many_values_is_valid_json_and_has_a_code_of_its_own() {
     let host = Host::start(config()).await;
     let body = json!({"model": "demo", "metadata": vec![0; 100_000]});
-    for path in ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/detokenize"] {
+    for path in [
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/embeddings",
+        "/v1/messages",
+        "/detokenize",
+    ] {
         let answer = host.post(path, &body).await;
         assert_eq!(answer.status(), 422, "{path}");
         let body: Value = answer.json().await.unwrap();
