@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use infer_model::{Model, Tokenizer};
+use infer_model::{Model, ModelConfig, Pooling, Tokenizer};
 use infer_server::startup::checkpoint::{Hub, find};
 
 use super::fake::{Act, COMMIT, FakeHub};
@@ -67,6 +67,14 @@ fn template_for_tools_is_downloaded_into_its_folder() {
     assert_eq!(found.source.read(TOOLS).unwrap().as_deref(), content(TOOLS).as_deref());
     let link = fs::read_link(snapshot(&cache, "templated").join(TOOLS)).unwrap();
     assert!(link.starts_with("../../../blobs"), "{link:?}");
+}
+
+#[test]
+fn files_that_say_how_a_checkpoint_embeds_are_downloaded() {
+    let (server, cache) = (FakeHub::start(), tempfile::tempdir().unwrap());
+    let found = find("org/embedding", &hub(&server, &cache)).unwrap();
+    let pooling = ModelConfig::load(&found.source).unwrap().pooling;
+    assert_eq!(pooling, Some(Pooling::Last { normalized: true }));
 }
 
 /// People link large repositories to another disk; the locks stay on the first.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::files::{FILES, INDEX, SHARDS, TOOLS, WEIGHTS, content, digest};
+use super::files::{FILES, INDEX, POOLING, SHARDS, TOOLS, WEIGHTS, content, digest};
 
 pub(super) const COMMIT: &str = "0123456789abcdef";
 const TOKEN: &str = "authorization: bearer secret";
@@ -167,6 +167,7 @@ fn list(stream: &mut TcpStream, repository: &str) {
             small.chain([INDEX, SHARDS[0], SHARDS[1]].map(|name| (name.to_owned(), size(name)))).collect()
         }
         "templated" => all().chain([(TOOLS.to_owned(), size(TOOLS))]).collect(),
+        "embedding" => all().chain(POOLING.map(|name| (name.to_owned(), size(name)))).collect(),
         // Lists a file that it does not have.
         "incomplete" => all().chain([("chat_template.jinja".to_owned(), 9)]).collect(),
         // Merged shards whose index was left behind.
