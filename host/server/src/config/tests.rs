@@ -56,6 +56,7 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("port", "70000")], &["--port", "0 to 65535"]),
         (&[("max-batch-size", "0")], &["--max-batch-size", "1 to 4096"]),
         (&[("kv-cache", "ring")], &["--kv-cache", "`paged`", "`contiguous`"]),
+        (&[("pooling", "mean")], &["--pooling", "`auto`", "`last`"]),
         (&[("kv-memory", "lots")], &["--kv-memory", "GiB"]),
         (&[("served-model-name", "a,,b")], &["--served-model-name", "empty"]),
         (&[("device", "tpu")], &["--device", "`cpu`"]),

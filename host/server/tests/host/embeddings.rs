@@ -310,6 +310,33 @@ async fn metrics_count_vectors_as_requests_without_tokens() {
     host.server.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recordings_hold_vectors_as_requests_without_output() {
+    let host = Host::start(embedding()).await;
+    let start = host.admin(Method::POST, "/admin/trace/start?decisions=on").send().await.unwrap();
+    assert_eq!(start.status(), 200);
+    let reading = tokio::spawn(start.text());
+    ask(&host, json!({"input": TEXTS})).await;
+    host.events(json!({})).await;
+    host.admin(Method::POST, "/admin/trace/stop").send().await.unwrap();
+    let text = reading.await.unwrap().unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |kind: &str| lines.iter().filter_map(|line| line.get(kind).cloned()).collect::<Vec<_>>();
+    let requests: Vec<Value> = of("request").iter().map(|request| request["max"].clone()).collect();
+    assert_eq!(requests, [1, 1, 1, 8]);
+    let ends: Vec<(Value, Value)> =
+        of("end").iter().map(|end| (end["reason"].clone(), end["output"].clone())).collect();
+    assert_eq!(ends[..3], vec![(json!("stop"), json!(0)); 3]);
+    assert_eq!(ends[3].1, 8);
+    let drawn: u64 = of("step")
+        .iter()
+        .flat_map(|step| step["drew"].as_array().cloned().unwrap())
+        .map(|drew| drew.as_u64().unwrap())
+        .sum();
+    assert_eq!(drawn, 8, "steps of vectors draw nothing");
+    host.server.shutdown().await;
+}
+
 /// A checkpoint in Qwen3-Embedding's layout, which says itself that it embeds and how.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checkpoint_that_embeds_gives_the_vectors_of_the_reference() {
