@@ -10,7 +10,7 @@ use common::scripted::{Bench, Scheduler, VOCAB, fcfs, prompt, request, small};
 use infer_core::engine::Policies;
 use infer_core::policy::{Plan, StepView};
 use infer_core::request::Usage;
-use infer_core::testing::solo;
+use infer_core::testing::{solo, solo_embedding};
 use infer_core::{
     Batch, DeviceFault, DeviceFaultKind, EngineConfig, Event, Executor, FailureCause, FinishReason, Micros,
     Request, SamplingExtras, SamplingParams, SequenceId, StepOutput,
@@ -316,6 +316,24 @@ fn nothing_is_planned_behind_tokens_that_the_host_samples() {
     host.bench.submit(request(prompt(1, 6), 5));
     host.run();
     assert_eq!(host.behind, 0, "draft tokens need known tokens");
+}
+
+#[test]
+fn a_vector_is_computed_behind_others_and_nothing_behind_it() {
+    let embed = SamplingExtras { embed: true, ..SamplingExtras::default() };
+    let sampling = SamplingParams { extras: Some(Arc::new(embed)), ..sampled(1) };
+    let mut host = Host::new(Bench::new(ahead()));
+    let talk = request(prompt(1, 6), 8);
+    let talks = host.bench.submit(talk.clone());
+    assert!(host.begin());
+    let id = host.bench.submit(Request { sampling, ..request(prompt(2, 6), 1) });
+    assert!(host.begin(), "the batch with the vector is planned behind one in flight");
+    assert!(host.out[1].rows.iter().any(|row| row.sequence == id));
+    host.run();
+    assert_eq!(host.bench.tokens(talks), solo(&talk, VOCAB));
+    let vectors: Vec<_> = host.bench.events.iter().filter(|e| matches!(e, Event::Embedding { .. })).collect();
+    let wanted = solo_embedding(&prompt(2, 6));
+    assert!(matches!(&vectors[..], [Event::Embedding { id: of, vector }] if *of == id && *vector == wanted));
 }
 
 #[test]
