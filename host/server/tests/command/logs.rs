@@ -1,7 +1,7 @@
 //! What a host writes to its log, and how signals end it.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
@@ -204,12 +204,13 @@ fn log_that_nobody_reads_holds_up_nothing_and_its_gap_is_reported() {
         // Opened for both directions, it takes what fits in the kernel's buffer, and then nothing.
         let unread = "mkfifo log.fifo; exec 2<>log.fifo; export INFER_LOG=debug";
         let host = Host::start(home.serve(unread, &[]));
-        // More than the host keeps for a slow reader. Each refusal is logged with its path.
-        let line = format!("GET /{}", "x".repeat(16 << 10));
-        for _ in 0..350 {
-            let stream = host.send(&line, "", "");
+        // More lines than the host keeps for a slow reader: each refusal has one.
+        let refused = "GET /x HTTP/1.1\r\nhost: x\r\n\r\n".repeat(99);
+        for _ in 0..50 {
+            let mut stream = TcpStream::connect(&host.data).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-            assert!(read(stream).starts_with("HTTP/1.1 404 "));
+            write!(stream, "{refused}GET /x HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+            assert_eq!(read(stream).matches("HTTP/1.1 404 ").count(), 100);
         }
         host.serves();
         let reader = read_at_last.then(|| {

@@ -97,7 +97,7 @@ pub fn complaint(output: &Output) -> String {
 /// A running host.
 pub struct Host {
     pub child: Child,
-    data: String,
+    pub data: String,
     /// URL of its admin plane.
     pub admin: String,
     _said: BufReader<std::process::ChildStdout>,
