@@ -15,6 +15,8 @@ use crate::trust::wrong_scheme;
 
 /// Limit for establishing a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// Longest wait for the end of a body whose meaning is complete.
+const LAST_BYTES: Duration = Duration::from_millis(500);
 /// Maximum bytes read of a response as text.
 const TEXT_BYTES: usize = 64 << 10;
 
@@ -93,6 +95,13 @@ impl Reply {
                 }
             }
         }
+    }
+
+    /// Reads what is left of a body whose meaning is complete, so that the connection can be used again; a new one would
+    /// delay the next response.
+    pub async fn end(mut self) {
+        let rest = async { while let Ok(Some(_)) = self.chunk().await {} };
+        let _ = tokio::time::timeout(LAST_BYTES, rest).await;
     }
 
     /// The body, truncated if it is long.

@@ -18,9 +18,6 @@ use crate::web::{Trust, Web};
 /// Longest gap in a stream before it counts as failed.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// Longest wait for the end of the body after the stream's last event.
-const LAST_BYTES: Duration = Duration::from_millis(500);
-
 /// What helps where the list of models doesn't.
 const NAME_IT: &str = "name the model with --served-model";
 
@@ -234,9 +231,7 @@ impl Client {
         let mut stream = Stream::new(self.target.dialect, sent);
         while let Some(chunk) = reply.chunk().await? {
             if stream.take(&chunk)? {
-                // Reads the rest so that the connection can be reused; a new one would delay the next first token.
-                let rest = async { while let Ok(Some(_)) = reply.chunk().await {} };
-                let _ = tokio::time::timeout(LAST_BYTES, rest).await;
+                reply.end().await;
                 return stream.finish(ask.max_tokens, self.target.lengths);
             }
         }

@@ -7,6 +7,7 @@ mod out;
 mod admin;
 mod bench;
 mod config;
+mod data_plane;
 mod flags;
 mod generate;
 mod gpu;
