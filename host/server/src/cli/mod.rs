@@ -6,6 +6,7 @@ mod out;
 
 mod admin;
 mod bench;
+mod chat;
 mod config;
 mod data_plane;
 mod flags;
@@ -46,6 +47,9 @@ enum Command {
     Config(config::ConfigCommand),
     /// Generates one completion in this process, without a server
     Generate(generate::GenerateArgs),
+    /// Talks with a model of a running host, or of another server with OpenAI's interface
+    #[command(after_help = chat::AFTER_HELP)]
+    Chat(chat::ChatArgs),
     /// Creates and checks policies; lists and swaps those of a running host
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
@@ -106,6 +110,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Config(command) => config::run(command),
         Command::Generate(args) => generate::run(args),
+        Command::Chat(args) => chat::run(&args),
         Command::Policy(command) => policy::run(command),
         Command::Admin(command) => operate::run(command),
         Command::Health(args) => health::run(&args),

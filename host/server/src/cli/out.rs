@@ -11,9 +11,19 @@ use super::Failure;
 
 /// Writes to stdout, or exits: quietly if the reader has closed its end, as `head` does.
 pub(super) fn put(text: Arguments<'_>) {
+    put_styled(text, false);
+}
+
+/// As `put`, and dimmed on a terminal, unless NO_COLOR is set.
+pub(super) fn put_dimmed(text: Arguments<'_>) {
+    put_styled(text, std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()));
+}
+
+fn put_styled(text: Arguments<'_>, dimmed: bool) {
     let mut out = std::io::stdout().lock();
     // Generated text must appear piece by piece.
     let written = match out.is_terminal() {
+        true if dimmed => write!(out, "\x1b[2m{}\x1b[22m", harmless(&text.to_string())),
         true => out.write_all(harmless(&text.to_string()).as_bytes()),
         false => out.write_fmt(text),
     };

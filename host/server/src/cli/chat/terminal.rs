@@ -1,0 +1,122 @@
+//! The terminal of a chat: the prompt, with editing and a history in memory, and what is shown of answers.
+
+use rustyline::completion::Completer;
+use rustyline::error::{ReadlineError, Signal};
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::DefaultHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Config, Editor, Helper};
+
+use super::answer::Chunk;
+use super::input;
+use crate::cli::Failure;
+use crate::cli::out::{harmless, put_dimmed};
+
+/// Reads what the user types.
+pub struct Terminal {
+    editor: Editor<Lines, DefaultHistory>,
+}
+
+impl Terminal {
+    /// Reads from stdin, which must be a terminal.
+    pub fn open() -> Result<Self, Failure> {
+        let config = Config::builder().auto_add_history(true).build();
+        let mut editor = Editor::<Lines, DefaultHistory>::with_config(config).map_err(Failure::failed)?;
+        editor.set_helper(Some(Lines));
+        Ok(Self { editor })
+    }
+
+    /// Waits for a line, or several that belong together; `None` if the user ends the chat.
+    pub fn read(&mut self) -> Result<Option<String>, Failure> {
+        let mut is_interrupted = false;
+        loop {
+            match self.editor.readline("> ") {
+                Ok(typed) => return Ok(Some(typed)),
+                Err(ReadlineError::Eof) => return Ok(None),
+                Err(ReadlineError::Interrupted | ReadlineError::Signal(Signal::Interrupt)) => {
+                    if is_interrupted {
+                        return Ok(None);
+                    }
+                    is_interrupted = true;
+                    note("Ctrl-C again, or Ctrl-D, ends");
+                }
+                Err(error) => return Err(Failure::Failed(format!("can't read from the terminal: {error}"))),
+            }
+        }
+    }
+}
+
+/// Tells the editor where a question of several lines ends.
+struct Lines;
+
+impl Helper for Lines {}
+
+impl Completer for Lines {
+    type Candidate = String;
+}
+
+impl Hinter for Lines {
+    type Hint = String;
+}
+
+impl Highlighter for Lines {}
+
+impl Validator for Lines {
+    fn validate(&self, typed: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        Ok(match input::is_whole(typed.input()) {
+            true => ValidationResult::Valid(None),
+            false => ValidationResult::Incomplete,
+        })
+    }
+}
+
+/// Prints a line that no model wrote.
+pub fn note(line: &str) {
+    put_dimmed(format_args!("{line}\n"));
+}
+
+/// Prints why something failed.
+pub fn complain(why: &str) {
+    eprintln!("error: {}", harmless(why));
+}
+
+/// Shows an answer as it comes.
+#[derive(Default)]
+pub struct Screen {
+    shows_reasoning: bool,
+    /// Whether the cursor is behind text.
+    is_within_line: bool,
+    is_reasoning: bool,
+}
+
+impl Screen {
+    /// A screen that shows the reasoning, dimmed, or leaves it out.
+    pub fn new(shows_reasoning: bool) -> Self {
+        Self { shows_reasoning, ..Self::default() }
+    }
+
+    /// Shows what a chunk adds.
+    pub fn show(&mut self, chunk: &Chunk) {
+        if self.shows_reasoning && !chunk.reasoning.is_empty() {
+            put_dimmed(format_args!("{}", chunk.reasoning));
+            self.is_reasoning = true;
+            self.is_within_line = !chunk.reasoning.ends_with('\n');
+        }
+        if chunk.text.is_empty() {
+            return;
+        }
+        if std::mem::take(&mut self.is_reasoning) {
+            self.end_line();
+        }
+        print!("{}", chunk.text);
+        self.is_within_line = !chunk.text.ends_with('\n');
+    }
+
+    /// Begins a line for what follows.
+    pub fn end_line(&mut self) {
+        if std::mem::take(&mut self.is_within_line) {
+            println!();
+        }
+    }
+}
