@@ -10,9 +10,9 @@ pub fn left_out() -> Vec<&'static str> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let programs = [
         (&*compiler, "--version", "CUDA kernels and the decoder on an emulated device: no C++ compiler"),
-        ("tmux", "-V", "the console in a terminal: no tmux"),
-        ("curl", "--version", "curl as a client, the console in a terminal: no curl"),
-        ("pgrep", "--version", "the console in a terminal: no pgrep"),
+        ("tmux", "-V", "console and chat in a terminal: no tmux"),
+        ("curl", "--version", "curl as a client, console and chat in a terminal: no curl"),
+        ("pgrep", "--version", "console and chat in a terminal: no pgrep"),
         ("git", "--version", "checks of the source tree: no git"),
     ];
     let absent = programs.into_iter().filter(|(program, version, _)| !starts(program, version));

@@ -16,7 +16,8 @@ fn built(name: &str) -> Option<PathBuf> {
     program.exists().then_some(program)
 }
 
-fn infer() -> Option<PathBuf> {
+/// Returns the program that hosts run as.
+pub fn infer() -> Option<PathBuf> {
     std::env::var_os("INFER_BIN").map(PathBuf::from).or_else(|| built("infer"))
 }
 

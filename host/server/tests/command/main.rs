@@ -8,6 +8,7 @@ mod process;
 mod author;
 mod bench;
 mod chaos;
+mod chat;
 mod commands;
 mod health;
 mod logs;

@@ -97,6 +97,7 @@ pub fn complaint(output: &Output) -> String {
 /// A running host.
 pub struct Host {
     pub child: Child,
+    /// HOST:PORT of its data plane.
     pub data: String,
     /// URL of its admin plane.
     pub admin: String,

@@ -1,0 +1,171 @@
+//! `infer chat` in a real terminal (tmux): turns and their figures, commands, lines that continue, and Ctrl-C while an
+//! answer streams and at the prompt.
+//!
+//! Skipped if tmux or a program is missing; the reason is printed.
+
+#[path = "../../tui/tests/support/tmux.rs"]
+mod tmux;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tmux::{Host, Terminal, infer, missing, number};
+
+const SIZE: (u16, u16) = (100, 40);
+/// How long the other side may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn open(name: &str, folder: &tempfile::TempDir, url: &str) -> Terminal {
+    let (program, folder_name) = (infer().expect("looked for before"), folder.path().display());
+    // Ctrl-C is for the shell, too, which would end after the chat.
+    let command =
+        format!("trap : INT; cd '{folder_name}'; '{}' chat --url {url} --temperature 0", program.display());
+    Terminal::open(name, SIZE, folder.path(), &command)
+}
+
+/// Types a line at the prompt. What comes before it is for the terminal, not for the chat.
+fn enter(terminal: &Terminal, text: &str) {
+    at_prompt(terminal);
+    terminal.press(&["-l", text]);
+    terminal.press(&["Enter"]);
+}
+
+fn at_prompt(terminal: &Terminal) {
+    terminal.until("an empty prompt", |screen| screen.trim_end().ends_with("\n>"));
+}
+
+/// Waits until a text was shown so many times.
+fn shows(terminal: &Terminal, times: usize, text: &str) -> String {
+    terminal.until(text, |screen| screen.matches(text).count() == times)
+}
+
+#[test]
+fn chat_in_a_terminal_shows_turns_and_what_was_cached() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("writable");
+    let host = Host::start(folder.path(), "0", "127.0.0.1:0");
+    let terminal = open("chat", &folder, &host.data);
+    terminal.shows("demo at http://127.0.0.1:");
+    enter(&terminal, "What is paged attention?");
+    shows(&terminal, 1, " prompt tokens cached");
+    enter(&terminal, "What is a \\");
+    terminal.shows("> What is a \\");
+    terminal.press(&["-l", "block?"]);
+    terminal.press(&["Enter"]);
+    let screen = shows(&terminal, 2, " prompt tokens cached");
+    let figures = screen.lines().rfind(|line| line.contains(" prompt tokens cached")).expect("just seen");
+    assert!(number(figures, "TTFT ") < 60_000, "{figures}");
+    let cached = figures.rsplit(", ").next().expect("the last part");
+    assert!(!cached.starts_with("0 of "), "the second turn repeats the first: {screen}");
+
+    enter(&terminal, "/save chat.json");
+    terminal.shows("saved to chat.json");
+    enter(&terminal, "/save chat.json");
+    terminal.shows("chat.json exists already");
+    let saved = std::fs::read_to_string(folder.path().join("chat.json")).expect("saved");
+    let saved: Value = serde_json::from_str(&saved).expect("JSON");
+    assert_eq!(saved[0]["content"], "What is paged attention?");
+    assert_eq!(
+        (&saved[2]["content"], saved.as_array().map(Vec::len)),
+        (&json!("What is a \nblock?"), Some(4))
+    );
+
+    enter(&terminal, "/nonsense");
+    terminal.shows("/nonsense is no command");
+    enter(&terminal, "/help");
+    terminal.shows("/retry         asks the last question again");
+    // What is typed is dropped by the first one.
+    at_prompt(&terminal);
+    terminal.press(&["-l", "never mind"]);
+    terminal.shows("> never mind");
+    terminal.press(&["C-c"]);
+    terminal.shows("Ctrl-C again, or Ctrl-D, ends");
+    at_prompt(&terminal);
+    terminal.press(&["C-c"]);
+    terminal.shows("ended with 0");
+    terminal.is_restored();
+}
+
+/// A server that begins each answer and waits until its client is gone. Returns its address, and what it was asked once
+/// that has happened.
+fn hesitant() -> (String, Receiver<Value>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let (sender, left) = mpsc::channel();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = BufReader::new(connection.expect("a client"));
+            let body = request(&mut connection);
+            let response = match &body {
+                None => json!({"data": [{"id": "tale", "owned_by": "infer"}]}).to_string(),
+                Some(_) => format!("data: {}\n\n", json!({"choices": [{"delta": {"content": "Once upon"}}]})),
+            };
+            let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
+            connection.get_mut().write_all(format!("{head}{response}").as_bytes()).expect("it listens");
+            if let Some(body) = body {
+                // An error if it closes with something unread.
+                assert!(matches!(connection.read(&mut [0]), Ok(0) | Err(_)), "it says no more");
+                if sender.send(body).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    (address, left)
+}
+
+/// The JSON that a request posts, if any.
+fn request(connection: &mut BufReader<TcpStream>) -> Option<Value> {
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        connection.read_line(&mut line).expect("a head");
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a number");
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    connection.read_exact(&mut body).expect("a body");
+    serde_json::from_slice(&body).ok()
+}
+
+#[test]
+fn ctrl_c_stops_an_answer_closes_its_connection_and_keeps_what_came() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("writable");
+    let (address, left) = hesitant();
+    let terminal = open("stop", &folder, &address);
+    terminal.shows("tale at ");
+    let stops = |times: usize| {
+        shows(&terminal, times, "Once upon");
+        terminal.press(&["C-c"]);
+        shows(&terminal, times, "stopped, TTFT ");
+        left.recv_timeout(PATIENCE).expect("the connection is closed")
+    };
+    enter(&terminal, "Tell me a tale.");
+    let first = stops(1);
+    assert!(first["session_id"].is_string(), "a host of ours: {first}");
+    enter(&terminal, "And then?");
+    let second = stops(2);
+    let said: Vec<&Value> =
+        second["messages"].as_array().expect("messages").iter().map(|message| &message["content"]).collect();
+    assert_eq!(said, ["Tell me a tale.", "Once upon", "And then?"]);
+    assert_eq!(second["session_id"], first["session_id"]);
+    enter(&terminal, "/retry");
+    assert_eq!(stops(3)["messages"], second["messages"], "the last answer is left out");
+    enter(&terminal, "/quit");
+    terminal.shows("ended with 0");
+    terminal.is_restored();
+}
