@@ -201,8 +201,8 @@ fn vocabulary(config: &Json, generation: &Json, tokenizer: &Json) -> Vec<(String
     let ends: Vec<u32> = serde_json::from_value(generation["eos_token_id"].clone()).expect("a list");
     put("eos_token_id", Value::U32(ends[0]));
     put("eot_token_id", Value::U32(*ends.last().expect("one")));
-    let ending = tokenizer["post_processor"]["processors"][1]["single"][1].is_object();
-    if ending {
+    let around = tokenizer["post_processor"]["processors"][1]["single"].as_array();
+    if around.and_then(|around| around.last()).is_some_and(|last| last["SpecialToken"].is_object()) {
         put("add_eos_token", Value::Bool(true));
     }
     put("tokens", Value::Array(tokens.into_iter().map(Value::String).collect()));
