@@ -224,6 +224,35 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
+    /// Copies row `from` of inputs of the same format, layout and width to row `to`.
+    ///
+    /// # Safety
+    /// Row `to` exists; no other thread writes it; its `Inputs` is alive and was not reshaped.
+    pub(crate) unsafe fn copy(self, to: usize, x: &Inputs, from: usize) {
+        assert!(from < x.rows && x.width == self.width, "row {from} of {} x {}", x.rows, x.width);
+        let (count, words, apart) = runs(self.format, self.layout, self.width);
+        let source = &x.words[x.first + start(x.format, x.layout, x.width, from)..];
+        let target = start(self.format, self.layout, self.width, to);
+        for run in 0..count {
+            let source = &source[run * apart..][..words];
+            // SAFETY: the run belongs to the row, by the caller's promise, and to other inputs than the source.
+            unsafe {
+                let target = self.words.get().add(target + run * apart);
+                std::ptr::copy_nonoverlapping(source.as_ptr(), target, words);
+            }
+        }
+        let groups = if self.format == Format::Int8 { x.groups() } else { 0 };
+        for group in 0..groups {
+            let source = scale(x.layout, groups, from, group);
+            let target = scale(self.layout, groups, to, group);
+            // SAFETY: the row has a scale and an offset for each group.
+            unsafe {
+                self.scales.get().add(target).write(x.scales[source]);
+                self.offsets.get().add(target).write(x.offsets[source]);
+            }
+        }
+    }
+
     /// Writes up to 32 numbers of a row from `start` on, a multiple of 32. Inlined into code compiled for an instruction set,
     /// so that it vectorizes; the bits are the same on all.
     ///
@@ -293,6 +322,17 @@ impl Writer {
                 }
             }
         }
+    }
+}
+
+/// How a row's words are stored: the number of runs, the words of one, and those from one to the next.
+#[inline(always)]
+fn runs(format: Format, layout: Layout, width: usize) -> (usize, usize, usize) {
+    let groups = width.div_ceil(GROUP);
+    match (format, layout) {
+        (Format::Bf16, Layout::Tiles) => (groups, BF16_WORDS, TILE_ROWS * BF16_WORDS),
+        (Format::Int8, Layout::Tiles) => (groups, INT8_WORDS, TILE_ROWS * INT8_WORDS),
+        _ => (1, stride(format, layout, width), 0),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Operations on plain slices: matrix products, norms, rope, activations, KV writes and attention.
+//! Operations on plain slices: matrix products, norms, rope, activations, KV writes, attention and the choice of experts.
 //!
 //! Two implementations: [`reference`] (scalar, f64 sums, the tests' oracle) and [`Cpu`] (vectorized, threaded). All of
 //! [`Cpu`] guarantees that **a row's bits depend on that row's inputs alone**, never on other rows of the batch, on how a
@@ -27,6 +27,7 @@ pub use cpu::Cpu;
 pub use cpu::activation::Activation;
 pub use cpu::attention::{MAX_HEAD_DIM, PagedQuery, QueryRun};
 pub use cpu::contiguous::{ContiguousLayer, ContiguousQuery};
+pub use cpu::experts::{Choice, Router, Routes, Share};
 pub use cpu::matmul::Then;
 pub use cpu::norm::{HeadRows, Norm};
 pub use cpu::rope::{Qkv, RopeTable};

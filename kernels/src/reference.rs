@@ -41,6 +41,20 @@ pub fn gated(activation: Activation, gate: f32, up: f32) -> f32 {
     (activated * f64::from(up)) as f32
 }
 
+/// The experts of a row by its router's logits, in ascending order, with the weights of their outputs.
+pub fn route(logits: &[f32], per_row: usize, normalized: bool) -> Vec<(usize, f32)> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let power = |expert: &usize| (f64::from(logits[*expert]) - f64::from(largest)).exp();
+    let mut experts: Vec<usize> = (0..logits.len()).collect();
+    let all: f64 = experts.iter().map(power).sum();
+    // Equal ones stay in order.
+    experts.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).expect("numbers"));
+    experts.truncate(per_row);
+    experts.sort_unstable();
+    let total: f64 = if normalized { experts.iter().map(power).sum() } else { all };
+    experts.into_iter().map(|expert| (expert, (power(&expert) / total) as f32)).collect()
+}
+
 /// One query head at `position` over keys and values `[position][dimension]` of its key head.
 pub fn attention(
     q: &[f32],

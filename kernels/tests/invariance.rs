@@ -6,7 +6,7 @@ use common::{FORMATS, Paged, head_dim, loaded, packed, packed_gated, random, see
 use half::bf16;
 use infer_kernels::{
     Activation, Arena, AttentionParams, Cpu, Element, Format, Inputs, Isa, MAX_HEAD_DIM, Matrix, PagedLayer,
-    PagedLayout, PagedQuery, QueryRun, Rows, Then,
+    PagedLayout, PagedQuery, QueryRun, Router, Routes, Rows, Share, Then,
 };
 
 fn bits(numbers: &[f32]) -> Vec<u32> {
@@ -92,6 +92,57 @@ fn large_product_has_the_same_bits_at_every_batch_size() {
             );
         }
     }
+}
+
+/// The rows of an expert are some of a batch's, moved to other places of tiles.
+#[test]
+fn gathered_rows_have_the_same_products_as_in_their_batch() {
+    for seed in seeds(6) {
+        let mut random = random(seed);
+        let (m, n, k) = (random.size(2, 90), 2 * random.size(1, 80), random.size(1, 300));
+        let (x, w) = (random.numbers(m * k), random.numbers(n * k));
+        let mut shares: Vec<Share> = (0..m as u32).map(|row| Share { row, weight: 1.0 }).collect();
+        shares.retain(|_| random.flag());
+        for format in FORMATS {
+            let matrix = packed(format, &w, k);
+            for isa in Isa::available() {
+                let cpu = cpu(isa, 2);
+                let whole = product(&cpu, &x, k, &matrix);
+                let all = loaded(&cpu, Rows::dense(&x, k), m, format);
+                let mut some = Inputs::default();
+                cpu.gather(&all, &shares, &mut some);
+                let mut out = vec![f32::NAN; shares.len() * n];
+                cpu.matmul(&some, &matrix, None, Then::Store, &mut out);
+                let want = shares.iter().flat_map(|share| &whole[share.row as usize * n..][..n]);
+                let how = format!("seed {seed}, {m} x {n} x {k}, {format:?}, {isa:?}");
+                assert!(bits(&out).iter().eq(want), "{how}");
+            }
+        }
+    }
+}
+
+#[test]
+fn experts_of_a_row_are_the_same_alone_and_in_any_batch_on_every_instruction_set() {
+    let router = Router { experts: 100, per_row: 7, normalized: true };
+    let logits = random(14).numbers(60 * router.experts);
+    let routed = |cpu: &Cpu, logits: &[f32]| {
+        let mut routes = Routes::default();
+        cpu.route(logits, router, &mut routes);
+        let choices = (0..logits.len() / router.experts).flat_map(|row| routes.of_row(row).to_vec());
+        choices.map(|choice| (choice.expert, choice.weight.to_bits())).collect::<Vec<_>>()
+    };
+    let mut all = Vec::new();
+    for isa in Isa::available() {
+        let alone = cpu(isa, 1);
+        let solo: Vec<_> = logits.chunks(router.experts).flat_map(|row| routed(&alone, row)).collect();
+        for threads in [1, 2, 3] {
+            assert_eq!(routed(&cpu(isa, threads), &logits), solo, "{isa:?}, {threads} threads");
+        }
+        if fused().contains(&isa) {
+            all.push(solo);
+        }
+    }
+    assert!(all.windows(2).all(|pair| pair[0] == pair[1]));
 }
 
 /// Instruction sets that fuse multiplication and addition, which plain arrays do only on AArch64.

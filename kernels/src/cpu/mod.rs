@@ -15,6 +15,7 @@ mod amx;
 pub mod attention;
 pub(crate) mod block;
 pub mod contiguous;
+pub mod experts;
 mod math;
 pub mod matmul;
 pub mod norm;
