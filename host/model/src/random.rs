@@ -26,7 +26,7 @@ impl Model {
             WeightType::Q8 => (Format::Int8, Format::Int8, DType::Bf16),
             WeightType::Q4 => (Format::Int4, Format::Int8, DType::Bf16),
         };
-        let layers = size([config.layers.len(), config.layer_weights()], format);
+        let layers = size([1, config.layers_weights()], format);
         let width = if config.tied_head { config.hidden } else { 2 * config.hidden };
         expect_memory(layers.saturating_add(size([config.vocab, width], ends)))?;
         let weights = Arc::new(Weights::random(&config, [format, ends], seed)?);

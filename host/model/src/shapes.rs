@@ -83,7 +83,7 @@ mod tests {
         ] {
             let config = Shape::named(name).expect(name).config();
             let heads = if config.tied_head { 1 } else { 2 };
-            let weights = config.layer_weights() * config.layers.len() + heads * config.vocab * config.hidden;
+            let weights = config.layers_weights() + heads * config.vocab * config.hidden;
             let share = weights as f64 / 1e6 / millions;
             assert!((0.98..1.02).contains(&share), "{name}: {weights}");
         }

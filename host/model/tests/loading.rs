@@ -6,7 +6,7 @@ mod common;
 use std::ops::ControlFlow;
 
 use common::golden;
-use infer_model::config::{RopeConfig, RopeScaling};
+use infer_model::config::{ExpertsConfig, RopeConfig, RopeScaling};
 use infer_model::{
     DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelErrorKind, SamplingDefaults,
     Source, Tokenizer, WeightType,
@@ -251,6 +251,89 @@ fn unsupported_arithmetic_is_refused_by_name() {
         assert!(error.message.contains(named), "{changes}: {error}");
         assert!(matches!(error.kind, ModelErrorKind::Config | ModelErrorKind::Unsupported), "{error}");
     }
+}
+
+fn qwen3_moe() -> Value {
+    let mut config = llama_config();
+    for (key, value) in [
+        ("model_type", json!("qwen3_moe")),
+        ("num_hidden_layers", json!(6)),
+        ("num_experts", json!(8)),
+        ("num_experts_per_tok", json!(2)),
+        ("moe_intermediate_size", json!(32)),
+    ] {
+        config[key] = value;
+    }
+    config
+}
+
+#[test]
+fn layers_consist_of_experts_where_the_keys_say() {
+    let experts = |changes: Value| {
+        let config = parse(qwen3_moe(), changes).expect("sound");
+        config.layers.iter().map(|layer| layer.experts).collect::<Vec<_>>()
+    };
+    let plain = Some(ExpertsConfig { count: 8, per_token: 2, intermediate: 32, normalized: false });
+    assert_eq!(experts(json!({})), [plain; 6]);
+    // As transformers 5 names it.
+    let renamed = json!({"num_experts": null, "num_local_experts": 8, "shared_expert_intermediate_size": 0});
+    assert_eq!(experts(renamed), [plain; 6]);
+    let normalized = plain.map(|plain| ExpertsConfig { normalized: true, ..plain });
+    assert_eq!(experts(json!({"norm_topk_prob": true, "mlp_only_layers": []})), [normalized; 6]);
+    let some = experts(json!({"decoder_sparse_step": 2, "mlp_only_layers": [3, 77]}));
+    assert_eq!(some, [None, plain, None, None, None, plain]);
+    assert!(
+        parse(llama_config(), json!({})).expect("sound").layers.iter().all(|layer| layer.experts.is_none())
+    );
+
+    let config = parse(qwen3_moe(), json!({"mlp_only_layers": [0, 1, 2, 3]})).expect("sound");
+    let attention = 6 * 64 * (2 * 64 + 2 * 32);
+    let rest = attention + 4 * 3 * 64 * 176 + 2 * 8 * 64;
+    assert_eq!(config.layers_weights(), rest + 2 * 8 * 3 * 64 * 32);
+    assert_eq!(config.token_weights(), rest + 2 * 2 * 3 * 64 * 32);
+}
+
+#[test]
+fn window_of_qwen3_moe_is_that_of_all_layers_or_none() {
+    let windows = |changes: Value| {
+        let config = parse(qwen3_moe(), changes).expect("sound");
+        config.layers.iter().map(|layer| layer.window).collect::<Vec<_>>()
+    };
+    let given =
+        |used: bool| json!({"sliding_window": 32, "use_sliding_window": used, "max_window_layers": 4});
+    assert_eq!(windows(given(false)), [None; 6]);
+    assert_eq!(windows(given(true)), [Some(32); 6]);
+    assert_eq!(windows(json!({"sliding_window": 32})), [None; 6]);
+}
+
+#[test]
+fn wrong_or_unsupported_experts_are_refused_by_name() {
+    for (changes, named) in [
+        (json!({"num_experts": null}), "num_experts"),
+        (json!({"num_experts": 0}), "num_experts"),
+        (json!({"num_experts": 100_000}), "num_experts must be a whole number from 1 to 1024"),
+        (json!({"num_local_experts": 9}), "num_local_experts must be 8"),
+        (json!({"num_experts_per_tok": null}), "num_experts_per_tok"),
+        (json!({"num_experts_per_tok": 9}), "num_experts_per_tok must be at most 8"),
+        (json!({"moe_intermediate_size": null}), "moe_intermediate_size"),
+        (json!({"moe_intermediate_size": -1}), "moe_intermediate_size"),
+        (json!({"norm_topk_prob": 1}), "norm_topk_prob"),
+        (json!({"decoder_sparse_step": 0}), "decoder_sparse_step"),
+        (json!({"mlp_only_layers": 3}), "mlp_only_layers"),
+        (json!({"mlp_only_layers": [-1]}), "mlp_only_layers"),
+        (json!({"shared_expert_intermediate_size": 64}), "shared_expert_intermediate_size"),
+        (json!({"n_shared_experts": 1}), "n_shared_experts"),
+        (json!({"mlp_bias": true}), "mlp_bias"),
+    ] {
+        let error = parse(qwen3_moe(), changes.clone()).err().unwrap_or_else(|| panic!("{changes}"));
+        assert!(error.message.contains(named), "{changes}: {error}");
+    }
+    for key in ["num_experts", "num_local_experts"] {
+        let error = parse(llama_config(), json!({key: 8})).expect_err("a family without experts");
+        assert!(error.message.contains(&format!("{key} is not supported")), "{error}");
+    }
+    let error = parse(qwen3_moe(), json!({"model_type": "qwen2_moe"})).expect_err("its experts are others");
+    assert!(error.message.contains("qwen2_moe") && error.message.contains("qwen3_moe"), "{error}");
 }
 
 #[test]

@@ -11,6 +11,8 @@ pub(super) struct Family {
     pub(super) qkv_bias: bool,
     /// The family uses the keys `attention_bias` and `mlp_bias`.
     pub(super) bias_keys: bool,
+    /// Feed-forward layers may consist of experts.
+    pub(super) experts: bool,
     /// `sliding_window` counts unless `use_sliding_window` says otherwise.
     pub(super) windows: Windows,
 }
@@ -23,6 +25,8 @@ pub(super) enum Windows {
     All,
     /// Only with `use_sliding_window`, from layer `max_window_layers` on.
     Opted,
+    /// All layers, only with `use_sliding_window`.
+    AllOpted,
     /// Every n-th layer is global.
     Pattern,
 }
@@ -35,12 +39,16 @@ impl Family {
             "mistral" => Self { windows: Windows::All, ..plain },
             "qwen2" => Self { qkv_bias: true, windows: Windows::Opted, ..plain },
             "qwen3" => Self { qk_norm: true, bias_keys: true, windows: Windows::Opted, ..plain },
+            "qwen3_moe" => {
+                Self { qk_norm: true, bias_keys: true, experts: true, windows: Windows::AllOpted, ..plain }
+            }
             "gemma3_text" => {
                 Self { qk_norm: true, gemma: true, bias_keys: true, windows: Windows::Pattern, ..plain }
             }
             other => {
                 return Err(ModelError::unsupported(format!(
-                    "config.json: model_type {other:?}; supported are llama, mistral, qwen2, qwen3 and gemma3_text"
+                    "config.json: model_type {other:?}; supported are llama, mistral, qwen2, qwen3, qwen3_moe and \
+                     gemma3_text"
                 )));
             }
         })

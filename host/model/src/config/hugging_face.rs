@@ -6,6 +6,7 @@
 use infer_kernels::{Activation, MAX_HEAD_DIM};
 use serde_json::Value;
 
+use super::experts;
 use super::family::{Family, Windows};
 use super::keys::{Keys, MAX_SIZE};
 use super::positions::positions;
@@ -65,7 +66,10 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         (true, None) => 256.0,
         (false, _) => head_dim as f64,
     };
-    let (ropes, layers) = positions(keys, family)?;
+    let (ropes, mut layers) = positions(keys, family)?;
+    if family.experts {
+        experts::distribute(keys, &mut layers)?;
+    }
     let trained = keys.bounded("max_position_embeddings", usize::try_from(u32::MAX).unwrap_or(MAX_SIZE))?;
     let reach = match &ropes[0].scaling {
         // Gemma 3 declares its positions after scaling, other families usually before it.
@@ -106,9 +110,14 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
 /// Refuses keys that change the arithmetic and that are not supported.
 fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelError> {
     // MLX's tools write `quantization`.
-    for key in ["quantization_config", "quantization", "num_local_experts", "num_experts"] {
+    for key in ["quantization_config", "quantization"] {
         if !keys.get(key).is_null() {
-            return Err(keys.unsupported(key, "is not supported; use a dense checkpoint in f32, bf16 or f16"));
+            return Err(keys.unsupported(key, "is not supported; use a checkpoint in f32, bf16 or f16"));
+        }
+    }
+    for key in ["num_local_experts", "num_experts"] {
+        if !family.experts && !keys.get(key).is_null() {
+            return Err(keys.unsupported(key, "is not supported for this model_type"));
         }
     }
     if keys.flag("use_bidirectional_attention")? == Some(true) {

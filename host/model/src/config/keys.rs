@@ -84,6 +84,15 @@ impl Keys {
         size.ok_or_else(|| self.missing(key))
     }
 
+    /// A list of whole numbers; empty if the key is absent.
+    pub(super) fn counts(&self, key: &str) -> Result<Vec<usize>, ModelError> {
+        let count = |value: &Value| usize::try_from(value.as_u64()?).ok();
+        let counts = self.optional(key, "a list of whole numbers", |value| {
+            value.as_array()?.iter().map(count).collect::<Option<Vec<_>>>()
+        })?;
+        Ok(counts.unwrap_or_default())
+    }
+
     pub(super) fn token_ids(&self, key: &str) -> Result<Vec<u32>, ModelError> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let ids = self.optional(key, "a token id or a list of them", |value| match value {

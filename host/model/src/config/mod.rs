@@ -2,6 +2,7 @@
 //! values and not a copy of the code. `hugging_face` and `positions` read the keys of Hugging Face's config.json and refuse
 //! by name everything that this host would compute wrongly.
 
+mod experts;
 mod family;
 mod generation;
 mod hugging_face;
@@ -12,6 +13,7 @@ mod rope;
 
 use infer_kernels::{Activation, AttentionParams};
 
+pub use experts::ExpertsConfig;
 pub use generation::SamplingDefaults;
 pub(crate) use keys::Keys;
 pub use pooling::Pooling;
@@ -27,7 +29,7 @@ pub struct ModelConfig {
     pub model_type: String,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Width of the gated feed-forward layer.
+    /// Width of the gated feed-forward layer, in layers without experts.
     pub intermediate: usize,
     /// Query heads.
     pub heads: usize,
@@ -84,6 +86,8 @@ pub struct LayerConfig {
     pub window: Option<u32>,
     /// Index into `ModelConfig::ropes`.
     pub rope: usize,
+    /// The feed-forward layer's experts, if it has some.
+    pub experts: Option<ExpertsConfig>,
 }
 
 impl ModelConfig {
@@ -122,9 +126,29 @@ impl ModelConfig {
         u32::try_from(self.max_positions).unwrap_or(u32::MAX)
     }
 
-    /// Weights of a layer's projections: its multiply-adds for one token.
-    pub fn layer_weights(&self) -> usize {
-        self.hidden * (2 * self.q_width() + 2 * self.kv_width() + 3 * self.intermediate)
+    /// Whether any layer consists of experts.
+    pub fn has_experts(&self) -> bool {
+        self.layers.iter().any(|layer| layer.experts.is_some())
+    }
+
+    /// Weights of all layers' projections.
+    pub fn layers_weights(&self) -> usize {
+        self.weights_of(|experts| experts.count)
+    }
+
+    /// Multiply-adds of all layers for one token: their weights, but of experts only those that compute the token.
+    pub fn token_weights(&self) -> usize {
+        self.weights_of(|experts| experts.per_token)
+    }
+
+    /// Weights of all layers with this number of experts.
+    fn weights_of(&self, count: impl Fn(&ExpertsConfig) -> usize) -> usize {
+        let attention = 2 * self.q_width() + 2 * self.kv_width();
+        let of_layer = |layer: &LayerConfig| match &layer.experts {
+            None => attention + 3 * self.intermediate,
+            Some(experts) => attention + experts.count + 3 * experts.intermediate * count(experts),
+        };
+        self.hidden * self.layers.iter().map(of_layer).sum::<usize>()
     }
 
     /// How a layer attends.

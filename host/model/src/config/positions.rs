@@ -30,6 +30,7 @@ pub(super) fn positions(
         .map(|sliding| LayerConfig {
             window: if sliding { window } else { None },
             rope: if sliding { local } else { 0 },
+            experts: None,
         })
         .collect();
     Ok((ropes, layers))
@@ -72,6 +73,7 @@ fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>
             let first = keys.count("max_window_layers")?.unwrap_or(28);
             (0..count).map(|layer| opted && layer >= first).collect()
         }
+        Windows::AllOpted => vec![windowed && keys.flag("use_sliding_window")?.unwrap_or(false); count],
         Windows::Pattern => {
             let every = match keys.optional_size("sliding_window_pattern")? {
                 Some(every) => every,

@@ -231,7 +231,7 @@ fn operations(config: &ModelConfig, tokens: u32) -> f64 {
             window * (window + 1.0) / 2.0 + (t - window) * window
         })
         .sum();
-    2.0 * (config.layer_weights() * config.layers.len()) as f64 * t
+    2.0 * config.token_weights() as f64 * t
         + 2.0 * (config.hidden * config.vocab) as f64
         + 4.0 * config.q_width() as f64 * pairs
 }

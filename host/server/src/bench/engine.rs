@@ -190,8 +190,8 @@ impl Measured<'_> {
         let (best, median) = (kind.seconds[0], kind.seconds[kind.seconds.len() / 2]);
         // A prefill computes logits of its last token only.
         let heads = if kind.tokens == PREFILL { 1 } else { kind.tokens };
-        let layers = config.layer_weights() * config.layers.len();
-        let operations = 2.0 * (layers * kind.tokens + config.vocab * config.hidden * heads) as f64;
+        let operations =
+            2.0 * (config.token_weights() * kind.tokens + config.vocab * config.hidden * heads) as f64;
         let (gb_per_s, gflop_per_s) = (bytes / best / 1e9, operations / best / 1e9);
         let (share_of_limit, bound_by) = limits.judge(self.weights, gb_per_s, gflop_per_s);
         EngineRun {
