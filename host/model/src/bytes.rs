@@ -29,6 +29,13 @@ impl Bytes<'_> {
         Ok(Self::Mapped(map))
     }
 
+    /// Where in the file these bytes are, if they are a part of it.
+    pub(crate) fn range_of(&self, part: &[u8]) -> Option<Range<usize>> {
+        let start = part.as_ptr().addr().checked_sub(self.as_ptr().addr())?;
+        let end = start.checked_add(part.len())?;
+        (end <= self.len()).then_some(start..end)
+    }
+
     /// Asks the system to read a range from disk, without waiting.
     pub(crate) fn expect(&self, range: Range<usize>) {
         if let Self::Mapped(map) = self {

@@ -10,7 +10,8 @@ use infer_kernels::{Cpu, HeadRows, Inputs, Norm, Qkv, RopeTable, Rows, Then};
 
 use crate::cache::KvStore;
 use crate::config::ModelConfig;
-use crate::weights::{LayerWeights, Linear, Weights};
+use crate::experts::{ExpertBuffers, ExpertLayer};
+use crate::weights::{Gated, LayerWeights, Linear, Mlp, Weights};
 
 /// Rows that the feed-forward layer computes at once: its buffers are the widest.
 const MLP_ROWS: usize = 512;
@@ -38,6 +39,7 @@ struct Buffers {
     projected: Vec<f32>,
     normed: Vec<f32>,
     gated: Inputs,
+    experts: ExpertBuffers,
     logits: Vec<f32>,
 }
 
@@ -60,11 +62,17 @@ impl Decoder {
     /// Computes the hidden states of all tokens of a batch and writes their keys and values.
     pub(crate) fn forward(&mut self, batch: &Batch, kv: &mut dyn KvStore) {
         let weights = Arc::clone(&self.weights);
+        self.buffers.experts.read_bytes = 0;
         self.embed(batch);
         for (index, layer) in weights.layers.iter().enumerate() {
             self.attention(index, layer, batch, kv);
             self.mlp(layer);
         }
+    }
+
+    /// Bytes of the matrices that the last batch read: all that every batch reads, and the experts that it chose.
+    pub(crate) fn read_bytes(&self) -> usize {
+        self.weights.shared_bytes() + self.buffers.experts.read_bytes
     }
 
     /// Logits of the given tokens of the last batch, `[token][vocab]`.
@@ -136,15 +144,22 @@ impl Decoder {
 
     fn mlp(&mut self, layer: &LayerWeights) {
         let config = &self.config;
-        let Buffers { residual, inputs, projected, normed, gated, .. } = &mut self.buffers;
+        let Buffers { residual, inputs, projected, normed, gated, experts: buffers, .. } = &mut self.buffers;
+        let norm = Norm { weight: &layer.mlp_norm, epsilon: config.norm_epsilon };
         for residual in residual.chunks_mut(MLP_ROWS * config.hidden) {
+            let Gated { gate_up: Linear { matrix, bias }, down } = match &layer.mlp {
+                Mlp::Dense(gated) => gated,
+                Mlp::Experts(experts) => {
+                    let (cpu, activation) = (&self.cpu, config.activation);
+                    ExpertLayer { cpu, norm, activation, experts }.add(residual, buffers);
+                    continue;
+                }
+            };
             let rows = Rows::dense(residual, config.hidden);
-            let norm = Norm { weight: &layer.mlp_norm, epsilon: config.norm_epsilon };
-            let Linear { matrix, bias } = &layer.gate_up;
             self.cpu.rms_norm_inputs(rows, residual.len() / config.hidden, norm, matrix.format(), inputs);
-            let format = layer.down.matrix.format();
+            let format = down.matrix.format();
             self.cpu.gated(inputs, matrix, bias.as_deref(), config.activation, format, gated);
-            let back = Back { linear: &layer.down, norm: layer.mlp_output_norm.as_deref() };
+            let back = Back { linear: down, norm: layer.mlp_output_norm.as_deref() };
             back.add(&self.cpu, gated, config, residual, projected, normed);
         }
     }

@@ -48,6 +48,12 @@ impl ModelExecutor {
         self.forward_passes
     }
 
+    /// Bytes of the weight matrices that the last batch read: all that every step reads, and the experts that a token of it
+    /// chose.
+    pub fn read_bytes(&self) -> u64 {
+        self.decoder.read_bytes() as u64
+    }
+
     /// Logits that a row kept with `logits_to`.
     pub fn kept_logits(&self, slot: LogitsSlot) -> Option<&[f32]> {
         self.kept.get(slot.0 as usize)?.as_deref()

@@ -12,6 +12,7 @@ mod decoder;
 pub mod detokenizer;
 pub mod error;
 mod executor;
+mod experts;
 pub mod gguf;
 mod load;
 pub mod memory;

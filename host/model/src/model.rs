@@ -95,7 +95,8 @@ impl Model {
         self.weights.bytes() as u64
     }
 
-    /// Bytes of the matrices that every step reads.
+    /// Bytes of the matrices that a step of one token reads. Steps of more tokens read as much, and further experts that these
+    /// choose ([`ModelExecutor::read_bytes`]).
     pub fn step_bytes(&self) -> u64 {
         self.weights.step_bytes() as u64
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use infer_kernels::{Format, Matrix, Packer};
 
-use crate::config::ModelConfig;
+use crate::config::{ExpertsConfig, ModelConfig};
 use crate::error::ModelError;
 use crate::model::Model;
-use crate::weights::{LayerWeights, Linear, Weights, expect_memory, size};
+use crate::weights::{Experts, Gated, LayerWeights, Linear, Mlp, Weights, expect_memory, size};
 use crate::{DType, WeightType};
 
 impl Model {
@@ -41,10 +41,10 @@ impl Weights {
         let packer = Packer::new(threads)
             .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
         let mut source = Random { packer, format, seed };
-        let (hidden, intermediate) = (config.hidden, config.intermediate);
+        let hidden = config.hidden;
         let ones = |width: usize| vec![1.0; width];
         let mut layers = Vec::with_capacity(config.layers.len());
-        for _ in &config.layers {
+        for layer in &config.layers {
             layers.push(LayerWeights {
                 input_norm: ones(hidden),
                 qkv: source.linear(config.q_width() + 2 * config.kv_width(), hidden, config.qkv_bias)?,
@@ -53,11 +53,10 @@ impl Weights {
                 output: source.linear(hidden, config.q_width(), config.output_bias)?,
                 attention_output_norm: config.output_norms.then(|| ones(hidden)),
                 mlp_norm: ones(hidden),
-                gate_up: Linear {
-                    matrix: source.matrix(intermediate, hidden, true)?,
-                    bias: config.mlp_bias.then(|| vec![0.0; 2 * intermediate]),
+                mlp: match layer.experts {
+                    None => Mlp::Dense(source.gated(config.intermediate, hidden, config.mlp_bias)?),
+                    Some(experts) => Mlp::Experts(source.experts(experts, hidden)?),
                 },
-                down: source.linear(hidden, intermediate, config.mlp_bias)?,
                 mlp_output_norm: config.output_norms.then(|| ones(hidden)),
             });
         }
@@ -82,6 +81,21 @@ struct Random {
 impl Random {
     fn linear(&mut self, outputs: usize, inputs: usize, bias: bool) -> Result<Linear, ModelError> {
         Ok(Linear { matrix: self.matrix(outputs, inputs, false)?, bias: bias.then(|| vec![0.0; outputs]) })
+    }
+
+    fn gated(&mut self, width: usize, hidden: usize, bias: bool) -> Result<Gated, ModelError> {
+        let matrix = self.matrix(width, hidden, true)?;
+        let gate_up = Linear { matrix, bias: bias.then(|| vec![0.0; 2 * width]) };
+        Ok(Gated { gate_up, down: self.linear(hidden, width, bias)? })
+    }
+
+    fn experts(&mut self, config: ExpertsConfig, hidden: usize) -> Result<Experts, ModelError> {
+        let format = std::mem::replace(&mut self.format, Format::F32);
+        let router = self.matrix(config.count, hidden, false);
+        self.format = format;
+        let experts = (0..config.count).map(|_| self.gated(config.intermediate, hidden, false));
+        let experts = experts.collect::<Result<_, _>>()?;
+        Ok(Experts { config, router: router?, experts })
     }
 
     /// A matrix of uniform numbers that preserves the magnitude of activations. For a gated layer `outputs` counts one half.

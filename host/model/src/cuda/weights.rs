@@ -6,7 +6,7 @@ use infer_kernels::Matrix;
 use infer_kernels::cuda::{Buffer, CudaError, Device, Type, fill_random};
 
 use crate::config::ModelConfig;
-use crate::weights::{LayerWeights, Linear, Weights};
+use crate::weights::{Gated, LayerWeights, Linear, Mlp, Weights};
 
 /// Bytes converted at a time before they are copied.
 const CHUNK_BYTES: usize = 32 << 20;
@@ -128,6 +128,9 @@ impl Upload<'_> {
     fn layer(&self, layer: &LayerWeights) -> Result<DeviceLayer, CudaError> {
         let maybe =
             |numbers: &Option<Vec<f32>>| numbers.as_ref().map(|numbers| self.vector(numbers)).transpose();
+        let Mlp::Dense(Gated { gate_up, down }) = &layer.mlp else {
+            unreachable!("models of experts were refused")
+        };
         Ok(DeviceLayer {
             input_norm: self.vector(&layer.input_norm)?,
             qkv: self.linear(&layer.qkv)?,
@@ -136,8 +139,8 @@ impl Upload<'_> {
             output: self.linear(&layer.output)?,
             attention_output_norm: maybe(&layer.attention_output_norm)?,
             mlp_norm: self.vector(&layer.mlp_norm)?,
-            gate_up: self.linear(&layer.gate_up)?,
-            down: self.linear(&layer.down)?,
+            gate_up: self.linear(gate_up)?,
+            down: self.linear(down)?,
             mlp_output_norm: maybe(&layer.mlp_output_norm)?,
         })
     }

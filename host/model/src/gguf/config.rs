@@ -26,6 +26,10 @@ const KEYS: &[(&str, &str)] = &[
     ("final_logit_softcapping", "final_logit_softcapping"),
     ("attn_logit_softcapping", "attn_logit_softcapping"),
     ("num_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
+    ("n_shared_experts", "expert_shared_count"),
+    ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
 ];
 
 pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
@@ -88,6 +92,9 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
     if map.get("num_experts").and_then(Json::as_f64) == Some(0.0) {
         map.remove("num_experts");
     }
+    if architecture == "qwen3moe" {
+        map.extend(routing(file)?);
+    }
     let pattern = key("attention.sliding_window_pattern");
     if let Some(Value::Numbers(..)) = file.values.get(&pattern) {
         let slides = file.numbers(&pattern)?.unwrap_or_default();
@@ -110,6 +117,24 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
     }
     same_width(file, &map)?;
     Ok((map, names))
+}
+
+/// What isn't among the equivalent keys of a model of experts. llama.cpp divides the weights of this architecture's experts by
+/// their sum, whether files say so or not; layers with matrices of their own have no experts.
+fn routing(file: &Gguf) -> Result<Map<String, Json>, ModelError> {
+    let key = |part: &str| format!("{}.{part}", file.architecture);
+    // 1 is no scale, and softmax; 0 is what 1 is.
+    for part in ["expert_weights_scale", "expert_gating_func"] {
+        let number = scalar(file, &key(part))?.as_ref().and_then(Json::as_f64);
+        if number.is_some_and(|number| number != 0.0 && number != 1.0) {
+            return Err(file.fault(ModelErrorKind::Unsupported, format!("{} must be 1", key(part))));
+        }
+    }
+    let layer = |name: &String| name.strip_prefix("blk.")?.strip_suffix(".ffn_gate.weight")?.parse().ok();
+    let dense: Vec<u64> = file.tensors.keys().filter_map(layer).collect();
+    let normalized = file.flag(&key("expert_weights_norm"))?.unwrap_or(true);
+    let routing = [("norm_topk_prob", json!(normalized)), ("mlp_only_layers", json!(dense))];
+    Ok(routing.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
 }
 
 /// Settings of a scaled position embedding: Hugging Face's names, and GGUF's without the architecture prefix. Converters
@@ -178,6 +203,7 @@ fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
         "gemma3" => "gemma3_text",
         "qwen2" => "qwen2",
         "qwen3" => "qwen3",
+        "qwen3moe" => "qwen3_moe",
         // Files of Mistral's models have the architecture llama; a window distinguishes them.
         _ if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "mistral",
         _ => "llama",
@@ -257,7 +283,7 @@ fn rope_factors(file: &Gguf, head_dim: usize) -> Result<RopeScaling, ModelError>
 
 /// The type that keeps the precision of most weights.
 fn stored_dtype(file: &Gguf) -> DType {
-    let matrices = file.tensors.values().filter(|tensor| tensor.shape.len() == 2);
+    let matrices = file.tensors.values().filter(|tensor| tensor.shape.len() > 1);
     match matrices.max_by_key(|tensor| tensor.bytes.len()).map(|tensor| tensor.kind) {
         Some(GgmlDType::F32) => DType::F32,
         Some(GgmlDType::F16) => DType::F16,

@@ -1,7 +1,7 @@
 //! GGUF files: weights, configuration, tokenizer and chat template in one file, or in parts written by llama-gguf-split. They
 //! are converted to what the rest of this crate reads from a directory: a `ModelConfig`, `tokenizer.json`,
-//! `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures other than llama, qwen2, qwen3 and gemma3
-//! are refused by name.
+//! `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures other than llama, qwen2, qwen3, qwen3moe and
+//! gemma3 are refused by name.
 
 mod config;
 mod header;
@@ -12,7 +12,6 @@ mod tokenizer;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use header::{Tensor, Value};
@@ -20,7 +19,7 @@ use header::{Tensor, Value};
 use crate::bytes::Bytes;
 use crate::config::ModelConfig;
 use crate::error::{ModelError, ModelErrorKind};
-use crate::weights::{RowOrder, Stored, StoredType};
+use crate::weights::{ExpertMatrix, RowOrder, Stored, StoredType, Within};
 
 /// An open file with a valid header, and the other parts of the model.
 #[derive(Debug)]
@@ -43,11 +42,11 @@ impl Gguf {
         let mut file = Self::part(path)?;
         file.join_parts()?;
         let architecture = file.text("general.architecture")?.unwrap_or_default().into_owned();
-        if !["llama", "qwen2", "qwen3", "gemma3"].contains(&architecture.as_str()) {
+        if !["llama", "qwen2", "qwen3", "qwen3moe", "gemma3"].contains(&architecture.as_str()) {
             return Err(file.fault(
                 ModelErrorKind::Unsupported,
                 format!(
-                    "general.architecture is {architecture:?}; supported are llama, qwen2, qwen3 and gemma3"
+                    "general.architecture is {architecture:?}; supported are llama, qwen2, qwen3, qwen3moe and gemma3"
                 ),
             ));
         }
@@ -94,12 +93,14 @@ impl Gguf {
         Some(StoredType::of_ggml(tensor.kind))
     }
 
-    /// A tensor of exactly this shape, by its Hugging Face name. `head_dim` determines the order of llama's rows.
+    /// A tensor of exactly this shape, by its Hugging Face name. `head_dim` determines the order of llama's rows. Matrices of
+    /// single experts are parts of tensors of all `experts`.
     pub(crate) fn tensor(
         &self,
         name: &str,
         shape: &[usize],
         head_dim: usize,
+        experts: usize,
     ) -> Result<Stored<'_>, ModelError> {
         let missing = || self.fault(ModelErrorKind::Weights, format!("there is no tensor for {name}"));
         let gguf_name = self.gguf_name(name).ok_or_else(missing)?;
@@ -107,22 +108,27 @@ impl Gguf {
             .tensors
             .get(&gguf_name)
             .ok_or_else(|| self.fault(ModelErrorKind::Weights, format!("tensor {gguf_name} is missing")))?;
-        if tensor.shape != shape {
+        let within = match ExpertMatrix::parse(name) {
+            Some(expert) => expert.within(gguf_name, experts, shape),
+            None => Within::all(gguf_name, shape),
+        };
+        let (gguf_name, whole) = (&within.tensor, &within.shape);
+        if tensor.shape != *whole {
             return Err(self.fault(
                 ModelErrorKind::Weights,
-                format!("tensor {gguf_name} has shape {:?}, the metadata requires {shape:?}", tensor.shape),
+                format!("tensor {gguf_name} has shape {:?}, the metadata requires {whole:?}", tensor.shape),
             ));
         }
-        let order = match self.architecture == "llama" && names::is_rotated(&gguf_name) {
+        let order = match self.architecture == "llama" && names::is_rotated(gguf_name) {
             true => RowOrder::Interleaved { head_dim },
             false => RowOrder::Plain,
         };
         Ok(Stored {
-            name: gguf_name,
             kind: StoredType::of_ggml(tensor.kind),
             shape: shape.to_vec(),
             order,
-            bytes: self.bytes_of(tensor),
+            bytes: within.of(self.bytes_of(tensor)),
+            name: within.tensor,
         })
     }
 
@@ -130,10 +136,9 @@ impl Gguf {
         &self.parts[tensor.part][tensor.bytes.clone()]
     }
 
-    /// Location of a tensor, by its name in the file.
-    pub(crate) fn place(&self, gguf_name: &str) -> Option<(&Bytes<'static>, Range<usize>)> {
-        let tensor = self.tensors.get(gguf_name)?;
-        Some((&self.parts[tensor.part], tensor.bytes.clone()))
+    /// The file itself, then its other parts.
+    pub(crate) fn parts(&self) -> &[Bytes<'static>] {
+        &self.parts
     }
 
     fn fault(&self, kind: ModelErrorKind, message: impl std::fmt::Display) -> ModelError {

@@ -1,8 +1,15 @@
 //! Tensor names: Hugging Face's, without the prefix `model.`, to GGUF's.
 
+use crate::weights::ExpertMatrix;
+
 /// The name in a GGUF file, or `None` for tensors that these files don't have. In models with norms on outputs,
-/// post_attention is the norm after attention; in others, the norm before the feed-forward layer.
+/// post_attention is the norm after attention; in others, the norm before the feed-forward layer. Experts of a layer are one
+/// tensor.
 pub(super) fn gguf_name(name: &str, output_norms: bool) -> Option<String> {
+    if let Some(ExpertMatrix { all, part, .. }) = ExpertMatrix::parse(name) {
+        let layer = all.strip_prefix("layers.")?.strip_suffix(".mlp.experts")?;
+        return Some(format!("blk.{layer}.{}_exps.weight", part_name(&format!("mlp.{part}"), output_norms)?));
+    }
     let whole = match name {
         "embed_tokens.weight" => "token_embd.weight",
         "norm.weight" => "output_norm.weight",
@@ -28,6 +35,7 @@ fn part_name(part: &str, output_norms: bool) -> Option<&'static str> {
         "post_attention_layernorm" if output_norms => "post_attention_norm",
         "post_attention_layernorm" | "pre_feedforward_layernorm" => "ffn_norm",
         "post_feedforward_layernorm" => "post_ffw_norm",
+        "mlp.gate" => "ffn_gate_inp",
         "mlp.gate_proj" => "ffn_gate",
         "mlp.up_proj" => "ffn_up",
         "mlp.down_proj" => "ffn_down",

@@ -17,7 +17,7 @@ use crate::source::Source;
 pub(crate) fn copy(source: &Source<'_>, config: &ModelConfig) -> Result<(u64, Duration), ModelError> {
     let began = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let files = Files::open(source, config.head_dim)?;
+    let files = Files::open(source, config)?;
     let mut ahead = ReadAhead::new(&files, config);
     let (mut arena, mut copies, mut done) = (Arena::default(), Vec::new(), 0);
     for (name, shape) in ahead.matrices() {

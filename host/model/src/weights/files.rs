@@ -6,10 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use safetensors::SafeTensors;
-use safetensors::tensor::{Dtype, Metadata};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
+use super::expert::{ExpertMatrix, Within};
 use super::stored::{RowOrder, Stored, StoredType};
 use crate::bytes::Bytes;
+use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::gguf::Gguf;
 use crate::source::{Source, plain_name, refuse_pointer};
@@ -19,7 +21,13 @@ const PREFIXES: &[&str] = &["model.", "", "language_model.model.", "model.langua
 const HEADS: &[&str] = &["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
 
 /// Open files.
-pub(crate) enum Files<'a> {
+pub(crate) struct Files<'a> {
+    kind: Kind<'a>,
+    /// Experts of a layer; 0 if none has experts.
+    experts: usize,
+}
+
+enum Kind<'a> {
     Safetensors { shards: Vec<Shard<'a>>, prefix: &'static str },
     Gguf { file: Arc<Gguf>, head_dim: usize },
 }
@@ -32,9 +40,13 @@ pub(crate) struct Shard<'a> {
 }
 
 impl<'a> Files<'a> {
-    pub(crate) fn open(source: &Source<'a>, head_dim: usize) -> Result<Self, ModelError> {
+    pub(crate) fn open(source: &Source<'a>, config: &ModelConfig) -> Result<Self, ModelError> {
+        let experts = config.layers.iter().find_map(|layer| layer.experts).map_or(0, |experts| experts.count);
         let shards = match source {
-            Source::Gguf(file) => return Ok(Self::Gguf { file: Arc::clone(file), head_dim }),
+            Source::Gguf(file) => {
+                let kind = Kind::Gguf { file: Arc::clone(file), head_dim: config.head_dim };
+                return Ok(Self { kind, experts });
+            }
             Source::Directory(directory) => shard_names(source)?
                 .iter()
                 .map(|name| {
@@ -57,33 +69,33 @@ impl<'a> Files<'a> {
         let has = |name: &str| shards.iter().any(|shard: &Shard<'_>| shard.metadata.info(name).is_some());
         let prefix = PREFIXES.iter().find(|prefix| has(&format!("{prefix}embed_tokens.weight")));
         let prefix = prefix.copied().unwrap_or(PREFIXES[0]);
-        Ok(Self::Safetensors { shards, prefix })
+        Ok(Self { kind: Kind::Safetensors { shards, prefix }, experts })
     }
 
     /// Bytes of all weights.
     pub(crate) fn bytes(&self) -> u64 {
-        match self {
-            Self::Safetensors { shards, .. } => {
+        match &self.kind {
+            Kind::Safetensors { shards, .. } => {
                 shards.iter().map(|shard| (shard.bytes.len() - shard.data) as u64).sum()
             }
-            Self::Gguf { file, .. } => file.weight_bytes(),
+            Kind::Gguf { file, .. } => file.weight_bytes(),
         }
     }
 
     /// A tensor of exactly this shape.
     pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Stored<'_>, ModelError> {
-        let (shards, prefix) = match self {
-            Self::Gguf { file, head_dim } => return file.tensor(name, shape, *head_dim),
-            Self::Safetensors { shards, prefix } => (shards, prefix),
+        let (shards, prefix) = match &self.kind {
+            Kind::Gguf { file, head_dim } => return file.tensor(name, shape, *head_dim, self.experts),
+            Kind::Safetensors { shards, prefix } => (shards, prefix),
         };
-        let in_file = full_name(shards, prefix, name);
-        let found = shards.iter().find_map(|shard| Some((shard, shard.metadata.info(&in_file)?)));
-        let (shard, info) =
-            found.ok_or_else(|| ModelError::weights(format!("tensor {in_file} is missing")))?;
-        if info.shape != shape {
+        let within = within(shards, prefix, name, self.experts, shape);
+        let in_file = &within.tensor;
+        let (shard, info) = find(shards, in_file)
+            .ok_or_else(|| ModelError::weights(format!("tensor {in_file} is missing")))?;
+        if info.shape != within.shape {
             return Err(ModelError::weights(format!(
-                "tensor {in_file} has shape {:?}, config.json requires {shape:?}",
-                info.shape
+                "tensor {in_file} has shape {:?}, config.json requires {:?}",
+                info.shape, within.shape
             )));
         }
         let kind = stored_type(info.dtype).ok_or_else(|| {
@@ -93,17 +105,16 @@ impl<'a> Files<'a> {
             ))
         })?;
         let (start, end) = info.data_offsets;
-        let bytes = &shard.bytes[shard.data + start..shard.data + end];
-        Ok(Stored { name: in_file, kind, shape: shape.to_vec(), order: RowOrder::Plain, bytes })
+        let bytes = within.of(&shard.bytes[shard.data + start..shard.data + end]);
+        Ok(Stored { name: within.tensor, kind, shape: shape.to_vec(), order: RowOrder::Plain, bytes })
     }
 
     /// Storage type of a tensor, for checkpoints that don't declare one.
     pub(crate) fn stored_type(&self, name: &str) -> Option<StoredType> {
-        match self {
-            Self::Gguf { file, .. } => file.stored_type(name),
-            Self::Safetensors { shards, prefix } => {
-                let name = full_name(shards, prefix, name);
-                let info = shards.iter().find_map(|shard| shard.metadata.info(&name))?;
+        match &self.kind {
+            Kind::Gguf { file, .. } => file.stored_type(name),
+            Kind::Safetensors { shards, prefix } => {
+                let (_, info) = find(shards, &within(shards, prefix, name, self.experts, &[]).tensor)?;
                 stored_type(info.dtype)
             }
         }
@@ -130,17 +141,36 @@ impl<'a> Files<'a> {
         }
     }
 
+    /// The file of a tensor's bytes, and where they are.
     fn place(&self, tensor: &Stored<'_>) -> Option<(&Bytes<'a>, Range<usize>)> {
-        match self {
-            Self::Gguf { file, .. } => file.place(&tensor.name),
-            Self::Safetensors { shards, .. } => {
-                let (shard, info) =
-                    shards.iter().find_map(|shard| Some((shard, shard.metadata.info(&tensor.name)?)))?;
-                let (start, end) = info.data_offsets;
-                Some((&shard.bytes, shard.data + start..shard.data + end))
-            }
+        match &self.kind {
+            Kind::Gguf { file, .. } => place(file.parts().iter(), tensor.bytes),
+            Kind::Safetensors { shards, .. } => place(shards.iter().map(|shard| &shard.bytes), tensor.bytes),
         }
     }
+}
+
+fn place<'f, 'a: 'f>(
+    mut files: impl Iterator<Item = &'f Bytes<'a>>,
+    bytes: &[u8],
+) -> Option<(&'f Bytes<'a>, Range<usize>)> {
+    files.find_map(|file| Some((file, file.range_of(bytes)?)))
+}
+
+fn find<'s, 'a>(shards: &'s [Shard<'a>], in_file: &str) -> Option<(&'s Shard<'a>, &'s TensorInfo)> {
+    shards.iter().find_map(|shard| Some((shard, shard.metadata.info(in_file)?)))
+}
+
+/// Where a tensor of this shape is. A matrix of an expert that isn't there by itself is part of another tensor, if that is
+/// there.
+fn within(shards: &[Shard<'_>], prefix: &str, name: &str, experts: usize, shape: &[usize]) -> Within {
+    let whole = Within::all(full_name(shards, prefix, name), shape);
+    let expert = ExpertMatrix::parse(name).filter(|_| find(shards, &whole.tensor).is_none());
+    let fused = expert.map(|expert| {
+        let fused = expert.within_fused(experts, shape);
+        Within { tensor: full_name(shards, prefix, &fused.tensor), ..fused }
+    });
+    fused.filter(|fused| find(shards, &fused.tensor).is_some()).unwrap_or(whole)
 }
 
 fn full_name(shards: &[Shard<'_>], prefix: &str, name: &str) -> String {

@@ -3,6 +3,7 @@
 //! of a file can't affect a running model.
 
 mod copy;
+mod expert;
 mod files;
 mod four;
 mod order;
@@ -16,11 +17,12 @@ use std::ops::ControlFlow;
 use infer_kernels::{Format, Matrix, Packer};
 
 pub(crate) use self::copy::copy;
+pub(crate) use self::expert::{ExpertMatrix, Within};
 use self::files::Files;
-use self::order::{ReadAhead, Stack, Stacks, ends, stacks};
+use self::order::{GatedStacks, MlpStacks, ReadAhead, Stack, Stacks, ends, stacks};
 use self::stacked::Stacked;
 pub(crate) use self::stored::{RowOrder, Stored, StoredType};
-use crate::config::ModelConfig;
+use crate::config::{ExpertsConfig, ModelConfig};
 use crate::error::ModelError;
 use crate::memory;
 use crate::source::Source;
@@ -44,9 +46,28 @@ pub(crate) struct LayerWeights {
     pub output: Linear,
     pub attention_output_norm: Option<Vec<f32>>,
     pub mlp_norm: Vec<f32>,
+    pub mlp: Mlp,
+    pub mlp_output_norm: Option<Vec<f32>>,
+}
+
+/// A feed-forward layer.
+pub(crate) enum Mlp {
+    Dense(Gated),
+    Experts(Experts),
+}
+
+/// A gated layer: gate and up as one matrix, and down.
+pub(crate) struct Gated {
     pub gate_up: Linear,
     pub down: Linear,
-    pub mlp_output_norm: Option<Vec<f32>>,
+}
+
+/// Gated layers of which a router chooses some for each token.
+pub(crate) struct Experts {
+    pub config: ExpertsConfig,
+    /// From normed hidden states to a logit per expert.
+    pub router: Matrix,
+    pub experts: Vec<Gated>,
 }
 
 /// A projection.
@@ -70,8 +91,8 @@ impl Weights {
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
     ) -> Result<Loaded, ModelError> {
-        let files = Files::open(source, config.head_dim)?;
-        let stored = files.stored_type("layers.0.mlp.down_proj.weight");
+        let files = Files::open(source, config)?;
+        let stored = files.stored_type(&typical(config));
         let dtype = dtype(options, config, stored)?;
         let blocks = options.dtype.is_none() && matches!(stored, Some(StoredType::Blocks(_)));
         let (weight_type, formats) = match (options.quantize, dtype) {
@@ -119,10 +140,34 @@ impl Weights {
         self.matrices().map(Matrix::bytes).sum()
     }
 
-    /// Bytes of the matrices that every step reads. An embedding that isn't the head is left out: a step reads one row of it
-    /// per token.
+    /// Bytes of the matrices that every step reads: all but experts. An embedding that isn't the head is left out, too: a step
+    /// reads one row of it per token.
+    pub(crate) fn shared_bytes(&self) -> usize {
+        let experts: usize = self.experts().flat_map(|experts| &experts.experts).map(Gated::bytes).sum();
+        self.bytes() - experts - if self.head.is_some() { self.embedding.bytes() } else { 0 }
+    }
+
+    /// Bytes of the matrices that a step of one token reads: of a layer's experts as many as compute a token.
     pub(crate) fn step_bytes(&self) -> usize {
-        self.bytes() - if self.head.is_some() { self.embedding.bytes() } else { 0 }
+        let chosen = self.experts().map(|Experts { config, experts, .. }| {
+            experts.iter().take(config.per_token).map(Gated::bytes).sum::<usize>()
+        });
+        self.shared_bytes() + chosen.sum::<usize>()
+    }
+
+    fn experts(&self) -> impl Iterator<Item = &Experts> {
+        self.layers.iter().filter_map(|layer| match &layer.mlp {
+            Mlp::Dense(_) => None,
+            Mlp::Experts(experts) => Some(experts),
+        })
+    }
+}
+
+/// The name of a matrix that is stored like most weights.
+fn typical(config: &ModelConfig) -> String {
+    match config.layers.iter().position(|layer| layer.experts.is_some()) {
+        None => "layers.0.mlp.down_proj.weight".to_owned(),
+        Some(layer) => format!("layers.{layer}.mlp.experts.0.down_proj.weight"),
     }
 }
 
@@ -141,6 +186,7 @@ impl Formats {
     /// The format of a stack, which is that of all its tensors.
     fn of(self, stack: &Stacked<'_>) -> Format {
         match self {
+            _ if stack.is_exact() => Format::F32,
             Self::All(format) => format,
             Self::AsStored if stack.is_four_bits() => Format::Int4,
             Self::Four if stack.is_four_bits() || stack.in_layer() => Format::Int4,
@@ -160,8 +206,24 @@ impl Formats {
 }
 
 impl LayerWeights {
-    fn matrices(&self) -> [&Matrix; 4] {
-        [&self.qkv, &self.output, &self.gate_up, &self.down].map(|linear| &linear.matrix)
+    fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        let (router, gated) = match &self.mlp {
+            Mlp::Dense(gated) => (None, std::slice::from_ref(gated)),
+            Mlp::Experts(experts) => (Some(&experts.router), &experts.experts[..]),
+        };
+        let attention = [&self.qkv.matrix, &self.output.matrix].into_iter();
+        attention.chain(router).chain(gated.iter().flat_map(Gated::matrices))
+    }
+}
+
+impl Gated {
+    fn matrices(&self) -> [&Matrix; 2] {
+        [&self.gate_up.matrix, &self.down.matrix]
+    }
+
+    /// Bytes of its matrices.
+    pub(crate) fn bytes(&self) -> usize {
+        self.matrices().into_iter().map(Matrix::bytes).sum()
     }
 }
 
@@ -196,7 +258,7 @@ impl Loader<'_> {
             false => Ok(None),
         };
         let (q_norm, k_norm) = (head_norm("q_norm")?, head_norm("k_norm")?);
-        let Stacks { qkv, output, gate_up, down } = Stacks::of(config, index);
+        let Stacks { qkv, output, mlp } = Stacks::of(config, index);
         Ok(LayerWeights {
             input_norm,
             qkv: self.linear(&qkv, config.qkv_bias, false)?,
@@ -205,10 +267,22 @@ impl Loader<'_> {
             output: self.linear(&output, config.output_bias, false)?,
             attention_output_norm,
             mlp_norm,
-            gate_up: self.linear(&gate_up, config.mlp_bias, true)?,
-            down: self.linear(&down, config.mlp_bias, false)?,
+            mlp: match &mlp {
+                MlpStacks::Dense(stacks) => Mlp::Dense(self.gated(stacks)?),
+                MlpStacks::Experts { config, router, experts } => Mlp::Experts(Experts {
+                    config: *config,
+                    router: self.pack(router, false)?,
+                    experts: experts.iter().map(|stacks| self.gated(stacks)).collect::<Result<_, _>>()?,
+                }),
+            },
             mlp_output_norm,
         })
+    }
+
+    fn gated(&mut self, stacks: &GatedStacks) -> Result<Gated, ModelError> {
+        let bias = self.config.mlp_bias;
+        let GatedStacks { gate_up, down } = stacks;
+        Ok(Gated { gate_up: self.linear(gate_up, bias, true)?, down: self.linear(down, bias, false)? })
     }
 
     fn linear(&mut self, stack: &Stack, bias: bool, gated: bool) -> Result<Linear, ModelError> {

@@ -1,18 +1,20 @@
 //! The order in which matrices are loaded, and the read-ahead that it allows.
 
 use super::files::Files;
-use crate::config::ModelConfig;
+use crate::config::{ExpertsConfig, ModelConfig};
 
 /// Matrices that read the same inputs, stacked: names without their suffix, and outputs.
 pub(super) struct Stack {
     pub parts: Vec<(String, usize)>,
     pub inputs: usize,
+    /// Whether it is held in f32, whatever other matrices become.
+    pub exact: bool,
 }
 
 impl Stack {
     /// A matrix that isn't stacked.
     pub(super) fn one(name: &str, [outputs, inputs]: [usize; 2]) -> Self {
-        Self { parts: vec![(name.to_owned(), outputs)], inputs }
+        Self { parts: vec![(name.to_owned(), outputs)], inputs, exact: false }
     }
 
     /// Names and shapes of the tensors.
@@ -30,6 +32,17 @@ impl Stack {
 pub(super) struct Stacks {
     pub qkv: Stack,
     pub output: Stack,
+    pub mlp: MlpStacks,
+}
+
+/// Those of a feed-forward layer.
+pub(super) enum MlpStacks {
+    Dense(GatedStacks),
+    Experts { config: ExpertsConfig, router: Stack, experts: Vec<GatedStacks> },
+}
+
+/// Those of a gated layer.
+pub(super) struct GatedStacks {
     pub gate_up: Stack,
     pub down: Stack,
 }
@@ -37,10 +50,29 @@ pub(super) struct Stacks {
 impl Stacks {
     pub(super) fn of(config: &ModelConfig, layer: usize) -> Self {
         let (q, kv) = (config.q_width(), config.kv_width());
-        let (hidden, intermediate) = (config.hidden, config.intermediate);
+        let hidden = config.hidden;
         let stack = |parts: &[(&str, usize)], inputs| Stack {
             parts: parts.iter().map(|(part, n)| (format!("layers.{layer}.{part}"), *n)).collect(),
             inputs,
+            exact: false,
+        };
+        let gated = |place: &str, width: usize| {
+            let [gate, up, down] = ["gate", "up", "down"].map(|part| format!("{place}.{part}_proj"));
+            GatedStacks {
+                gate_up: stack(&[(gate.as_str(), width), (up.as_str(), width)], hidden),
+                down: stack(&[(down.as_str(), hidden)], width),
+            }
+        };
+        let mlp = match config.layers[layer].experts {
+            None => MlpStacks::Dense(gated("mlp", config.intermediate)),
+            Some(config) => MlpStacks::Experts {
+                config,
+                // It decides for one expert or another, so rounding could change an output by a whole expert.
+                router: Stack { exact: true, ..stack(&[("mlp.gate", config.count)], hidden) },
+                experts: (0..config.count)
+                    .map(|expert| gated(&format!("mlp.experts.{expert}"), config.intermediate))
+                    .collect(),
+            },
         };
         Self {
             qkv: stack(
@@ -48,9 +80,17 @@ impl Stacks {
                 hidden,
             ),
             output: stack(&[("self_attn.o_proj", hidden)], q),
-            gate_up: stack(&[("mlp.gate_proj", intermediate), ("mlp.up_proj", intermediate)], hidden),
-            down: stack(&[("mlp.down_proj", hidden)], intermediate),
+            mlp,
         }
+    }
+
+    fn in_order(self) -> impl Iterator<Item = Stack> {
+        let (router, gated) = match self.mlp {
+            MlpStacks::Dense(gated) => (None, vec![gated]),
+            MlpStacks::Experts { router, experts, .. } => (Some(router), experts),
+        };
+        let gated = gated.into_iter().flat_map(|GatedStacks { gate_up, down }| [gate_up, down]);
+        [self.qkv, self.output].into_iter().chain(router).chain(gated)
     }
 }
 
@@ -63,10 +103,7 @@ pub(super) fn ends(config: &ModelConfig) -> (Stack, Option<Stack>) {
 /// All stacks in loading order.
 pub(super) fn stacks(config: &ModelConfig) -> impl Iterator<Item = Stack> {
     let (embedding, head) = ends(config);
-    let layers = (0..config.layers.len()).flat_map(|layer| {
-        let Stacks { qkv, output, gate_up, down } = Stacks::of(config, layer);
-        [qkv, output, gate_up, down]
-    });
+    let layers = (0..config.layers.len()).flat_map(|layer| Stacks::of(config, layer).in_order());
     std::iter::once(embedding).chain(head).chain(layers)
 }
 

@@ -40,6 +40,11 @@ impl<'a> Stacked<'a> {
         self.stack.parts.iter().all(|(name, _)| name.starts_with(LAYERS))
     }
 
+    /// Whether the matrix is held in f32, whatever others become.
+    pub(super) fn is_exact(&self) -> bool {
+        self.stack.exact
+    }
+
     /// Packs the tensors; if `gated`, they are the two halves of a gated layer.
     pub(super) fn pack(
         &self,
@@ -112,7 +117,7 @@ mod tests {
     use super::*;
     use crate::config::ModelConfig;
     use crate::source::Source;
-    use crate::weights::order::Stacks;
+    use crate::weights::order::{GatedStacks, MlpStacks, Stacks};
     use crate::weights::{Formats, Weights};
     use crate::{LoadOptions, Quantize};
 
@@ -156,9 +161,10 @@ mod tests {
     fn rows_of_4_bits_stay_as_they_are_beside_others() {
         let directory = tempfile::tempdir().unwrap();
         let (source, config) = mixed(&directory.path().join("mixed.gguf"));
-        let files = Files::open(&source, config.head_dim).unwrap();
+        let files = Files::open(&source, &config).unwrap();
         let mut packer = Packer::new(1).unwrap();
-        let Stacks { qkv, gate_up, .. } = Stacks::of(&config, 0);
+        let Stacks { qkv, mlp, .. } = Stacks::of(&config, 0);
+        let MlpStacks::Dense(GatedStacks { gate_up, .. }) = mlp else { panic!("there are no experts") };
         for (stack, gated) in [(qkv, false), (gate_up, true)] {
             let stacked = Stacked::open(&files, &stack).unwrap();
             let format = Formats::Four.of(&stacked);
@@ -184,7 +190,7 @@ mod tests {
     fn memory_is_reckoned_by_the_stack() {
         let directory = tempfile::tempdir().unwrap();
         let (source, config) = mixed(&directory.path().join("mixed.gguf"));
-        let files = Files::open(&source, config.head_dim).unwrap();
+        let files = Files::open(&source, &config).unwrap();
         for (quantize, formats) in [
             (Quantize::Auto, Formats::AsStored),
             (Quantize::Q4, Formats::Four),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::walk::{Chunk, Draws, Mode, Walk};
 use crate::cuda::DeviceModel;
-use crate::{DType, LoadOptions, Model, Source};
+use crate::{DType, LoadOptions, Model, ModelConfig, Source};
 
 /// How much of the golden data is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,8 @@ struct Case {
     safe_margin: f64,
 }
 
-/// Golden checkpoints: `directory` itself if it is one, else those in it, by name.
+/// Golden checkpoints: `directory` itself if it is one, else those in it, by name. Models of experts are left out: they have
+/// no kernels on GPUs.
 ///
 /// # Errors
 /// If the directory can't be read or holds none.
@@ -57,7 +58,11 @@ pub fn checkpoints(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let entries =
         std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let mut paths: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    paths.retain(|path| is_golden(path));
+    let has_experts = |path: &Path| {
+        let config = ModelConfig::load(&Source::Directory(path.to_owned()));
+        config.is_ok_and(|config| config.has_experts())
+    };
+    paths.retain(|path| is_golden(path) && !has_experts(path));
     paths.sort();
     if paths.is_empty() {
         return Err(format!("{} contains no golden checkpoints", directory.display()));

@@ -1,0 +1,115 @@
+//! Matrices of single experts. Their names here are those of checkpoints that store each matrix by itself. Others store one
+//! tensor for all experts of a layer, `[expert][row][input]`, in which a matrix is a part of consecutive rows.
+
+/// The name of a matrix of one expert, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExpertMatrix<'n> {
+    /// `layers.N.mlp.experts`.
+    pub all: &'n str,
+    pub expert: usize,
+    /// `gate_proj`, `up_proj` or `down_proj`.
+    pub part: &'n str,
+}
+
+/// A tensor of a file, and which of equal parts of it is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Within {
+    pub tensor: String,
+    /// Shape of the whole tensor.
+    pub shape: Vec<usize>,
+    pub part: usize,
+    pub parts: usize,
+}
+
+impl<'n> ExpertMatrix<'n> {
+    /// Of `layers.N.mlp.experts.E.PART.weight`; `None` for other tensors.
+    pub(crate) fn parse(name: &'n str) -> Option<Self> {
+        let (before, part) = name.strip_suffix(".weight")?.rsplit_once('.')?;
+        let (all, expert) = before.rsplit_once('.')?;
+        all.ends_with(".mlp.experts").then_some(Self { all, expert: expert.parse().ok()?, part })
+    }
+
+    /// The matrix, of this shape, in a tensor of the matrices of all `experts`.
+    pub(crate) fn within(self, tensor: String, experts: usize, shape: &[usize]) -> Within {
+        Within { tensor, shape: [&[experts][..], shape].concat(), part: self.expert, parts: experts }
+    }
+
+    /// The matrix, of this shape, in the tensors that transformers has in memory, as some tools save them: gate and up of an
+    /// expert are one, gate first.
+    pub(crate) fn within_fused(self, experts: usize, shape: &[usize]) -> Within {
+        let half = match self.part {
+            "gate_proj" => 0,
+            "up_proj" => 1,
+            part => return self.within(format!("{}.{part}", self.all), experts, shape),
+        };
+        let mut both = self.within(format!("{}.gate_up_proj", self.all), experts, shape);
+        if let Some(rows) = both.shape.get_mut(1) {
+            *rows *= 2;
+        }
+        Within { part: 2 * both.part + half, parts: 2 * both.parts, ..both }
+    }
+}
+
+impl Within {
+    /// All of a tensor.
+    pub(crate) fn all(tensor: String, shape: &[usize]) -> Self {
+        Self { tensor, shape: shape.to_vec(), part: 0, parts: 1 }
+    }
+
+    /// The part, of the whole tensor's bytes.
+    pub(crate) fn of<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        let len = bytes.len() / self.parts;
+        &bytes[self.part * len..][..len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_single_experts_are_taken_apart_and_others_left_alone() {
+        let name = ExpertMatrix::parse("layers.11.mlp.experts.127.up_proj.weight");
+        let expected = ExpertMatrix { all: "layers.11.mlp.experts", expert: 127, part: "up_proj" };
+        assert_eq!(name, Some(expected));
+        for other in [
+            "layers.0.mlp.gate.weight",
+            "layers.0.mlp.down_proj.weight",
+            "layers.0.mlp.experts.down_proj.weight",
+            "layers.0.mlp.experts.x.down_proj.weight",
+            "layers.0.mlp.experts.1.down_proj.bias",
+            "embed_tokens.weight",
+        ] {
+            assert_eq!(ExpertMatrix::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn matrices_within_tensors_of_all_experts_are_in_order() {
+        // Three experts of two rows (gate), two rows (up) and two rows (down), of one byte each.
+        let place = |part: &str, expert: usize| {
+            let name = format!("layers.0.mlp.experts.{expert}.{part}.weight");
+            ExpertMatrix::parse(&name).expect("an expert's").within_fused(3, &[2, 1])
+        };
+        let bytes: Vec<u8> = (0..12).collect();
+        for expert in 0..3 {
+            let first = 4 * expert as u8;
+            let (gate, up, down) =
+                (place("gate_proj", expert), place("up_proj", expert), place("down_proj", expert));
+            assert_eq!(
+                (gate.tensor.as_str(), &gate.shape[..]),
+                ("layers.0.mlp.experts.gate_up_proj", &[3, 4, 1][..])
+            );
+            assert_eq!(
+                (gate.of(&bytes), up.of(&bytes)),
+                (&[first, first + 1][..], &[first + 2, first + 3][..])
+            );
+            assert_eq!(
+                (down.tensor.as_str(), &down.shape[..]),
+                ("layers.0.mlp.experts.down_proj", &[3, 2, 1][..])
+            );
+            assert_eq!(down.of(&bytes[..6]), [2 * expert as u8, 2 * expert as u8 + 1]);
+        }
+        assert_eq!(Within::all("x".to_owned(), &[12]).of(&bytes), bytes);
+    }
+}
