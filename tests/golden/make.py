@@ -1,5 +1,5 @@
-"""Makes the golden checkpoints whose heads are as wide as real models', and the one that embeds: `python3 make.py` beside this
-file, or `python3 make.py NAME ..` for some.
+"""Makes the golden checkpoints whose heads are as wide as real models', those with experts, and the one that embeds:
+`python3 make.py` beside this file, or `python3 make.py NAME ..` for some.
 
 Needs torch 2.15.0, transformers 5.23.0, numpy and safetensors. Another machine's sums may differ in the last places, so new
 files replace all of a checkpoint, never some.
@@ -27,6 +27,11 @@ STRENGTH = 0.7
 GEMMA_BRANCH = 0.35
 # Standard deviation of logits, over that of a hidden state.
 LOGITS = 0.35
+# Every token prefers the experts in an order of its own, in equal steps from this number down to its negative, which nothing
+# later changes; the router adds what depends on the context. So no rounding makes another choice.
+PREFERENCE = 1.5
+ROUTER = 2.0
+CONTEXT = 0.1
 
 LLAMA3_ROPE = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=48)
@@ -53,10 +58,18 @@ CHECKPOINTS = {
             sliding_attention=dict(rope_type="default", rope_theta=10000.0),
         ),
     ),
+    # Qwen3 30B A3B's layers, of which one is dense. The number of experts has the name that transformers 5 writes.
+    "qwen3moe-bf16": dict(
+        COMMON, model_type="qwen3_moe", vocab_size=520, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, intermediate_size=96, moe_intermediate_size=32, num_local_experts=8, num_experts_per_tok=2,
+        norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[1], rms_norm_eps=1e-6, tie_word_embeddings=False,
+        rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
+    ),
 }
 
 # Laid out as Qwen3-Embedding is: a bare decoder, whose tensors have no prefix, and sentence-transformers' files.
 EMBEDDING = "qwen3-embedding-bf16"
+EMBEDDING_SEED = 4
 EMBEDDING_SETTINGS = dict(
     COMMON, model_type="qwen3", vocab_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
     intermediate_size=96, rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
@@ -80,9 +93,11 @@ def weights(model, config, random):
     hidden, width = config.hidden_size, config.head_dim
     constants = hidden // 16
     gemma = config.model_type == "gemma3_text"
+    experts = config.num_experts if config.model_type == "qwen3_moe" else 0
+    preferences = slice(constants, constants + experts)
     state = {}
     for name, like in model.state_dict().items():
-        if name == "lm_head.weight":
+        if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = torch.randn(like.shape, generator=random)
         if "norm" in name:
@@ -99,17 +114,27 @@ def weights(model, config, random):
                 values[:constants] = 0.0
             elif place.endswith("layernorm"):
                 values[:constants] = 1.0
+                values[preferences] = 1.0
             # Gemma adds 1 to the weights.
             values -= 1.0 if gemma else 0.0
         elif "embed" in name:
             values[:, :constants] = 1.0
+            if experts:
+                order = torch.argsort(torch.rand(len(values), experts, generator=random), dim=1)
+                values[:, preferences] = torch.linspace(PREFERENCE, -PREFERENCE, experts)[order]
             values *= 1.0 / math.sqrt(hidden) if gemma else 1.0
-        else:
-            values /= math.sqrt(like.shape[1])
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                values[:constants] = 0.0
+        elif name.endswith("mlp.gate.weight"):
+            values *= CONTEXT / math.sqrt(hidden)
+            values[:, :constants] = 0.0
+            channels = constants + torch.randperm(experts, generator=random)
+            values[torch.arange(experts), channels] = ROUTER
+        elif name != "lm_head.weight":
+            values /= math.sqrt(like.shape[-1])
+            if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")):
+                values[..., :constants, :] = 0.0
+                values[..., preferences, :] = 0.0
             else:
-                values[:, :constants] = 0.0
+                values[..., :constants] = 0.0
         state[name] = values
     bare = getattr(model, "model", model)
     rope = bare.rotary_emb
@@ -131,6 +156,20 @@ def weights(model, config, random):
                 turned = torch.cat([x * cos - y * sin, y * cos + x * sin])
                 queries[head * width:(head + 1) * width, :constants] = turned[:, None] / constants
     return {name: values.to(torch.bfloat16).contiguous() for name, values in state.items()}
+
+
+def separate(state):
+    """Each expert's matrices by themselves, as transformers writes them and real checkpoints have them."""
+    separated = {}
+    for name, values in state.items():
+        place, _, part = name.rpartition(".")
+        if not place.endswith(".experts"):
+            separated[name] = values
+            continue
+        for expert, matrix in enumerate(values):
+            parts = zip(("gate_proj", "up_proj"), matrix.chunk(2)) if part == "gate_up_proj" else [(part, matrix)]
+            separated.update({f"{place}.{expert}.{part}.weight": rows.contiguous() for part, rows in parts})
+    return separated
 
 
 def logits(model, ids):
@@ -165,7 +204,7 @@ def make(name, settings, seed):
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
     model.tie_weights()
 
-    prompts = [torch.randint(3, VOCAB, (length,), generator=random).tolist() for length in LENGTHS]
+    prompts = [torch.randint(3, config.vocab_size, (length,), generator=random).tolist() for length in LENGTHS]
     arrays, described, runs = {}, [], []
     for number, ids in enumerate(prompts):
         at = sorted({0, len(ids) // 3, len(ids) // 2, len(ids) - 2, len(ids) - 1} & set(range(len(ids))))
@@ -212,7 +251,7 @@ def make(name, settings, seed):
     (folder / "config.json").write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
     (folder / "generation_config.json").write_text(json.dumps(dict(bos_token_id=2, eos_token_id=ends)) + "\n")
     (folder / "golden.json").write_text(json.dumps(golden) + "\n")
-    save_file(state, folder / "model.safetensors", metadata=dict(format="pt"))
+    save_file(separate(state), folder / "model.safetensors", metadata=dict(format="pt"))
     save_file(arrays, folder / "golden.safetensors")
 
 
@@ -280,4 +319,4 @@ if __name__ == "__main__":
         if name in wanted:
             make(name, settings, seed)
     if EMBEDDING in wanted:
-        make_embedding(len(CHECKPOINTS) + 1)
+        make_embedding(EMBEDDING_SEED)

@@ -38,9 +38,12 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn repeated_step_allocates_nothing() {
-    for (name, dtype) in
-        [("llama-f32", DType::F32), ("qwen3-bf16", DType::Bf16), ("gemma3-bf16", DType::Bf16)]
-    {
+    for (name, dtype) in [
+        ("llama-f32", DType::F32),
+        ("qwen3-bf16", DType::Bf16),
+        ("gemma3-bf16", DType::Bf16),
+        ("qwen3moe-bf16", DType::Bf16),
+    ] {
         let model = model(name, dtype);
         let mut driver = Driver::new(&model, KvCacheKind::Paged, 16, 2);
         let prompt: Vec<u32> = (0..40).collect();

@@ -9,7 +9,7 @@ use candle_core::quantized::gguf_file::{Value, write};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use common::{Chunk, Driver, golden};
-use infer_model::config::RopeScaling;
+use infer_model::config::{ExpertsConfig, RopeScaling};
 use infer_model::{DType, KvCacheKind, Model, ModelConfig, ModelError, Source, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value as Json;
@@ -54,6 +54,8 @@ fn a_gguf_file_computes_what_its_safetensors_do() {
         ("qwen3-bf16", GgmlDType::BF16, DType::Bf16),
         ("gemma3-f32", GgmlDType::F32, DType::F32),
         ("gemma3-bf16", GgmlDType::BF16, DType::Bf16),
+        ("qwen3moe-bf16", GgmlDType::BF16, DType::Bf16),
+        ("qwen3moe-bf16", GgmlDType::F32, DType::F32),
     ] {
         let source = Source::gguf(&convert::convert(name, kind, directory.path())).expect("a sound file");
         let plain = Source::Directory(golden(name));
@@ -343,6 +345,88 @@ fn yarn_has_the_attention_factor_of_the_file() {
     ] {
         let error = load(&[number(key, value)]).expect_err(key);
         assert!(error.message.contains(message), "{error}");
+    }
+}
+
+/// A file of a model of experts in the second and in no other layer, with these keys.
+fn made_of_experts(more: &[(&'static str, Value)]) -> Source<'static> {
+    let mut keys = vec![("general.architecture", Value::String("qwen3moe".to_owned()))];
+    for (key, number) in [
+        ("qwen3moe.block_count", 3),
+        ("qwen3moe.context_length", 128),
+        ("qwen3moe.embedding_length", 8),
+        ("qwen3moe.feed_forward_length", 8),
+        ("qwen3moe.attention.head_count", 2),
+        ("qwen3moe.expert_count", 4),
+        ("qwen3moe.expert_used_count", 2),
+        ("qwen3moe.expert_feed_forward_length", 16),
+    ] {
+        keys.push((key, Value::U32(number)));
+    }
+    keys.retain(|(key, _)| more.iter().all(|(other, _)| other != key));
+    keys.extend(more.iter().cloned());
+    let dense: [(&str, &[f32]); 2] =
+        [("blk.0.ffn_gate.weight", &[0.0; 8]), ("blk.2.ffn_gate.weight", &[0.0; 8])];
+    made_with(&tokens(&[("<unk>", 2), ("a", NORMAL)]), &keys, &dense)
+}
+
+#[test]
+fn layers_without_a_gate_of_their_own_have_experts_whose_weights_are_normalized() {
+    let experts = |more: &[(&'static str, Value)]| {
+        let config = ModelConfig::load(&made_of_experts(more)).expect("sound");
+        assert_eq!(config.model_type, "qwen3_moe");
+        config.layers.iter().map(|layer| layer.experts).collect::<Vec<_>>()
+    };
+    let normalized = ExpertsConfig { count: 4, per_token: 2, intermediate: 16, normalized: true };
+    assert_eq!(experts(&[]), [None, Some(normalized), None]);
+    let without_effect = [
+        ("qwen3moe.expert_weights_norm", Value::Bool(true)),
+        ("qwen3moe.expert_weights_scale", Value::F32(1.0)),
+        ("qwen3moe.expert_gating_func", Value::U32(1)),
+        ("qwen3moe.expert_shared_count", Value::U32(0)),
+    ];
+    assert_eq!(experts(&without_effect), [None, Some(normalized), None]);
+    let said = experts(&[("qwen3moe.expert_weights_norm", Value::Bool(false))]);
+    assert_eq!(said[1], Some(ExpertsConfig { normalized: false, ..normalized }));
+    for (key, value) in [
+        ("qwen3moe.expert_weights_norm", Value::U32(1)),
+        ("qwen3moe.expert_weights_scale", Value::F32(2.5)),
+        ("qwen3moe.expert_gating_func", Value::U32(2)),
+        ("qwen3moe.expert_shared_count", Value::U32(1)),
+        ("qwen3moe.expert_shared_feed_forward_length", Value::U32(64)),
+        ("qwen3moe.expert_count", Value::U32(0)),
+        ("qwen3moe.expert_used_count", Value::U32(5)),
+        ("qwen3moe.expert_feed_forward_length", Value::U32(0)),
+    ] {
+        let error = ModelConfig::load(&made_of_experts(&[(key, value)])).expect_err(key);
+        assert!(error.message.contains(key), "{key}: {error}");
+    }
+}
+
+#[test]
+fn missing_or_misshapen_experts_of_a_file_are_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = convert::convert("qwen3moe-bf16", GgmlDType::Q8_0, directory.path());
+    let sound = std::fs::read(&path).expect("it is there");
+    // A key's value begins with its type; the last letter of a tensor's name precedes its dimensions.
+    for (needle, offset, bytes, named) in [
+        ("qwen3moe.expert_count", 4, 4_u32.to_le_bytes(), "ffn_gate_inp.weight has shape [8, 64]"),
+        (
+            "qwen3moe.expert_feed_forward_length",
+            4,
+            64_u32.to_le_bytes(),
+            "blk.0.ffn_gate_exps.weight has shape [8, 32, 64], the metadata requires [8, 64, 64]",
+        ),
+        ("blk.2.ffn_up_exps.", 0, *b"xeig", "blk.2.ffn_up_exps.weight is missing"),
+        ("blk.3.ffn_gate_inp.", 0, *b"xeig", "blk.3.ffn_gate_inp.weight is missing"),
+    ] {
+        let mut file = sound.clone();
+        let at = file.windows(needle.len()).position(|part| part == needle.as_bytes()).expect("it is there");
+        file[at + needle.len() + offset..][..4].copy_from_slice(&bytes);
+        std::fs::write(&path, file).expect("it can be written");
+        let loaded = Source::gguf(&path).and_then(|source| Model::load(&source, None));
+        let error = loaded.err().unwrap_or_else(|| panic!("{needle}: taken"));
+        assert!(error.message.contains(named), "{named}: {error}");
     }
 }
 

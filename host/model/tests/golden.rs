@@ -30,6 +30,8 @@ const CASES: &[(&str, DType)] = &[
     ("qwen3-wide-bf16", DType::Bf16),
     ("gemma3-wide-bf16", DType::F32),
     ("gemma3-wide-bf16", DType::Bf16),
+    ("qwen3moe-bf16", DType::F32),
+    ("qwen3moe-bf16", DType::Bf16),
 ];
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];

@@ -12,6 +12,7 @@ const CASES: &[(&str, DType)] = &[
     ("llama-bf16", DType::Bf16),
     ("qwen3-bf16", DType::Bf16),
     ("gemma3-f32", DType::F32),
+    ("qwen3moe-bf16", DType::Bf16),
 ];
 
 /// Prompts of ragged lengths, of arbitrary tokens.

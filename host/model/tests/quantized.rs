@@ -80,7 +80,15 @@ fn logits(model: &Model, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
 /// Compares all golden checkpoints, quantized, with their reference. The likeliest token stays the same where its margin is
 /// above `far`, as it is somewhere in each.
 fn compare_with_reference(quantize: Quantize, kind: WeightType, [bound, mean_bound]: [f64; 2], far: f64) {
-    for name in ["llama-bf16", "qwen2-bf16", "qwen3-bf16", "gemma3-bf16", "mistral-bf16", "llama-f32"] {
+    for name in [
+        "llama-bf16",
+        "qwen2-bf16",
+        "qwen3-bf16",
+        "gemma3-bf16",
+        "mistral-bf16",
+        "llama-f32",
+        "qwen3moe-bf16",
+    ] {
         let model = load(&Source::Directory(golden(name)), None, quantize);
         assert_eq!(model.weight_type, kind);
         let expected = expected(name);
@@ -123,6 +131,7 @@ fn blocks_of_4_bits_are_held_as_they_are() {
         ("llama-bf16", GgmlDType::Q4K),
         ("qwen3-bf16", GgmlDType::Q4_0),
         ("gemma3-bf16", GgmlDType::Q4_1),
+        ("qwen3moe-bf16", GgmlDType::Q4_0),
     ] {
         let source = Source::gguf(&convert::convert(name, kind, directory.path())).expect("sound");
         let quantized = load(&source, None, Quantize::Auto);
@@ -146,8 +155,13 @@ fn blocks_of_4_bits_are_held_as_they_are() {
 
 #[test]
 fn blocks_of_q8_0_are_held_as_they_are() {
+    for name in ["qwen3-bf16", "qwen3moe-bf16"] {
+        q8_0_is_held_as_it_is(name);
+    }
+}
+
+fn q8_0_is_held_as_it_is(name: &str) {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let name = "qwen3-bf16";
     let source = Source::gguf(&convert::convert(name, GgmlDType::Q8_0, directory.path())).expect("sound");
     let quantized = load(&source, None, Quantize::Auto);
     assert_eq!((quantized.weight_type, quantized.dtype), (WeightType::Q8, DType::Bf16));
@@ -164,15 +178,41 @@ fn blocks_of_q8_0_are_held_as_they_are() {
     }
 }
 
+/// What a step reads of a model of experts: of eight in a layer, two for one token and at most all for many.
+#[test]
+fn bytes_of_a_step_are_those_of_the_experts_that_its_tokens_choose() {
+    for quantize in [Quantize::Off, Quantize::Q8, Quantize::Q4] {
+        let model = load(&Source::Directory(golden("qwen3moe-bf16")), None, quantize);
+        let experts: u64 = match quantize {
+            Quantize::Q8 => 3 * 32 * 64 * 34 / 32,
+            Quantize::Q4 => 3 * 32 * 64 * 20 / 32,
+            Quantize::Off | Quantize::Auto => 3 * 32 * 64 * 2,
+        };
+        let ends = if quantize == Quantize::Off { 520 * 64 * 2 } else { 520 * 64 * 34 / 32 };
+        // Columns are padded to sixteen.
+        let embedding: u64 = ends / 520 * 528;
+        let shared = model.weight_bytes() - embedding - 3 * 8 * experts;
+        assert_eq!(model.step_bytes(), shared + 3 * 2 * experts, "{quantize:?}");
+        let mut driver = Driver::new(&model, KvCacheKind::Paged, 16, 1);
+        driver.run(&[Chunk { sequence: 1, start: 0, tokens: &[9] }]);
+        assert_eq!(driver.walk.executor.read_bytes(), model.step_bytes(), "{quantize:?}");
+        let many: Vec<u32> = (0..200).collect();
+        driver.run(&[Chunk { sequence: 2, start: 0, tokens: &many }]);
+        assert_eq!(driver.walk.executor.read_bytes(), shared + 3 * 8 * experts, "{quantize:?}");
+    }
+}
+
 /// The checkpoint with its matrices rounded to Q8_0 and widened again.
 fn rewritten(directory: &tempfile::TempDir, name: &str) -> Source<'static> {
     let tensors = candle_core::safetensors::load(golden(name).join("model.safetensors"), &Device::Cpu);
     let tensors = tensors.expect("sound").into_iter().map(|(name, tensor)| {
         let wide = tensor.to_dtype(candle_core::DType::F32).expect("numbers");
         let rounded = match wide.rank() {
-            2 => candle_core::quantized::QTensor::quantize(&wide, GgmlDType::Q8_0)
-                .and_then(|blocks| blocks.dequantize(&Device::Cpu))
-                .expect("rows are whole blocks"),
+            2 if !name.ends_with("mlp.gate.weight") => {
+                candle_core::quantized::QTensor::quantize(&wide, GgmlDType::Q8_0)
+                    .and_then(|blocks| blocks.dequantize(&Device::Cpu))
+                    .expect("rows are whole blocks")
+            }
             _ => wide,
         };
         (name, rounded)

@@ -2,7 +2,7 @@
 //! Gemma's norms with their offset, the scaling of Llama 3 as factors, the vocabulary as arrays.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use candle_core::quantized::gguf_file::{Value, write};
@@ -18,7 +18,9 @@ pub fn convert(name: &str, kind: GgmlDType, directory: &Path) -> PathBuf {
 /// Whether GGUF can express this config.json: it can't express windows of Qwen's models.
 pub fn can_write(config: &Json) -> bool {
     let slides = |types: &Vec<Json>| types.iter().any(|kind| kind == "sliding_attention");
-    config["model_type"] == "gemma3_text" || !config["layer_types"].as_array().is_some_and(slides)
+    let all_slide = config["use_sliding_window"] == true;
+    config["model_type"] == "gemma3_text"
+        || !all_slide && !config["layer_types"].as_array().is_some_and(slides)
 }
 
 /// Writes the checkpoint in a directory as `parts` files, with its matrices as `kind`; returns the first file.
@@ -31,6 +33,7 @@ pub fn convert_in(from: &Path, name: &str, kind: GgmlDType, parts: usize, direct
     let architecture = match config["model_type"].as_str().expect("a name") {
         "gemma3_text" => "gemma3",
         "mistral" => "llama",
+        "qwen3_moe" => "qwen3moe",
         other => other,
     };
     let mut metadata = shape(architecture, &config);
@@ -109,6 +112,16 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
             Value::F32(config["rms_norm_eps"].as_f64().expect("a number") as f32),
         ),
     ];
+    let experts = config["num_experts"].as_u64().or(config["num_local_experts"].as_u64());
+    if let Some(experts) = experts {
+        metadata.push((key("expert_count"), Value::U32(experts as u32)));
+        metadata.push((key("expert_used_count"), Value::U32(number("num_experts_per_tok"))));
+        metadata.push((key("expert_feed_forward_length"), Value::U32(number("moe_intermediate_size"))));
+        // It is true in files that don't say.
+        if config["norm_topk_prob"] != true {
+            metadata.push((key("expert_weights_norm"), Value::Bool(false)));
+        }
+    }
     if let Some(window) = config["sliding_window"].as_u64() {
         metadata.push((key("attention.sliding_window"), Value::U32(window as u32)));
     }
@@ -219,6 +232,7 @@ fn tensors(from: &Path, architecture: &str, config: &Json, kind: GgmlDType) -> V
     let mut all: Vec<_> =
         weights.flat_map(|path| candle_core::safetensors::load(path, &Device::Cpu).expect("sound")).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
+    let all = with_experts_stacked(all);
     let heads = |part: &str| config[part].as_u64().expect("a number") as usize;
     let mut tensors: Vec<_> = all
         .into_iter()
@@ -234,9 +248,10 @@ fn tensors(from: &Path, architecture: &str, config: &Json, kind: GgmlDType) -> V
                 tensor = interleave(&tensor, heads("num_key_value_heads"));
             }
             let kind = match tensor.dims() {
-                [_, inputs] if inputs.is_multiple_of(kind.block_size()) => kind,
+                _ if name.ends_with("mlp.gate.weight") => GgmlDType::F32,
+                [_, .., inputs] if inputs.is_multiple_of(kind.block_size()) => kind,
                 // As llama.cpp's own tool does where rows aren't whole blocks of Q4_K.
-                [_, _] => GgmlDType::Q5_0,
+                [_, .., _] => GgmlDType::Q5_0,
                 _ => GgmlDType::F32,
             };
             let stored = QTensor::quantize(&tensor, kind).expect("rows are whole blocks");
@@ -253,6 +268,26 @@ fn tensors(from: &Path, architecture: &str, config: &Json, kind: GgmlDType) -> V
         tensors.push(("rope_freqs.weight".to_owned(), factors));
     }
     tensors
+}
+
+/// The matrices of a layer's experts as one tensor of three dimensions, whose name ends in `_exps`.
+fn with_experts_stacked(all: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
+    let mut experts: BTreeMap<String, BTreeMap<usize, Tensor>> = BTreeMap::new();
+    let mut others = Vec::new();
+    for (name, tensor) in all {
+        let Some((layer, rest)) = name.split_once(".experts.") else {
+            others.push((name, tensor));
+            continue;
+        };
+        let (expert, part) = rest.split_once('.').expect("a number and a part");
+        let stacked = format!("{layer}.{}_exps.weight", part.strip_suffix(".weight").expect("a matrix"));
+        experts.entry(stacked).or_default().insert(expert.parse().expect("a number"), tensor);
+    }
+    others.extend(experts.into_iter().map(|(name, matrices)| {
+        let matrices: Vec<Tensor> = matrices.into_values().collect();
+        (name, Tensor::stack(&matrices, 0).expect("they have one shape"))
+    }));
+    others
 }
 
 /// In each head, row `i` of the first half and row `i` of the second become neighbours.
@@ -306,6 +341,7 @@ fn gguf_name(name: &str, architecture: &str) -> String {
         ("post_attention_layernorm", after_attention),
         ("pre_feedforward_layernorm", "ffn_norm"),
         ("post_feedforward_layernorm", "post_ffw_norm"),
+        ("mlp.gate.", "ffn_gate_inp."),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),

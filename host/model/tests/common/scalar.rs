@@ -1,7 +1,7 @@
 //! A second decoder, from the definitions: scalars in f64, the whole prompt at every layer, no cache. It reads the shape that
 //! a checkpoint was made from, never its files.
 
-use super::shape::{Scaling, Shape, Tensors};
+use super::shape::{Experts, Scaling, Shape, Tensors};
 
 /// Logits of every position, `[position][vocab]`.
 pub fn logits(shape: &Shape, tensors: &Tensors, tokens: &[u32]) -> Vec<Vec<f64>> {
@@ -68,18 +68,49 @@ impl Scalar<'_> {
         add(states, &back);
         let before = if gemma { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
         let inputs = norm(before, states);
-        let (gate, up) =
-            (self.project(&name("mlp.gate_proj"), &inputs), self.project(&name("mlp.up_proj"), &inputs));
-        let gated: Vec<Vec<f64>> = gate
-            .iter()
-            .zip(&up)
-            .map(|(gate, up)| gate.iter().zip(up).map(|(g, u)| activation(*g, gemma) * u).collect())
-            .collect();
-        let mut back = self.project(&name("mlp.down_proj"), &gated);
+        let mut back = match self.shape.experts(layer) {
+            None => self.gated(&name("mlp"), &inputs),
+            Some(experts) => self.experts(&name("mlp"), experts, &inputs),
+        };
         if gemma {
             back = norm("post_feedforward_layernorm", &back);
         }
         add(states, &back);
+    }
+
+    fn gated(&self, place: &str, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        let project = |part: &str| self.project(&format!("{place}.{part}_proj"), inputs);
+        let (gate, up) = (project("gate"), project("up"));
+        let gelu = self.shape.gemma();
+        let gated: Vec<Vec<f64>> = gate
+            .iter()
+            .zip(&up)
+            .map(|(gate, up)| gate.iter().zip(up).map(|(g, u)| activation(*g, gelu) * u).collect())
+            .collect();
+        self.project(&format!("{place}.down_proj"), &gated)
+    }
+
+    fn experts(&self, place: &str, experts: &Experts, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        let each: Vec<Vec<Vec<f64>>> = (0..experts.count)
+            .map(|expert| self.gated(&format!("{place}.experts.{expert}"), inputs))
+            .collect();
+        let logits = self.project(&format!("{place}.gate"), inputs);
+        let row = |(row, logits): (usize, &Vec<f64>)| {
+            let mut chosen: Vec<usize> = (0..experts.count).collect();
+            chosen.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+            chosen.truncate(experts.per_token);
+            let total: f64 = match experts.normalized {
+                true => chosen.iter().map(|expert| logits[*expert].exp()).sum(),
+                false => logits.iter().map(|logit| logit.exp()).sum(),
+            };
+            let mut sum = vec![0.0; self.shape.hidden];
+            for expert in chosen {
+                let weight = logits[expert].exp() / total;
+                sum.iter_mut().zip(&each[expert][row]).for_each(|(sum, x)| *sum += weight * x);
+            }
+            sum
+        };
+        logits.iter().enumerate().map(row).collect()
     }
 
     fn attention(&self, layer: usize, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {

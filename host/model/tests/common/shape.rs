@@ -32,6 +32,21 @@ pub struct Shape {
     pub logit_cap: Option<f64>,
     /// Keys as transformers 5 writes them.
     pub new_keys: bool,
+    /// In Qwen3 MoE.
+    pub experts: Option<Experts>,
+}
+
+/// The experts of some layers.
+#[derive(Clone, Debug)]
+pub struct Experts {
+    pub count: usize,
+    pub per_token: usize,
+    pub intermediate: usize,
+    pub normalized: bool,
+    /// Layers have experts at most at every so many.
+    pub step: usize,
+    /// These have none.
+    pub dense: Vec<usize>,
 }
 
 /// How the (global) position embedding is scaled.
@@ -61,7 +76,7 @@ pub enum Scaling {
 /// Tensors by full name: shape and numbers.
 pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-pub const FAMILIES: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "gemma3_text"];
+pub const FAMILIES: [&str; 6] = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text"];
 
 impl Shape {
     /// Any checkpoint of a family.
@@ -74,10 +89,10 @@ impl Shape {
         let apart = gemma || random.flag();
         let hidden = if apart { random.size(5, 70) } else { heads * head_dim };
         let layers = random.size(1, 4);
-        let biased = matches!(family, "llama" | "qwen3" | "gemma3_text") && random.flag();
+        let biased = matches!(family, "llama" | "qwen3" | "qwen3_moe" | "gemma3_text") && random.flag();
         let slides = match family {
             "llama" => vec![false; layers],
-            "mistral" => vec![random.flag(); layers],
+            "mistral" | "qwen3_moe" => vec![random.flag(); layers],
             "gemma3_text" if random.flag() => (0..layers).map(|layer| (layer + 1) % 2 != 0).collect(),
             _ => (0..layers).map(|_| random.flag()).collect(),
         };
@@ -94,7 +109,11 @@ impl Shape {
             head_dim,
             vocab: random.size(2, 99),
             tied: random.flag(),
-            biases: [biased || family == "qwen2", biased, family != "qwen2" && biased && random.flag()],
+            biases: [
+                biased || family == "qwen2",
+                biased,
+                !matches!(family, "qwen2" | "qwen3_moe") && biased && random.flag(),
+            ],
             window: random.size(1, 30) as u32,
             slides,
             theta: [1e4, 5e5, 1e6][random.size(0, 2)],
@@ -111,7 +130,13 @@ impl Shape {
             attention_cap: (gemma && random.flag()).then_some(2.0),
             logit_cap: (gemma && random.flag()).then_some(3.0),
             new_keys: if gemma && !pattern { true } else { random.flag() },
+            experts: (family == "qwen3_moe").then(|| Experts::random(layers, random)),
         }
+    }
+
+    /// The experts of a layer.
+    pub fn experts(&self, layer: usize) -> Option<&Experts> {
+        self.experts.as_ref().filter(|experts| experts.are_in(layer))
     }
 
     pub fn gemma(&self) -> bool {
@@ -119,7 +144,7 @@ impl Shape {
     }
 
     pub fn qk_norm(&self) -> bool {
-        matches!(self.family, "qwen3" | "gemma3_text")
+        matches!(self.family, "qwen3" | "qwen3_moe" | "gemma3_text")
     }
 
     /// The checkpoint's config.json.
@@ -134,7 +159,7 @@ impl Shape {
         if self.hidden != self.heads * self.head_dim || self.gemma() {
             put("head_dim", json!(self.head_dim));
         }
-        if matches!(self.family, "llama" | "qwen3" | "gemma3_text") {
+        if matches!(self.family, "llama" | "qwen3" | "qwen3_moe" | "gemma3_text") {
             put("attention_bias", json!(self.biases[1]));
             put("mlp_bias", json!(self.biases[2]));
         }
@@ -143,6 +168,16 @@ impl Shape {
             put("attn_logit_softcapping", json!(self.attention_cap));
             put("final_logit_softcapping", json!(self.logit_cap));
             put("hidden_activation", json!("gelu_pytorch_tanh"));
+        }
+        if let Some(experts) = &self.experts {
+            let name = if self.new_keys { "num_local_experts" } else { "num_experts" };
+            put(name, json!(experts.count));
+            put("num_experts_per_tok", json!(experts.per_token));
+            put("moe_intermediate_size", json!(experts.intermediate));
+            put("norm_topk_prob", json!(experts.normalized));
+            put("decoder_sparse_step", json!(experts.step));
+            put("mlp_only_layers", json!(experts.dense));
+            put("use_sliding_window", json!(self.slides.contains(&true)));
         }
         if self.slides.contains(&true) || self.gemma() {
             put("sliding_window", json!(self.window));
@@ -185,7 +220,7 @@ impl Shape {
     /// Its tensors.
     pub fn tensors(&self, random: &mut Random) -> Tensors {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let (hidden, intermediate) = (self.hidden, self.intermediate);
+        let hidden = self.hidden;
         let mut tensors = Tensors::new();
         let mut put = |name: String, shape: Vec<usize>, middle: f32, spread: f32| {
             let count = shape.iter().product();
@@ -198,15 +233,18 @@ impl Shape {
         if !self.tied {
             put("lm_head.weight".to_owned(), vec![self.vocab, hidden], 0.0, spread(hidden));
         }
-        let matrices = [
+        let attention = [
             ("self_attn.q_proj", q, hidden, self.biases[0]),
             ("self_attn.k_proj", kv, hidden, self.biases[0]),
             ("self_attn.v_proj", kv, hidden, self.biases[0]),
             ("self_attn.o_proj", hidden, q, self.biases[1]),
-            ("mlp.gate_proj", intermediate, hidden, self.biases[2]),
-            ("mlp.up_proj", intermediate, hidden, self.biases[2]),
-            ("mlp.down_proj", hidden, intermediate, self.biases[2]),
         ];
+        let gated = |place: &str, width: usize| {
+            let parts = [("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)];
+            parts.map(|(part, outputs, inputs)| {
+                (format!("{place}.{part}_proj"), outputs, inputs, self.biases[2])
+            })
+        };
         let mut norms = vec![("input_layernorm", hidden), ("post_attention_layernorm", hidden)];
         if self.gemma() {
             norms.extend([("pre_feedforward_layernorm", hidden), ("post_feedforward_layernorm", hidden)]);
@@ -215,6 +253,17 @@ impl Shape {
             norms.extend([("self_attn.q_norm", self.head_dim), ("self_attn.k_norm", self.head_dim)]);
         }
         for layer in 0..self.slides.len() {
+            let mut matrices: Vec<_> =
+                attention.iter().map(|(part, n, k, bias)| ((*part).to_owned(), *n, *k, *bias)).collect();
+            match self.experts(layer) {
+                None => matrices.extend(gated("mlp", self.intermediate)),
+                Some(experts) => {
+                    matrices.push(("mlp.gate".to_owned(), experts.count, hidden, false));
+                    let each = (0..experts.count)
+                        .flat_map(|expert| gated(&format!("mlp.experts.{expert}"), experts.intermediate));
+                    matrices.extend(each);
+                }
+            }
             for (part, outputs, inputs, bias) in matrices {
                 let name = format!("model.layers.{layer}.{part}");
                 put(format!("{name}.weight"), vec![outputs, inputs], 0.0, spread(inputs));
@@ -227,6 +276,24 @@ impl Shape {
             }
         }
         tensors
+    }
+}
+
+impl Experts {
+    fn random(layers: usize, random: &mut Random) -> Self {
+        let count = random.size(1, 12);
+        Self {
+            count,
+            per_token: random.size(1, count.min(5)),
+            intermediate: random.size(1, 50),
+            normalized: random.flag(),
+            step: random.size(1, 2),
+            dense: (0..layers).filter(|_| random.size(0, 3) == 0).collect(),
+        }
+    }
+
+    fn are_in(&self, layer: usize) -> bool {
+        (layer + 1).is_multiple_of(self.step) && !self.dense.contains(&layer)
     }
 }
 
