@@ -12,7 +12,7 @@ pub struct Shape {
 }
 
 /// All named shapes.
-pub const SHAPES: [Shape; 6] = [
+pub const SHAPES: [Shape; 7] = [
     // The model embedded in the server.
     Shape {
         name: "demo",
@@ -45,6 +45,14 @@ pub const SHAPES: [Shape; 6] = [
         "num_attention_heads":4,"num_key_value_heads":1,"head_dim":256,"vocab_size":262144,"rms_norm_eps":1e-6,
         "rope_theta":1000000.0,"rope_local_base_freq":10000.0,"sliding_window":512,"sliding_window_pattern":6,
         "query_pre_attn_scalar":256,"max_position_embeddings":32768,"tie_word_embeddings":true}"#,
+    },
+    // A quarter of the layers of Qwen3 30B A3B, which are as large as they are there.
+    Shape {
+        name: "qwen3-moe-8b",
+        keys: r#"{"model_type":"qwen3_moe","hidden_size":2048,"intermediate_size":6144,"num_hidden_layers":12,
+        "num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"vocab_size":151936,"rms_norm_eps":1e-6,
+        "num_experts":128,"num_experts_per_tok":8,"moe_intermediate_size":768,"norm_topk_prob":true,
+        "rope_theta":1000000.0,"max_position_embeddings":40960,"tie_word_embeddings":false}"#,
     },
     // Llama 3.1.
     Shape {
@@ -79,6 +87,7 @@ mod tests {
             ("llama-1b", 1_236.0),
             ("qwen3-1.7b", 1_720.0),
             ("gemma3-1b", 1_000.0),
+            ("qwen3-moe-8b", 8_100.0),
             ("llama-8b", 8_030.0),
         ] {
             let config = Shape::named(name).expect(name).config();
@@ -87,6 +96,16 @@ mod tests {
             let share = weights as f64 / 1e6 / millions;
             assert!((0.98..1.02).contains(&share), "{name}: {weights}");
         }
+    }
+
+    /// 3.3 billion of the whole model, whose name says 3.
+    #[test]
+    fn token_of_the_shape_with_experts_uses_a_tenth_of_its_layers() {
+        let config = Shape::named("qwen3-moe-8b").expect("it has a name").config();
+        let whole = 4 * config.token_weights() + 2 * config.vocab * config.hidden;
+        assert!((3.2e9..3.4e9).contains(&(whole as f64)), "{whole}");
+        let share = config.token_weights() as f64 / config.layers_weights() as f64;
+        assert!((0.08..0.12).contains(&share), "{share}");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! `infer bench engine`: steps of a model with random weights in a known shape, next to the machine's limits. No
 //! server, no tokenizer, no scheduler: one prefill of 512 tokens, decodes at batch 1 and 16.
 //!
-//! A decode reads all weights once, so memory bandwidth limits it. A prefill does two operations per weight and
-//! token, so the instruction rate limits it. Both limits are measured in the same run. The cost of keys and values
-//! comes on top and is not counted. With neighbours, passes alternate between an otherwise idle machine and one
+//! A decode reads all weights once (of experts those that its tokens choose), so memory bandwidth limits it. A prefill
+//! does two operations per weight and token, so the instruction rate limits it. Both limits are measured in the same
+//! run. The cost of keys and values comes on top and is not counted. With neighbours, passes alternate between an otherwise idle machine and one
 //! whose cores are shared with spinning threads.
 
 use std::time::Instant;
@@ -68,7 +68,7 @@ pub struct EngineRun {
     pub median_tokens_per_s: f64,
     /// Duration of the fastest step.
     pub best_ms: f64,
-    /// Weights that a step reads, 10^6 bytes.
+    /// Weights that the fastest step read, 10^6 bytes.
     pub weights_mb: f64,
     /// Read rate of the weights alone in the fastest step.
     pub gb_per_s: f64,
@@ -139,13 +139,13 @@ fn measure(
     let mut kinds =
         [Kind::new("prefill_512", PREFILL), Kind::new("decode_1", 1), Kind::new("decode_16", BATCH)];
     for _ in 0..plan.passes {
-        kinds.iter_mut().try_for_each(|kind| steps.pass(plan, kind.tokens, &mut kind.seconds))?;
+        kinds.iter_mut().try_for_each(|kind| steps.pass(plan, kind.tokens, &mut kind.alone))?;
         if plan.neighbours > 0 {
             let _neighbours = Neighbours::start(plan.neighbours)?;
             kinds.iter_mut().try_for_each(|kind| steps.pass(plan, kind.tokens, &mut kind.crowded))?;
         }
     }
-    let measured = Measured { plan, shape, config, weights, bytes: model.step_bytes() as f64, limits };
+    let measured = Measured { plan, shape, config, weights, limits };
     Ok(kinds.into_iter().map(|kind| measured.run(kind)).collect())
 }
 
@@ -155,39 +155,47 @@ struct Measured<'a> {
     shape: &'static str,
     config: &'a ModelConfig,
     weights: WeightType,
-    /// Bytes of weights that a step reads.
-    bytes: f64,
     limits: &'a Limits,
 }
 
-/// One kind of step, and the durations of its steps.
+/// A measured step.
+#[derive(Clone, Copy)]
+struct Step {
+    seconds: f64,
+    /// Bytes of weights that it read.
+    bytes: u64,
+}
+
+/// One kind of step, and its steps.
 struct Kind {
     name: &'static str,
     tokens: usize,
-    seconds: Vec<f64>,
-    /// Durations next to spinning threads.
-    crowded: Vec<f64>,
+    alone: Vec<Step>,
+    /// Those next to spinning threads.
+    crowded: Vec<Step>,
 }
 
 impl Kind {
     fn new(name: &'static str, tokens: usize) -> Self {
-        Self { name, tokens, seconds: Vec::new(), crowded: Vec::new() }
+        Self { name, tokens, alone: Vec::new(), crowded: Vec::new() }
     }
 }
 
 impl Measured<'_> {
     fn run(&self, mut kind: Kind) -> EngineRun {
-        let Self { plan, config, limits, bytes, .. } = *self;
+        let Self { plan, config, limits, .. } = *self;
         let tokens = kind.tokens as f64;
-        let mean = |seconds: &[f64]| tokens * seconds.len() as f64 / seconds.iter().sum::<f64>();
+        let mean =
+            |steps: &[Step]| tokens * steps.len() as f64 / steps.iter().map(|step| step.seconds).sum::<f64>();
         let crowded = (plan.neighbours > 0).then(|| Crowded {
             neighbours: plan.neighbours,
             mean_tokens_per_s: mean(&kind.crowded),
-            share: mean(&kind.crowded) / mean(&kind.seconds),
+            share: mean(&kind.crowded) / mean(&kind.alone),
             fair_share: fair_share(Machine::here().cores, plan.threads, plan.neighbours),
         });
-        kind.seconds.sort_unstable_by(f64::total_cmp);
-        let (best, median) = (kind.seconds[0], kind.seconds[kind.seconds.len() / 2]);
+        kind.alone.sort_unstable_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let Step { seconds: best, bytes } = kind.alone[0];
+        let (median, bytes) = (kind.alone[kind.alone.len() / 2].seconds, bytes as f64);
         // A prefill computes logits of its last token only.
         let heads = if kind.tokens == PREFILL { 1 } else { kind.tokens };
         let operations =
@@ -219,9 +227,9 @@ struct Steps {
 
 impl Steps {
     /// Measures a prefill, or decodes of `tokens` sequences.
-    fn pass(&mut self, plan: &EnginePlan, tokens: usize, seconds: &mut Vec<f64>) -> Result<(), String> {
+    fn pass(&mut self, plan: &EnginePlan, tokens: usize, steps: &mut Vec<Step>) -> Result<(), String> {
         if tokens == PREFILL {
-            seconds.push(self.run(1, 0, PREFILL)?);
+            steps.push(self.run(1, 0, PREFILL)?);
             return Ok(());
         }
         for sequence in 0..tokens {
@@ -231,14 +239,13 @@ impl Steps {
             }
         }
         for step in 0..plan.steps {
-            seconds.push(self.run(tokens, plan.context + step, 1)?);
+            steps.push(self.run(tokens, plan.context + step, 1)?);
         }
         Ok(())
     }
 
-    /// Runs one step of `count` tokens from `start` on for each of `rows` sequences, and returns its duration in
-    /// seconds, sampling included.
-    fn run(&mut self, rows: usize, start: usize, count: usize) -> Result<f64, String> {
+    /// Runs one step of `count` tokens from `start` on for each of `rows` sequences, sampling included.
+    fn run(&mut self, rows: usize, start: usize, count: usize) -> Result<Step, String> {
         let tokens: Vec<Vec<u32>> = (0..rows).map(|row| self.tokens(row, start, count)).collect();
         let chunks: Vec<Chunk<'_>> = tokens
             .iter()
@@ -248,7 +255,8 @@ impl Steps {
         let batch = self.walk.batch(&chunks, Draws::GREEDY);
         let begin = Instant::now();
         self.walk.execute(&batch)?;
-        Ok(begin.elapsed().as_secs_f64())
+        let seconds = begin.elapsed().as_secs_f64();
+        Ok(Step { seconds, bytes: self.walk.executor.read_bytes() })
     }
 
     /// Arbitrary token ids.
@@ -262,6 +270,24 @@ impl Steps {
 mod tests {
     use super::*;
 
+    const PLAN: EnginePlan = EnginePlan {
+        shapes: Vec::new(),
+        weights: Vec::new(),
+        threads: 2,
+        context: 20,
+        steps: 3,
+        passes: 1,
+        neighbours: 1,
+    };
+
+    const LIMITS: Limits = Limits {
+        read_small_pages_gb_per_s: 1.0,
+        read_huge_pages_gb_per_s: 1e9,
+        f32_gflop_per_s: 1.0,
+        bf16_gflop_per_s: 1.0,
+        int8_gop_per_s: 2.0,
+    };
+
     #[test]
     fn every_kind_of_step_is_measured_and_judged() {
         let config = serde_json::json!({
@@ -270,23 +296,7 @@ mod tests {
             "tie_word_embeddings": true
         });
         let config = ModelConfig::parse(config.to_string().as_bytes(), None).unwrap();
-        let plan = EnginePlan {
-            shapes: Vec::new(),
-            weights: vec![WeightType::Q8],
-            threads: 2,
-            context: 20,
-            steps: 3,
-            passes: 1,
-            neighbours: 1,
-        };
-        let limits = Limits {
-            read_small_pages_gb_per_s: 1.0,
-            read_huge_pages_gb_per_s: 1e9,
-            f32_gflop_per_s: 1.0,
-            bf16_gflop_per_s: 1.0,
-            int8_gop_per_s: 2.0,
-        };
-        let runs = measure(&plan, "small", &config, WeightType::Q8, &limits).unwrap();
+        let runs = measure(&PLAN, "small", &config, WeightType::Q8, &LIMITS).unwrap();
         let names: Vec<_> = runs.iter().map(|run| run.run.as_str()).collect();
         assert_eq!(names, ["prefill_512", "decode_1", "decode_16"]);
         for (run, tokens) in runs.iter().zip([512.0, 1.0, 16.0]) {
@@ -299,5 +309,25 @@ mod tests {
         let products = 2 * 64 * (2 * 64 * 2 + 64 * 2 + 3 * 96);
         let decode = 2.0 * f64::from(products + 300 * 64);
         assert!((runs[1].gflop_per_s * runs[1].best_ms * 1e6 / decode - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn of_experts_only_those_count_that_a_step_reads_and_a_token_uses() {
+        let config = serde_json::json!({
+            "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 300, "max_position_embeddings": 1024,
+            "num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "tie_word_embeddings": true
+        });
+        let config = ModelConfig::parse(config.to_string().as_bytes(), None).unwrap();
+        let runs = measure(&PLAN, "small", &config, WeightType::Q8, &LIMITS).unwrap();
+        let model = Model::random(config, WeightType::Q8, 1).unwrap();
+        let [prefill, decode, decodes] =
+            [0, 1, 2].map(|run: usize| (runs[run].weights_mb * 1e6).round() as u64);
+        assert_eq!(decode, model.step_bytes());
+        assert!(decode < decodes && decodes <= model.weight_bytes(), "{decodes} bytes");
+        assert!(decode < prefill && prefill <= model.weight_bytes(), "{prefill} bytes");
+        let products = 2 * 64 * (2 * 64 * 2 + 64 * 2 + 16 + 2 * 3 * 32);
+        let operations = 2.0 * f64::from(products + 300 * 64);
+        assert!((runs[1].gflop_per_s * runs[1].best_ms * 1e6 / operations - 1.0).abs() < 1e-9);
     }
 }

@@ -147,11 +147,14 @@ impl Bench {
             WeightType::Q4 => Format::Int4,
         };
         let config = &self.config;
+        // An expert is a layer of its own.
+        let experts = config.layers.iter().find_map(|layer| layer.experts);
+        let intermediate = experts.map_or(config.intermediate, |experts| experts.intermediate);
         let products = [
             (config.q_width() + 2 * config.kv_width(), config.hidden),
             (config.hidden, config.q_width()),
-            (2 * config.intermediate, config.hidden),
-            (config.hidden, config.intermediate),
+            (2 * intermediate, config.hidden),
+            (config.hidden, intermediate),
         ];
         let mut runs = Vec::new();
         for (outputs, inputs) in products {

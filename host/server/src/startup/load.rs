@@ -44,14 +44,17 @@ impl LoadedModel {
     /// Loads the model of `--model`, downloading it if necessary.
     pub fn load(config: &Config) -> Result<Self, StartError> {
         let gpu = device::choose(config)?;
-        for setting in without_effect(config, gpu.is_some()) {
-            tracing::warn!("{setting}");
-        }
         check_dtype(config, gpu.is_some())?;
         let checkpoint = checkpoint::find(&config.model, &Hub::from_env())?;
+        let on_gpu = gpu.is_some() && device::suits(config, &ModelConfig::load(&checkpoint.source)?)?;
+        let gpu = gpu.filter(|_| on_gpu);
+        check_dtype(config, on_gpu)?;
+        for setting in without_effect(config, on_gpu) {
+            tracing::warn!("{setting}");
+        }
         let sampling = sampling(config, &checkpoint.source)?;
-        check_sizes(config, &checkpoint.source, gpu.is_some())?;
-        let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source, gpu.is_some())?;
+        check_sizes(config, &checkpoint.source, on_gpu)?;
+        let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source, on_gpu)?;
         let stop_tokens = stop_tokens(&model, &tokenizer, &checkpoint.source)?;
         let shapes = Shapes::of(&model.config, model.dtype);
         let mut sizing = sizing::size(config, &shapes, Room::Machine(sizing::free_memory()))?;
@@ -147,6 +150,8 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     match checkpoint::locate(&config.model)? {
         Found::Local(checkpoint) => {
             sampling(config, &checkpoint.source)?;
+            let on_gpu = on_gpu && device::suits(config, &ModelConfig::load(&checkpoint.source)?)?;
+            check_dtype(config, on_gpu)?;
             check_sizes(config, &checkpoint.source, on_gpu)
         }
         Found::Repository(..) => Ok(()),

@@ -7,6 +7,7 @@ mod gpu;
 #[path = "none.rs"]
 mod gpu;
 
+use infer_model::ModelConfig;
 use infer_model::shapes::Shape;
 
 pub use gpu::{Gpu, Placed, gpu_check, measure_engine, measure_kernels};
@@ -99,6 +100,18 @@ pub fn choose(config: &Config) -> Result<Option<Gpu>, StartError> {
     }
 }
 
+/// Whether a GPU can compute a model. If it can't and `auto` chose the GPU, the log says why the CPU is used.
+///
+/// # Errors
+/// If it can't and a GPU was requested explicitly.
+pub fn suits(config: &Config, model: &ModelConfig) -> Result<bool, StartError> {
+    if !model.has_experts() {
+        return Ok(true);
+    }
+    let reason = format!("layers of experts (model_type {}) have no kernels on GPUs", model.model_type);
+    do_without(Refusal { reason, cause: Cause::Excluded }, config).map(|()| false)
+}
+
 /// Accepts that no GPU is used, unless one was requested or a setting is wrong.
 fn do_without(refusal: Refusal, config: &Config) -> Result<(), StartError> {
     let Refusal { reason, cause } = refusal;
@@ -139,6 +152,23 @@ mod tests {
             error.starts_with("--device: ") && error.ends_with("use `cpu` or `auto`"),
             "{error} ({there})"
         );
+    }
+
+    #[test]
+    fn model_without_kernels_on_gpus_is_an_error_only_if_one_was_requested() {
+        let auto = Config::default();
+        let named = Config { device: DeviceChoice::Cuda(0), ..auto.clone() };
+        let shape = |name: &str| Shape::named(name).expect("a shape").config();
+        for config in [&auto, &named] {
+            assert_eq!(suits(config, &shape("qwen3-1.7b")).ok(), Some(true));
+        }
+        let experts = shape("qwen3-moe-8b");
+        assert_eq!(suits(&auto, &experts).ok(), Some(false));
+        let error = suits(&named, &experts).expect_err("a GPU was requested");
+        assert!(error.is_usage());
+        let said = error.to_string();
+        assert!(said.starts_with("--device: layers of experts (model_type qwen3_moe)"), "{said}");
+        assert!(said.ends_with("use `cpu` or `auto`"), "{said}");
     }
 
     #[test]
