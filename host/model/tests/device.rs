@@ -10,7 +10,7 @@ use infer_core::{
 use infer_cuda_emulator::Emulator;
 use infer_kernels::cuda::{Buffer, Device, Switches, Type, fill_random};
 use infer_model::cuda::checks::{self, Extent, Report};
-use infer_model::cuda::{DeviceExecutor, DeviceOptions};
+use infer_model::cuda::{DeviceExecutor, DeviceModel, DeviceOptions};
 use infer_model::{ExecutorOptions, KvCacheKind, Model, Source};
 
 fn golden() -> PathBuf {
@@ -220,6 +220,17 @@ fn weights_beyond_the_device_are_refused_with_other_advice_than_a_pool() {
 }
 
 #[test]
+fn layers_of_experts_are_refused_with_the_device_that_computes_them() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    let model = load("qwen3moe-bf16");
+    let error = model.to_device(&device).err().expect("there are no kernels").to_string();
+    assert!(error.contains("experts (model_type qwen3_moe)") && error.contains("--device cpu"), "{error}");
+    let random = DeviceModel::random(&model.config, model.dtype, &device, 1);
+    assert_eq!(random.err().expect("there are no kernels").to_string(), error);
+}
+
+#[test]
 fn report_ends_at_a_fault_that_leaves_the_device_unusable() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;
@@ -250,6 +261,7 @@ fn golden_checkpoints_are_a_directory_or_those_in_it() {
     let all = checks::checkpoints(&golden()).expect("the repository's");
     let names: Vec<_> = all.iter().map(|path| path.file_name().expect("a folder").to_owned()).collect();
     assert!(names.contains(&"llama-f32".into()) && names.is_sorted(), "{names:?}");
+    assert!(!names.contains(&"qwen3moe-bf16".into()), "experts have no kernels on GPUs: {names:?}");
     assert_eq!(checks::checkpoints(&all[0]), Ok(vec![all[0].clone()]));
     let empty = checks::checkpoints(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
     assert!(empty.unwrap_err().ends_with("contains no golden checkpoints"));
