@@ -27,7 +27,10 @@ SHAPES = {
     # hidden, layers, heads, key heads, head width, feed-forward width, vocabulary, rope base
     "smollm-135m": (576, 30, 9, 3, 64, 1536, 49152, 10000.0),
     "llama-1b": (2048, 16, 32, 8, 64, 8192, 128256, 500000.0),
+    "qwen3-moe-8b": (2048, 12, 32, 4, 128, 768, 151936, 1000000.0),
 }
+# Those with experts, of the feed-forward width: how many there are, and how many a token uses.
+EXPERTS = {"qwen3-moe-8b": (128, 8)}
 # infer's weights and llama.cpp's.
 PAIRS = {"bf16": "bf16", "q8": "q8_0", "q4": "q4_0"}
 
@@ -57,7 +60,9 @@ def make(shape, weights, path, with_tokenizer=False):
     kinds = gguf.GGMLQuantizationType
     kind = {"bf16": kinds.BF16, "q8_0": kinds.Q8_0, "q4_0": kinds.Q4_0}[weights]
     random = np.random.default_rng(1)
-    writer = gguf.GGUFWriter(path, "llama")
+    experts, used = EXPERTS.get(shape, (0, 0))
+    # Weights that don't fit in memory come from a file until they are written.
+    writer = gguf.GGUFWriter(path, "qwen3moe" if experts else "llama", use_temp_file=experts > 0)
     writer.add_context_length(8192)
     writer.add_embedding_length(hidden)
     writer.add_block_count(layers)
@@ -70,6 +75,10 @@ def make(shape, weights, path, with_tokenizer=False):
     writer.add_rope_freq_base(theta)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(vocab)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(used)
+        writer.add_expert_feed_forward_length(inner)
     if with_tokenizer:
         tokens, special, merges = vocabulary(vocab)
         writer.add_tokenizer_model("gpt2")
@@ -84,16 +93,23 @@ def make(shape, weights, path, with_tokenizer=False):
     ftype = {"bf16": types.MOSTLY_BF16, "q8_0": types.MOSTLY_Q8_0, "q4_0": types.MOSTLY_Q4_0}
     writer.add_file_type(ftype[weights])
 
-    def matrix(name, outputs, inputs, kind=kind):
-        numbers = random.random((outputs, inputs), dtype=np.float32)
-        numbers = (numbers - 0.5) * (12.0 / inputs) ** 0.5
-        writer.add_tensor(name, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
+    def numbers(outputs, inputs):
+        return (random.random((outputs, inputs), dtype=np.float32) - 0.5) * (12.0 / inputs) ** 0.5
 
-    def norm(name):
-        writer.add_tensor(name, np.ones(hidden, dtype=np.float32))
+    def matrix(name, outputs, inputs, kind=kind):
+        writer.add_tensor(name, gguf.quants.quantize(numbers(outputs, inputs), kind), raw_dtype=kind)
+
+    def norm(name, length=hidden):
+        writer.add_tensor(name, np.ones(length, dtype=np.float32))
+
+    def matrices(name, outputs, inputs):
+        all = [gguf.quants.quantize(numbers(outputs, inputs), kind) for _ in range(experts)]
+        writer.add_tensor(name, np.stack(all), raw_dtype=kind)
 
     matrix("token_embd.weight", vocab, hidden, kinds.Q8_0 if weights == "q4_0" else kind)
     norm("output_norm.weight")
+    if experts:
+        matrix("output.weight", vocab, hidden, kinds.Q8_0 if weights == "q4_0" else kind)
     for i in range(layers):
         norm(f"blk.{i}.attn_norm.weight")
         norm(f"blk.{i}.ffn_norm.weight")
@@ -101,6 +117,14 @@ def make(shape, weights, path, with_tokenizer=False):
         matrix(f"blk.{i}.attn_k.weight", kv_heads * width, hidden)
         matrix(f"blk.{i}.attn_v.weight", kv_heads * width, hidden)
         matrix(f"blk.{i}.attn_output.weight", hidden, heads * width)
+        if experts:
+            norm(f"blk.{i}.attn_q_norm.weight", width)
+            norm(f"blk.{i}.attn_k_norm.weight", width)
+            matrix(f"blk.{i}.ffn_gate_inp.weight", experts, hidden, kinds.F32)
+            matrices(f"blk.{i}.ffn_gate_exps.weight", inner, hidden)
+            matrices(f"blk.{i}.ffn_up_exps.weight", inner, hidden)
+            matrices(f"blk.{i}.ffn_down_exps.weight", hidden, inner)
+            continue
         matrix(f"blk.{i}.ffn_gate.weight", inner, hidden)
         matrix(f"blk.{i}.ffn_up.weight", inner, hidden)
         matrix(f"blk.{i}.ffn_down.weight", hidden, inner)
