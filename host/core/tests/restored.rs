@@ -125,16 +125,18 @@ fn tenants_and_salts_stay_apart() {
     }
 }
 
+/// A policy that retains four blocks for half a second.
+fn retain() -> Policies {
+    scripted(|ask| {
+        Ok(match ask {
+            Ask::Retain(_) => Say::Retain(Retention { keep_tokens: 16, ttl: Micros(500_000) }),
+            _ => Say::Default,
+        })
+    })
+}
+
 #[test]
 fn a_retention_goes_on_where_it_stopped() {
-    let retain = || {
-        scripted(|ask| {
-            Ok(match ask {
-                Ask::Retain(_) => Say::Retain(Retention { keep_tokens: 16, ttl: Micros(500_000) }),
-                _ => Say::Default,
-            })
-        })
-    };
     let mut before = Bench::with(small(), retain());
     before.submit(request(prompt(1, 17), 1));
     before.run();
@@ -156,6 +158,31 @@ fn a_retention_goes_on_where_it_stopped() {
     let mut after = Bench::with(next_process(), retain());
     let places = take_back(&mut after, &left);
     assert_eq!(places.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, false, false]);
+}
+
+#[test]
+fn restarts_do_not_renew_a_retention() {
+    let mut bench = Bench::with(small(), retain());
+    bench.submit(request(prompt(1, 17), 1));
+    bench.run();
+    bench.now = bench.now.plus(Micros(100_000));
+    bench.step();
+    let mut left = leave(&mut bench);
+    let first = left.0[0].unused;
+    for restart in 1..4 {
+        let mut bench = Bench::with(EngineConfig { hash_key: [restart, 7], ..small() }, retain());
+        take_back(&mut bench, &left);
+        bench.now = bench.now.plus(Micros(100_000));
+        bench.step();
+        left = leave(&mut bench);
+        let expected = first.plus(Micros(100_000 * restart));
+        assert!(left.0.iter().all(|block| block.unused == expected), "restart {restart}: {:?}", left.0);
+        assert_eq!(left.0.len(), 4);
+    }
+    let mut bench = Bench::with(next_process(), retain());
+    take_back(&mut bench, &left);
+    let end = bench.engine.next_wake().expect("the retention ends");
+    assert!(end.since(bench.now).0 <= 100_000, "{end:?}");
 }
 
 #[test]

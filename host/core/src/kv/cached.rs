@@ -24,7 +24,7 @@ pub struct CachedBlock {
     pub salt: u64,
     /// How long it is kept after its last use: zero for no limit, `None` if no policy has decided.
     pub ttl: Option<Micros>,
-    /// Time since its last use.
+    /// Time since its last use; if its time has no limit, at most since it was restored.
     pub unused: Micros,
 }
 
@@ -55,7 +55,7 @@ impl Kv {
                 tenant: block.scope.tenant,
                 salt: block.scope.salt,
                 ttl: block.ttl,
-                unused: if block.refs > 0 { Micros::ZERO } else { now.since(block.last_used) },
+                unused: block.unused(now),
             }
         };
         used.into_iter().chain(idle).enumerate().map(listed).collect()
@@ -96,9 +96,20 @@ impl Kv {
     }
 }
 
+impl Block {
+    /// Time since its last use. One that was restored has spent some of it in another process, so its end tells.
+    fn unused(&self, now: Micros) -> Micros {
+        match self.ttl {
+            _ if self.refs > 0 => Micros::ZERO,
+            Some(ttl) if ttl.0 > 0 => ttl.since(self.expires.since(now)),
+            _ => now.since(self.last_used),
+        }
+    }
+}
+
 impl Blocks {
     /// Indexes content in a free block; `None` if there is none, or if it is indexed already. The block has no holder yet
-    /// must rest next.
+    /// and must rest next.
     fn adopt(&mut self, content: &Content<'_>, now: Micros) -> Option<BlockId> {
         if self.find(content).is_some() {
             return None;
