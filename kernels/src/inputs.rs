@@ -118,17 +118,22 @@ impl Inputs {
         }
     }
 
+    /// Makes room for a shape: changing to it, or to fewer rows, then allocates nothing. What was held is lost.
+    pub(crate) fn reserve(&mut self, isa: Isa, format: Format, rows: usize, width: usize) {
+        let (words, groups) = room(format.inputs(), isa.layout(), rows, width);
+        self.words.reserve(words.saturating_sub(self.words.len()));
+        self.scales.reserve(groups.saturating_sub(self.scales.len()));
+        self.offsets.reserve(groups.saturating_sub(self.offsets.len()));
+        // The words may have moved, and begin a cache line elsewhere.
+        self.rows = 0;
+    }
+
     /// Changes the shape. The content is then arbitrary until each row is written.
     pub(crate) fn reshape(&mut self, isa: Isa, format: Format, rows: usize, width: usize) -> Writer {
         let format = format.inputs();
         (self.format, self.layout, self.rows, self.width) = (format, isa.layout(), rows, width);
-        // Tiles are whole. Rows beyond the last are multiplied too, and the results ignored.
-        let places = match self.layout {
-            Layout::Tiles => rows.next_multiple_of(TILE_ROWS),
-            Layout::Wide | Layout::Pairs => rows,
-        };
-        let groups = if format == Format::Int8 { places * self.groups() } else { 0 };
-        self.words.resize(places * self.stride() + LINE_BYTES / size_of::<u32>() - 1, 0);
+        let (words, groups) = room(format, self.layout, rows, width);
+        self.words.resize(words, 0);
         self.first = self.words.as_ptr().align_offset(LINE_BYTES);
         self.scales.resize(groups, 0.0);
         self.offsets.resize(groups, 0);
@@ -150,6 +155,17 @@ impl Inputs {
     fn groups(&self) -> usize {
         self.width.div_ceil(GROUP)
     }
+}
+
+/// Words of a shape with those that alignment may skip, and its scales, which are as many as its offsets.
+fn room(format: Format, layout: Layout, rows: usize, width: usize) -> (usize, usize) {
+    // Tiles are whole. Rows beyond the last are multiplied too, and the results ignored.
+    let places = match layout {
+        Layout::Tiles => rows.next_multiple_of(TILE_ROWS),
+        Layout::Wide | Layout::Pairs => rows,
+    };
+    let groups = if format == Format::Int8 { places * width.div_ceil(GROUP) } else { 0 };
+    (places * stride(format, layout, width) + LINE_BYTES / size_of::<u32>() - 1, groups)
 }
 
 /// Words of a row.
@@ -382,6 +398,26 @@ mod tests {
                         at.is_multiple_of(LINE_BYTES),
                         "{format:?}, {rows} x {width}, row {row}: {at:#x}"
                     );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn changing_to_a_shape_with_room_allocates_nothing() {
+        for format in [Format::F32, Format::Bf16, Format::Int8, Format::Int4] {
+            for isa in [Isa::Portable, Isa::Amx] {
+                let mut inputs = Inputs::default();
+                inputs.reshape(isa, format, 2, 7);
+                inputs.reserve(isa, format, 40, 70);
+                assert_eq!(inputs.rows(), 0, "what was held is lost");
+                let room = |inputs: &Inputs| {
+                    [inputs.words.capacity(), inputs.scales.capacity(), inputs.offsets.capacity()]
+                };
+                let before = room(&inputs);
+                for rows in [1, 17, 40, 3] {
+                    inputs.reshape(isa, format, rows, 70);
+                    assert_eq!(room(&inputs), before, "{format:?}, {isa:?}, {rows} rows");
                 }
             }
         }

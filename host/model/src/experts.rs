@@ -46,8 +46,14 @@ impl ExpertLayer<'_> {
             Router { experts: config.count, per_row: config.per_token, normalized: config.normalized };
         cpu.route(logits, choice, routes);
 
-        // All of a layer have one format of inputs.
-        cpu.rms_norm_inputs(rows, count, norm, experts[0].gate_up.matrix.format(), inputs);
+        // All of a layer have the same formats.
+        let Gated { gate_up, down } = &experts[0];
+        let (format, between) = (gate_up.matrix.format(), down.matrix.format());
+        cpu.rms_norm_inputs(rows, count, norm, format, inputs);
+        // An expert may get all rows, and how many it gets changes with every step.
+        cpu.reserve(format, count, width, gathered);
+        cpu.reserve(between, count, config.intermediate, gated);
+        outputs.resize(count * width, 0.0);
         for (expert, shares) in routes.experts() {
             let expert = &experts[expert];
             let Gated { gate_up, down } = expert;
@@ -58,9 +64,8 @@ impl ExpertLayer<'_> {
                 cpu.gather(inputs, shares, gathered);
                 &*gathered
             };
-            let format = down.matrix.format();
-            cpu.gated(chosen, &gate_up.matrix, gate_up.bias.as_deref(), activation, format, gated);
-            outputs.resize(shares.len() * width, 0.0);
+            cpu.gated(chosen, &gate_up.matrix, gate_up.bias.as_deref(), activation, between, gated);
+            let outputs = &mut outputs[..shares.len() * width];
             cpu.matmul(gated, &down.matrix, down.bias.as_deref(), Then::Store, outputs);
             cpu.add_shares(outputs, shares, residual);
             *read_bytes += expert.bytes();

@@ -8,6 +8,7 @@
 use super::math::exp;
 use super::{Cpu, Shared};
 use crate::inputs::Inputs;
+use crate::matrix::Format;
 use crate::simd::{Isa, LANES, Simd, on_isa};
 
 /// How logits become a choice.
@@ -115,6 +116,12 @@ impl Cpu {
             choices.sort_unstable_by_key(|choice| choice.expert);
         });
         routes.group(experts);
+    }
+
+    /// Makes room for the inputs of `rows` rows, so that those of an expert, which are as many or fewer, allocate nothing.
+    /// What was held is lost.
+    pub fn reserve(&self, format: Format, rows: usize, width: usize, inputs: &mut Inputs) {
+        inputs.reserve(self.isa, format, rows, width);
     }
 
     /// Copies an expert's rows of `x`, as they are rounded: the inputs of its product.
