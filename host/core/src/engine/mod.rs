@@ -229,9 +229,9 @@ impl Engine {
     }
 
     /// Every block that can be found by content, most recently used first and parents before children, for
-    /// `restore_cache` of another engine.
-    pub fn cached_blocks(&self) -> Vec<CachedBlock> {
-        self.kv.cached(self.clock)
+    /// `restore_cache` of another engine. An engine that was idle until `now` has not seen that time pass.
+    pub fn cached_blocks(&self, now: Micros) -> Vec<CachedBlock> {
+        self.kv.cached(self.clock.max(now))
     }
 
     /// Number of the step that is planned next.

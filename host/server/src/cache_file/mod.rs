@@ -159,10 +159,10 @@ impl Keeper {
 
     /// Writes what the engine has cached, most recently used first, as much as the file may hold. If that doesn't work,
     /// an earlier file stays.
-    pub fn save(&self, engine: &Engine, executor: &mut dyn Executor, tenants: &Tenants) {
+    pub fn save(&self, engine: &Engine, executor: &mut dyn Executor, tenants: &Tenants, now: Micros) {
         let started = Instant::now();
         let path = self.path.display();
-        match self.write(&engine.cached_blocks(), executor, tenants, started + SAVING) {
+        match self.write(&engine.cached_blocks(now), executor, tenants, started + SAVING) {
             Ok(saved) => tracing::info!(
                 blocks = saved.blocks,
                 of = saved.of,

@@ -117,7 +117,7 @@ fn keep_cache(
     let keeper = Keeper::new(config, executor, loaded.probe_limits(config))?;
     keeper.restore(engine, executor, &app.tenants, app.clock.now());
     let app = Arc::clone(app);
-    Some(Box::new(move |engine, executor| keeper.save(engine, executor, &app.tenants)))
+    Some(Box::new(move |engine, executor| keeper.save(engine, executor, &app.tenants, app.clock.now())))
 }
 
 /// A random key for the prefix index.
