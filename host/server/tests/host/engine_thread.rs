@@ -8,12 +8,12 @@ use std::time::Duration;
 use infer_core::engine::Policies;
 use infer_core::request::RefusalReason;
 use infer_core::{
-    Batch, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Executor, FinishReason, Micros, Request,
-    SamplingParams, SessionId, StepOutput, TenantId,
+    Batch, BlockId, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Executor, FinishReason, Micros,
+    Request, SamplingParams, SessionId, StepOutput, TenantId,
 };
 use infer_server::engine::{
-    ChannelBounds, Clock, End, EngineHandle, EngineThread, LiveRequest, NewRequest, RequestMeta, StreamEvent,
-    SubmitError, Wanted, spawn,
+    AtEnd, ChannelBounds, Clock, End, EngineHandle, EngineThread, LiveRequest, NewRequest, RequestMeta,
+    StreamEvent, SubmitError, Wanted, spawn,
 };
 use tokio::task::JoinHandle;
 
@@ -56,6 +56,11 @@ impl Executor for Scripted {
         assert_eq!(self.started.pop_front(), Some(batch.step), "collected in the order of submission");
         self.compute(batch, output)
     }
+
+    fn read_block(&mut self, _: BlockId, _: &mut [u8]) -> Result<(), DeviceFault> {
+        assert!(self.started.is_empty(), "blocks are copied between two batches");
+        Ok(())
+    }
 }
 
 impl Scripted {
@@ -88,18 +93,18 @@ fn start() -> EngineThread {
 
 /// Returns an engine whose device takes up to `most` batches at a time, and the most that were in flight.
 fn start_with(most: usize) -> (EngineThread, Arc<AtomicUsize>) {
-    start_with_door(most, 4)
+    start_with_door(most, 4, None)
 }
 
 /// As `start_with`, but the handle admits `door` sequences although only four may wait in the engine.
-fn start_with_door(most: usize, door: u32) -> (EngineThread, Arc<AtomicUsize>) {
+fn start_with_door(most: usize, door: u32, at_end: Option<AtEnd>) -> (EngineThread, Arc<AtomicUsize>) {
     let config =
         EngineConfig { total_blocks: 64, max_waiting: 4, plan_ahead: most > 1, ..EngineConfig::default() };
     let deepest = Arc::default();
     let bounds = ChannelBounds { max_waiting: door, max_running: 32, stream_events: 64 };
     let device = Scripted { most, started: VecDeque::new(), deepest: Arc::clone(&deepest) };
     let engine = Engine::new(config, Policies::builtin());
-    (spawn(engine, Box::new(device), Clock::start(), bounds, None).unwrap(), deepest)
+    (spawn(engine, Box::new(device), Clock::start(), bounds, at_end).unwrap(), deepest)
 }
 
 fn request(prompt: &[u32]) -> NewRequest {
@@ -206,7 +211,7 @@ async fn full_queue_suggests_when_a_slot_may_come_free_and_an_empty_one_a_second
 async fn steps_go_on_during_a_flood_of_refused_requests_with_many_sequences() {
     const REQUESTS: usize = 40;
     const CHOICES: usize = 128;
-    let (engine, _) = start_with_door(0, (REQUESTS * CHOICES) as u32 + 1);
+    let (engine, _) = start_with_door(0, (REQUESTS * CHOICES) as u32 + 1, None);
     let mut running = engine.handle.submit(crawl()).await.unwrap();
     assert!(matches!(first(&mut running).await, Some(StreamEvent::Token { .. })));
     let (entered, inside) = tokio::sync::oneshot::channel();
@@ -473,4 +478,19 @@ async fn streams_and_calls_end_with_the_engine_thread() {
     assert!(tokens.is_empty() && end.is_none());
     assert!(handle.submit(request(&[1])).await.is_err());
     assert!(handle.report().await.is_err());
+}
+
+#[tokio::test]
+async fn blocks_are_read_at_the_end_when_no_step_is_in_flight() {
+    let (sender, ended) = std::sync::mpsc::channel();
+    let at_end = move |engine: &Engine, device: &mut dyn Executor| {
+        engine.check_invariants();
+        sender.send(device.read_block(BlockId(0), &mut [])).unwrap();
+    };
+    let (engine, deepest) = start_with_door(2, 4, Some(Box::new(at_end)));
+    let mut running = engine.handle.submit(crawl()).await.unwrap();
+    assert!(matches!(first(&mut running).await, Some(StreamEvent::Token { .. })));
+    engine.stop();
+    assert_eq!(deepest.load(Ordering::Relaxed), 2, "the next step was planned already");
+    assert_eq!(ended.recv(), Ok(Ok(())), "the thread did not fail");
 }

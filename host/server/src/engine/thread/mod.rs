@@ -55,7 +55,8 @@ pub struct ChannelBounds {
     pub stream_events: usize,
 }
 
-/// Called with the engine and its device when the thread was stopped and no stream is left.
+/// Called with the engine and its device when the thread was stopped, no stream is left, and no step is in flight. Not if the
+/// device is lost.
 pub type AtEnd = Box<dyn FnOnce(&Engine, &mut dyn Executor) + Send>;
 
 /// Starts the engine thread.
@@ -102,7 +103,11 @@ pub fn spawn(
         driver.live.clear();
         driver.shared.alive.send_replace(false);
         if stopped && let Some(at_end) = at_end {
-            at_end(&driver.engine, driver.executor.as_mut());
+            // A device that computes ahead still has a step, and its blocks are only copied between two.
+            let collected = catch_unwind(AssertUnwindSafe(|| driver.take_all_back()));
+            if collected.is_ok() && !driver.device_lost {
+                at_end(&driver.engine, driver.executor.as_mut());
+            }
         }
     })?;
     Ok(EngineThread { handle: EngineHandle { shared }, thread })
