@@ -6,11 +6,11 @@
 //! else. Prefixes with a salt are private, and are not saved.
 
 mod format;
+mod partial;
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -23,6 +23,7 @@ use crate::startup::load::shares_blocks;
 use crate::startup::progress::Meter;
 use crate::tenants::Tenants;
 use format::{About, Saved};
+use partial::Partial;
 
 /// How long a host that stops may take to write the file.
 pub const SAVING: Duration = Duration::from_secs(30);
@@ -90,6 +91,13 @@ impl Keeper {
     pub fn restore(&self, engine: &mut Engine, executor: &mut dyn Executor, tenants: &Tenants, now: Micros) {
         let path = self.path.display();
         let started = Instant::now();
+        // Here and not at the shutdown, when it is too late for another place. It also removes what a killed host left.
+        match Partial::create(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                tracing::warn!("the prefix cache can't be saved to {path}: {error} (--cache-file)");
+            }
+            _ => {}
+        }
         let saved = match self.open() {
             Ok(saved) => saved,
             Err(Unusable::Missing) => {
@@ -200,34 +208,12 @@ impl Keeper {
         let room = self.most_bytes.saturating_sub(about.bytes_of_none()) / about.bytes_of_one();
         kept.truncate(usize::try_from(room).unwrap_or(usize::MAX));
         about.blocks = kept.len() as u64;
-        let partial = self.path.with_added_extension("partial");
-        // One that a killed host left. A new one refuses links and files of others.
-        match std::fs::remove_file(&partial) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
-        let written = format::write(
-            BufWriter::with_capacity(BUFFER, &file),
-            &about,
-            &kept,
-            &self.probe,
-            end,
-            |nth, to| {
-                executor.read_block(list[from[nth]].id, to).map_err(|fault| io::Error::other(fault.message))
-            },
-        );
-        let renamed =
-            written.and_then(|()| file.sync_all()).and_then(|()| std::fs::rename(&partial, &self.path));
-        if let Err(error) = renamed {
-            let _ = std::fs::remove_file(&partial);
-            return Err(error);
-        }
-        Ok(Written {
-            blocks: kept.len(),
-            of: list.len(),
-            bytes: file.metadata().map_or(0, |data| data.len()),
-        })
+        let partial = Partial::wait(&self.path, end)?;
+        let writer = BufWriter::with_capacity(BUFFER, partial.writer());
+        format::write(writer, &about, &kept, &self.probe, end, |nth, to| {
+            executor.read_block(list[from[nth]].id, to).map_err(|fault| io::Error::other(fault.message))
+        })?;
+        Ok(Written { blocks: kept.len(), of: list.len(), bytes: partial.put(&self.path)? })
     }
 }
 

@@ -96,6 +96,7 @@ async fn stop(engine: Option<EngineThread>, most: Duration) {
     let Some(engine) = engine else { return };
     let ended = tokio::task::spawn_blocking(move || engine.stop());
     if tokio::time::timeout(most, ended).await.is_err() {
-        tracing::error!("the engine did not stop within {} s: its step hangs", most.as_secs());
+        let hangs = if most > LAST_STEP { "its step or the disk of --cache-file" } else { "its step" };
+        tracing::error!("the engine did not stop within {} s: {hangs} hangs", most.as_secs());
     }
 }

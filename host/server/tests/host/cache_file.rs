@@ -57,7 +57,9 @@ async fn a_restarted_host_knows_the_prefixes_of_the_one_before() {
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left there");
 
+    std::fs::write(path.with_added_extension("partial"), "prompts that a killed host wrote").unwrap();
     let host = Host::start(keeping(&path)).await;
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "it is removed");
     let state = host.admin_get("/admin/state").await;
     let restored = state["memory"]["cached"].as_u64().unwrap();
     assert!(restored > 8, "{state}");
