@@ -16,6 +16,8 @@ const VERSION: &str = "1";
 const FORMAT: &str = "infer prefix cache";
 /// A header is some hundred bytes and the names of tenants.
 const MAX_HEADER_BYTES: u64 = 1 << 20;
+/// The format is named within these.
+const START_BYTES: u64 = 512;
 /// In place of an index or a time that isn't there.
 const NONE_32: u32 = u32::MAX;
 const NONE_64: u64 = u64::MAX;
@@ -149,6 +151,14 @@ impl About {
             tenants: serde_json::from_str(get("tenants")).map_err(|e| format!("its tenants: {e}"))?,
         })
     }
+}
+
+/// Whether a file is a cache file, going by its beginning: of any version, however damaged its rest is. Or it is empty.
+pub(super) fn is_ours(file: impl Read) -> io::Result<bool> {
+    let mut start = Vec::new();
+    file.take(START_BYTES).read_to_end(&mut start)?;
+    let format = FORMAT.as_bytes();
+    Ok(start.is_empty() || start.windows(format.len()).any(|part| part == format))
 }
 
 /// Writes a file. `list` names tenants by index of `about.tenants`; `read` copies the keys and values of the nth block.
@@ -397,6 +407,19 @@ mod tests {
         let (about, ..) = example();
         let header = About { blocks: 1 << 60, ..about }.header();
         assert!(read(&header).unwrap_err().contains("bytes instead of"));
+    }
+
+    #[test]
+    fn files_are_told_from_others_by_their_beginning() {
+        let file = written();
+        let (about, ..) = example();
+        let most = About { block_size: u32::MAX, block_bytes: u64::MAX, blocks: u64::MAX, ..about }.header();
+        for ours in [&file[..], &file[..400], &most[..], &[]] {
+            assert!(is_ours(ours).unwrap());
+        }
+        for other in [&b"precious = true"[..], &[0; 4_096][..], &file[400..]] {
+            assert!(!is_ours(other).unwrap());
+        }
     }
 
     #[test]

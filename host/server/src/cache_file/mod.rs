@@ -32,7 +32,7 @@ const WORTH_SHOWING_BYTES: u64 = 1 << 30;
 /// Bytes written and read at once.
 const BUFFER: usize = 1 << 20;
 
-/// Refuses a place where no file can be.
+/// Refuses a place where no file can be, or where another kind of file is.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     let Some(path) = &config.cache_file else { return Ok(()) };
     let wrong = |what: &str| Err(ConfigError(format!("--cache-file: {}: {what}", path.display())));
@@ -43,7 +43,11 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     if path.file_name().is_none() || !dir.is_dir() {
         return wrong("its directory does not exist");
     }
-    Ok(())
+    // The first shutdown would replace it. One that can't be opened is left to the start, which warns of it.
+    match File::open(path).and_then(format::is_ours) {
+        Ok(false) => wrong("it holds something else than a prefix cache; name a new file"),
+        Ok(true) | Err(_) => Ok(()),
+    }
 }
 
 /// The file, and what its content must match.

@@ -103,7 +103,7 @@ async fn a_damaged_file_is_left_out_and_replaced() {
     assert_eq!(found(keeping(&path), &prompt).await, 0);
     let saved = std::fs::read(&path).unwrap();
     for damage in [
-        |bytes: &mut Vec<u8>| *bytes = b"no cache file".to_vec(),
+        |bytes: &mut Vec<u8>| bytes[..8].fill(0xff),
         |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - 1),
         |bytes: &mut Vec<u8>| {
             let middle = bytes.len() / 2;
@@ -219,14 +219,19 @@ async fn a_cleared_cache_is_not_saved() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_without_a_file_are_refused_and_caches_without_blocks_need_none() {
     let (dir, path) = file();
-    for (wrong, said) in
-        [(dir.path().to_owned(), "it is no file"), (path.join("deeper"), "its directory does not exist")]
-    {
+    let other = dir.path().join("infer.toml");
+    std::fs::write(&other, "port = 8000").unwrap();
+    for (wrong, said) in [
+        (dir.path().to_owned(), "it is no file"),
+        (path.join("deeper"), "its directory does not exist"),
+        (other.clone(), "it holds something else"),
+    ] {
         let error = serve::start(keeping(&wrong)).await.err().expect("there can be no file");
         assert!(error.is_usage(), "{error}");
         let text = error.to_string();
         assert!(text.starts_with("--cache-file: ") && text.contains(said), "{text}");
     }
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "port = 8000");
     for config in [
         Config { kv_cache: KvCacheKind::Contiguous, max_batch_size: 2, ..keeping(&path) },
         Config { prefix_caching: false, ..keeping(&path) },
