@@ -12,6 +12,7 @@ use infer_core::{BlockId, Micros, SessionId, TenantId};
 
 use super::state::{self, asked, ordered};
 use crate::app::{App, Served};
+use crate::cache_file;
 use crate::engine::{RequestReport, Wanted};
 use crate::http::{Answer, ApiError, Query, json};
 
@@ -171,10 +172,16 @@ pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &detail))
 }
 
-/// `DELETE /admin/cache`: drops what no request uses.
+/// `DELETE /admin/cache`: drops what no request uses, and the file of `--cache-file`.
 pub async fn empty_cache(app: &App) -> Result<Answer, ApiError> {
-    let (dropped, in_use) = ordered(app, app.served()?.engine.empty_cache()).await?;
+    let served = app.served()?;
+    let removed = cache_file::remove(&app.config).await;
+    let (dropped, in_use) = ordered(app, served.engine.empty_cache()).await?;
     tracing::info!(dropped, in_use, "an operator emptied the cache");
+    removed.map_err(|error| {
+        let message = format!("the cache is empty, but the file of --cache-file can't be removed: {error}");
+        ApiError::internal("cache_file", message)
+    })?;
     Ok(json(StatusCode::OK, &serde_json::json!({"dropped_blocks": dropped, "blocks_in_use": in_use})))
 }
 

@@ -50,6 +50,24 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     }
 }
 
+/// Where the file is, if one is wanted and there are blocks to save. What a link leads to is replaced, not the link.
+fn place(config: &Config) -> Option<PathBuf> {
+    let path = config.cache_file.clone().filter(|_| shares_blocks(config))?;
+    Some(if path.is_symlink() { path.canonicalize().unwrap_or(path) } else { path })
+}
+
+/// Removes the file. An operator who empties the cache also means what the next start would bring back, should this
+/// host be killed.
+pub async fn remove(config: &Config) -> io::Result<()> {
+    let Some(path) = place(config) else { return Ok(()) };
+    // A file of gigabytes takes a while.
+    let removed = tokio::task::spawn_blocking(move || std::fs::remove_file(path)).await;
+    match removed.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// The file, and what its content must match.
 pub struct Keeper {
     path: PathBuf,
@@ -72,7 +90,7 @@ pub struct ProbeLimits {
 impl Keeper {
     /// Computes the probe, if a file is configured. `None` if there is none, or if this executor's blocks can't be copied.
     pub fn new(config: &Config, executor: &mut dyn Executor, limits: ProbeLimits) -> Option<Self> {
-        let path = config.cache_file.clone().filter(|_| shares_blocks(config))?;
+        let path = place(config)?;
         if executor.block_bytes() == 0 {
             return None;
         }

@@ -32,7 +32,7 @@ pub enum AdminCommand {
     },
     /// Fails every waiting request
     ClearQueue(Target),
-    /// Drops all cached blocks that no request uses, with the prompts kept behind them
+    /// Drops all cached blocks that no request uses, the prompts kept behind them, and the file of --cache-file
     EmptyCache(Target),
     /// Reads API keys, TLS certificate and --policy-config again, as SIGHUP does
     Reload(Target),

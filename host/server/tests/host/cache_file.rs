@@ -212,8 +212,30 @@ async fn a_cleared_cache_is_not_saved() {
     let host = Host::start(keeping(&path)).await;
     let cleared = host.admin(Method::DELETE, "/admin/cache").send().await.unwrap();
     assert!(cleared.status().is_success(), "{cleared:?}");
+    assert!(!path.exists(), "it would come back if the host was killed");
     host.server.shutdown().await;
     assert_eq!(found(keeping(&path), &prompt).await, 0);
+
+    let host = Host::start(keeping(&path)).await;
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let cleared = host.admin(Method::DELETE, "/admin/cache").send().await.unwrap();
+    assert_eq!(cleared.status(), 500);
+    let said = cleared.text().await.unwrap();
+    assert!(said.contains("--cache-file can't be removed"), "{said}");
+    assert_eq!(host.admin_get("/admin/state").await["memory"]["cached"], 0);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_to_the_file_stays_one() {
+    let (dir, path) = file();
+    let (link, prompt) = (dir.path().join("link"), long("Linked"));
+    std::fs::write(&path, "").unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert_eq!(found(keeping(&link), &prompt).await, 0);
+    assert!(link.is_symlink() && !path.is_symlink());
+    assert!(found(keeping(&path), &prompt).await > 128);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
