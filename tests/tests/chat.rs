@@ -80,6 +80,11 @@ fn chat_in_a_terminal_shows_turns_and_what_was_cached() {
     terminal.shows("/nonsense is no command");
     enter(&terminal, "/help");
     terminal.shows("/retry         asks the last question again");
+    at_prompt(&terminal);
+    terminal.press(&["-l", "caf"]);
+    terminal.shows("> caf");
+    terminal.press(&["-H", "e9", "0d"]);
+    terminal.shows("what was typed is no UTF-8, and is left out");
     // What is typed is dropped by the first one.
     at_prompt(&terminal);
     terminal.press(&["-l", "never mind"]);

@@ -1,5 +1,8 @@
 //! The terminal of a chat: the prompt, with editing and a history in memory, and what is shown of answers.
 
+use std::io::ErrorKind;
+
+use rustix::termios::{QueueSelector, tcflush};
 use rustyline::completion::Completer;
 use rustyline::error::{ReadlineError, Signal};
 use rustyline::highlight::Highlighter;
@@ -40,6 +43,12 @@ impl Terminal {
                     }
                     is_interrupted = true;
                     note("Ctrl-C again, or Ctrl-D, ends");
+                }
+                // The chat goes on: a slip of the keyboard or of a paste must not cost what was said.
+                Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                    complain("what was typed is no UTF-8, and is left out");
+                    // The rest of a paste is no question of its own.
+                    let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
                 }
                 Err(error) => return Err(Failure::Failed(format!("can't read from the terminal: {error}"))),
             }
