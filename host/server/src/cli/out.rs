@@ -2,6 +2,7 @@
 //! files that `--out` names. What they show may come from clients, policies, models and other hosts, so a terminal gets
 //! it without what controls terminals.
 
+use std::ffi::OsString;
 use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal as _, Write};
@@ -14,9 +15,13 @@ pub(super) fn put(text: Arguments<'_>) {
     put_styled(text, false);
 }
 
-/// As `put`, and dimmed on a terminal, unless NO_COLOR is set.
+/// As `put`, and dimmed on a terminal, unless NO_COLOR is set or the terminal knows no styles.
 pub(super) fn put_dimmed(text: Arguments<'_>) {
-    put_styled(text, std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()));
+    put_styled(text, may_dim(std::env::var_os("NO_COLOR"), std::env::var_os("TERM")));
+}
+
+fn may_dim(no_color: Option<OsString>, term: Option<OsString>) -> bool {
+    no_color.is_none_or(|value| value.is_empty()) && term.is_some_and(|term| term != "dumb")
 }
 
 fn put_styled(text: Arguments<'_>, dimmed: bool) {
@@ -144,6 +149,23 @@ mod tests {
         let shown = harmless(&serde_json::to_string_pretty(&value).unwrap());
         assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && shown.contains("é会"), "{shown}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+    }
+
+    #[test]
+    fn only_terminals_with_styles_get_them() {
+        for (no_color, term, dims) in [
+            (None, Some("xterm"), true),
+            (Some(""), Some("linux"), true),
+            (Some("1"), Some("xterm"), false),
+            (None, Some("dumb"), false),
+            (None, None, false),
+        ] {
+            assert_eq!(
+                may_dim(no_color.map(Into::into), term.map(Into::into)),
+                dims,
+                "{no_color:?} {term:?}"
+            );
+        }
     }
 
     #[test]
