@@ -105,7 +105,7 @@ fn failures_are_told_on_stderr_by_exit_codes() {
 }
 
 /// A server that lists no models and answers with these bodies in turn. Returns its address and what it is asked.
-fn stranger(answers: [String; 3]) -> (String, Receiver<Value>) {
+fn stranger(answers: [String; 4]) -> (String, Receiver<Value>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (sender, asked) = mpsc::channel();
@@ -158,12 +158,14 @@ fn servers_of_other_makes_get_fields_of_openai_and_broken_answers_are_told() {
         delta(json!({"reasoning": "hm"}), Value::Null) + &delta(json!({"content": "Pag"}), Value::Null);
     let whole = format!("{begun}{}", delta(json!({"content": "ed"}), json!("stop")));
     let failed = format!("{begun}data: {}\n\n", json!({"error": {"message": "out of memory"}}));
-    let (address, asked) = stranger([whole, begun, failed]);
+    let cancelled = begun.clone() + &delta(json!({}), json!("cancelled")) + "data: [DONE]\n\n";
+    let (address, asked) = stranger([whole, begun, failed, cancelled]);
     let home = Home::new();
     for (code, printed, words) in [
         (0, "Paged\n", ""),
         (1, "Pag\n", "error: the answer broke off: the stream ended before the answer did"),
         (1, "Pag\n", "error: the answer broke off: out of memory"),
+        (1, "Pag\n", "error: the answer broke off: the server ended it (cancelled)"),
     ] {
         let arguments = ["--url", &*format!("http://{address}/v1"), "--model", "m", "--seed", "7", "Hello"];
         let output = chat(&home, "", &arguments, "");

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+/// Ends that several servers give answers which are not whole, without calling them errors.
+const CUTS: [&str; 4] = ["cancelled", "abort", "error", "content_filter"];
+
 /// What a chunk adds.
 #[derive(Debug, Default, PartialEq)]
 pub struct Chunk {
@@ -97,6 +100,11 @@ impl Answer {
         self.finish.is_some()
     }
 
+    /// What the server calls the end of an answer that it cut off for reasons of its own.
+    pub fn cut_by(&self) -> Option<&str> {
+        self.finish.as_deref().filter(|reason| CUTS.contains(reason))
+    }
+
     /// One line of its figures, those that are known. `stopped` tells that the user ended it.
     pub fn figures(&self, stopped: bool) -> String {
         let mut parts = Vec::new();
@@ -183,6 +191,10 @@ mod tests {
         let cancelled = r#"{"choices":[{"delta":{},"finish_reason":"cancelled"}]}"#;
         assert_eq!(answer(&[(40, text), (41, cancelled)]).figures(false), "ended by cancelled, TTFT 40 ms");
         assert!(answer(&[]).is_empty() && !answer(&[(1, text)]).is_empty());
+        assert_eq!(answer(&[(40, text), (41, cancelled)]).cut_by(), Some("cancelled"));
+        for whole in [usage, r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#, text] {
+            assert_eq!(answer(&[(40, whole)]).cut_by(), None);
+        }
     }
 
     #[test]

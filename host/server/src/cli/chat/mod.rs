@@ -156,7 +156,10 @@ impl Talk {
         let outcome =
             self.runtime.block_on(self.server.answer(&request, &mut answer, |chunk| screen.show(chunk)));
         screen.end_line();
-        outcome.map_err(Failure::Failed)
+        outcome.map_err(Failure::Failed)?;
+        answer.cut_by().map_or(Ok(()), |reason| {
+            Err(Failure::Failed(format!("the answer broke off: the server ended it ({reason})")))
+        })
     }
 
     /// Answers what the user types, until the end of it.
