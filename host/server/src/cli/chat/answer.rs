@@ -8,6 +8,9 @@ use serde_json::Value;
 /// Ends that several servers give answers which are not whole, without calling them errors.
 const CUTS: [&str; 4] = ["cancelled", "abort", "error", "content_filter"];
 
+/// What takes less than this came at once, and tells nothing of the server's rate.
+const MEASURABLE: Duration = Duration::from_millis(5);
+
 /// What a chunk adds.
 #[derive(Debug, Default, PartialEq)]
 pub struct Chunk {
@@ -129,11 +132,11 @@ impl Answer {
         parts.join(", ")
     }
 
-    /// Tokens per second after the first.
+    /// Tokens per second after the first; `None` if they came together, as from a proxy that buffers.
     fn rate(&self, generated: u64) -> Option<f64> {
         let (first, last) = self.times?;
-        let seconds = (last - first).as_secs_f64();
-        (generated > 1 && seconds > 0.0).then(|| (generated - 1) as f64 / seconds)
+        let took = last - first;
+        (generated > 1 && took >= MEASURABLE).then(|| (generated - 1) as f64 / took.as_secs_f64())
     }
 }
 
@@ -188,6 +191,9 @@ mod tests {
                         "usage":{"prompt_tokens":3,"completion_tokens":1}}"#;
         let cut = "cut off at its maximum length, 1 token, TTFT 1.5 s, 3 prompt tokens";
         assert_eq!(answer(&[(1_500, text), (1_500, usage)]).figures(false), cut);
+        let more = r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":11}}"#;
+        let at_once = "11 tokens, TTFT 40 ms, 3 prompt tokens";
+        assert_eq!(answer(&[(40, text), (41, text), (41, more)]).figures(false), at_once);
         let cancelled = r#"{"choices":[{"delta":{},"finish_reason":"cancelled"}]}"#;
         assert_eq!(answer(&[(40, text), (41, cancelled)]).figures(false), "ended by cancelled, TTFT 40 ms");
         assert!(answer(&[]).is_empty() && !answer(&[(1, text)]).is_empty());
