@@ -55,8 +55,8 @@ pub struct ChannelBounds {
     pub stream_events: usize,
 }
 
-/// Called with the engine and its device when the thread was stopped, no stream is left, and no step is in flight. Not if the
-/// device is lost.
+/// Called with the engine and its device when the thread was stopped, no stream is left, and no step is in flight. Not
+/// if the device is lost.
 pub type AtEnd = Box<dyn FnOnce(&Engine, &mut dyn Executor) + Send>;
 
 /// Starts the engine thread.
