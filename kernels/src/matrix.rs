@@ -110,6 +110,11 @@ impl Matrix {
         self.shape.gated
     }
 
+    /// The packed numbers.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.data.len()

@@ -5,6 +5,7 @@
 
 mod bytes;
 mod cache;
+mod checksum;
 pub mod config;
 #[cfg(feature = "cuda")]
 pub mod cuda;

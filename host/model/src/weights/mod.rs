@@ -126,9 +126,15 @@ impl Weights {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+    /// All matrices, in one order.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &Matrix> {
         let ends = std::iter::once(&self.embedding).chain(&self.head);
         ends.chain(self.layers.iter().flat_map(LayerWeights::matrices))
+    }
+
+    /// All norms and biases, in one order.
+    pub(crate) fn vectors(&self) -> impl Iterator<Item = &Vec<f32>> {
+        std::iter::once(&self.final_norm).chain(self.layers.iter().flat_map(LayerWeights::vectors))
     }
 
     fn has_four_bits(&self) -> bool {
@@ -207,12 +213,28 @@ impl Formats {
 
 impl LayerWeights {
     fn matrices(&self) -> impl Iterator<Item = &Matrix> {
-        let (router, gated) = match &self.mlp {
-            Mlp::Dense(gated) => (None, std::slice::from_ref(gated)),
-            Mlp::Experts(experts) => (Some(&experts.router), &experts.experts[..]),
-        };
+        let (router, gated) = self.mlp.parts();
         let attention = [&self.qkv.matrix, &self.output.matrix].into_iter();
         attention.chain(router).chain(gated.iter().flat_map(Gated::matrices))
+    }
+
+    fn vectors(&self) -> impl Iterator<Item = &Vec<f32>> {
+        let norms = [&self.input_norm, &self.mlp_norm].into_iter();
+        let more = [&self.q_norm, &self.k_norm, &self.attention_output_norm, &self.mlp_output_norm];
+        let (_, gated) = self.mlp.parts();
+        let linear = [&self.qkv, &self.output].into_iter();
+        let linear = linear.chain(gated.iter().flat_map(|gated| [&gated.gate_up, &gated.down]));
+        norms.chain(more.into_iter().flatten()).chain(linear.filter_map(|linear| linear.bias.as_ref()))
+    }
+}
+
+impl Mlp {
+    /// The router, if there is one, and the gated layers.
+    fn parts(&self) -> (Option<&Matrix>, &[Gated]) {
+        match self {
+            Self::Dense(gated) => (None, std::slice::from_ref(gated)),
+            Self::Experts(experts) => (Some(&experts.router), &experts.experts),
+        }
     }
 }
 

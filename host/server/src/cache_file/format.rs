@@ -32,6 +32,8 @@ pub(super) struct About {
     /// Bytes of a block's keys and values.
     pub block_bytes: u64,
     pub blocks: u64,
+    /// Identifies the model's weights.
+    pub weights: String,
     /// Names of the tenants, whose numbers in the file are indexes of this list.
     pub tenants: Vec<String>,
 }
@@ -112,6 +114,7 @@ impl About {
             ("block_size", self.block_size.to_string()),
             ("block_bytes", self.block_bytes.to_string()),
             ("blocks", self.blocks.to_string()),
+            ("weights", self.weights.clone()),
             ("tenants", tenants),
         ];
         let metadata = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -148,6 +151,7 @@ impl About {
                 .map_err(|_| "its blocks are too large".to_owned())?,
             block_bytes: number("block_bytes")?,
             blocks: number("blocks")?,
+            weights: get("weights").to_owned(),
             tenants: serde_json::from_str(get("tenants")).map_err(|e| format!("its tenants: {e}"))?,
         })
     }
@@ -258,11 +262,18 @@ impl<R: Read> Saved<R> {
         }
         let digest = self.from.sha.finalize();
         let mut said = [0; 32];
-        self.from.file.read_exact(&mut said).map_err(|error| error.to_string())?;
+        self.from.file.read_exact(&mut said).map_err(unread)?;
         if digest[..] != said {
             return Err("its content is damaged".to_owned());
         }
         Ok(())
+    }
+}
+
+fn unread(error: io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "it ends too early".to_owned(),
+        _ => error.to_string(),
     }
 }
 
@@ -281,7 +292,7 @@ impl<F: Write> Hashed<F> {
 
 impl<F: Read> Hashed<F> {
     fn read(&mut self, bytes: &mut [u8]) -> Result<(), String> {
-        self.file.read_exact(bytes).map_err(|error| error.to_string())?;
+        self.file.read_exact(bytes).map_err(unread)?;
         self.sha.update(&*bytes);
         Ok(())
     }
@@ -305,6 +316,7 @@ mod tests {
             block_size: 2,
             block_bytes: 24,
             blocks: 3,
+            weights: "c0ffee".to_owned(),
             tenants: vec!["default".to_owned(), "ä \"b\"".to_owned()],
         };
         let block = |id, parent, tenant, ttl| CachedBlock {
@@ -392,7 +404,7 @@ mod tests {
         for (file, wrong) in [
             (&[0xff; 64][..], "it is no cache file"),
             (b"\x02\0\0\0\0\0\0\0{}", "its header is broken"),
-            (b"", "failed to fill whole buffer"),
+            (b"", "it ends too early"),
         ] {
             let error = read(file).unwrap_err();
             assert!(error.contains(wrong), "{error}");

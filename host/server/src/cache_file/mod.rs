@@ -1,9 +1,9 @@
 //! The prefix cache across restarts (`--cache-file`): saved when the host stops, restored when it starts.
 //!
-//! Keys and values mean something only to the model that computed them. So the file also holds those of a fixed prompt,
-//! the probe: the host computes it at every start, and restores a file only if its probe has the very same bits. That
-//! tells apart whatever makes a difference (weights, their formats, instruction sets, devices, versions), and nothing
-//! else. Prefixes with a salt are private, and are not saved.
+//! Keys and values mean something only to the model that computed them. So the file names a digest of its weights, and
+//! holds the keys and values of a fixed prompt, the probe: the host computes both at every start, and restores a file only
+//! if they are the same. The digest tells models apart, the probe what computes them (devices, instruction sets, versions
+//! of the host), and neither tells apart what makes no difference. Prefixes with a salt are private, and are not saved.
 
 mod format;
 mod partial;
@@ -73,12 +73,17 @@ pub struct Keeper {
     path: PathBuf,
     most_bytes: u64,
     block_size: u32,
+    weights: String,
     probe: Vec<u8>,
+    /// Something of the file is in the cache.
+    restored: bool,
 }
 
-/// What limits the probe.
-#[derive(Clone, Copy, Debug)]
-pub struct ProbeLimits {
+/// What is probed: a model, and the limits of its steps.
+#[derive(Clone, Debug)]
+pub struct Probed {
+    /// Identifies its weights.
+    pub weights: String,
     /// Token ids are below this.
     pub vocab: u32,
     /// Most tokens of a step.
@@ -89,15 +94,21 @@ pub struct ProbeLimits {
 
 impl Keeper {
     /// Computes the probe, if a file is configured. `None` if there is none, or if this executor's blocks can't be copied.
-    pub fn new(config: &Config, executor: &mut dyn Executor, limits: ProbeLimits) -> Option<Self> {
+    pub fn new(
+        config: &Config,
+        executor: &mut dyn Executor,
+        probed: impl FnOnce() -> Probed,
+    ) -> Option<Self> {
         let path = place(config)?;
         if executor.block_bytes() == 0 {
             return None;
         }
-        match probe(executor, config.block_size, limits) {
+        let probed = probed();
+        match probe(executor, config.block_size, &probed) {
             Ok(probe) => {
                 let (most_bytes, block_size) = (config.cache_file_bytes, config.block_size);
-                Some(Self { path, most_bytes, block_size, probe })
+                let weights = probed.weights;
+                Some(Self { path, most_bytes, block_size, weights, probe, restored: false })
             }
             Err(fault) => {
                 tracing::warn!(
@@ -110,7 +121,13 @@ impl Keeper {
     }
 
     /// Fills a new engine's cache from the file. If that doesn't work, the cache stays empty.
-    pub fn restore(&self, engine: &mut Engine, executor: &mut dyn Executor, tenants: &Tenants, now: Micros) {
+    pub fn restore(
+        &mut self,
+        engine: &mut Engine,
+        executor: &mut dyn Executor,
+        tenants: &Tenants,
+        now: Micros,
+    ) {
         let path = self.path.display();
         let started = Instant::now();
         // Here and not at the shutdown, when it is too late for another place. It also removes what a killed host left.
@@ -135,7 +152,8 @@ impl Keeper {
         let away = micros_since_epoch().saturating_sub(saved.about.saved_at);
         let (places_in_file, list) = of_known_tenants(&saved.list, &known, away);
         let places = engine.restore_cache(&list, now);
-        let mut targets = vec![None; saved.list.len()];
+        let saved_blocks = saved.list.len();
+        let mut targets = vec![None; saved_blocks];
         for (nth, place) in places_in_file.into_iter().zip(&places) {
             targets[nth] = *place;
         }
@@ -151,14 +169,19 @@ impl Keeper {
         });
         meter.finish();
         let blocks = places.iter().flatten().count();
+        let unknown = saved_blocks - list.len();
         match outcome {
-            Ok(()) => tracing::info!(
-                blocks,
-                of = targets.len(),
-                tokens = blocks as u64 * u64::from(self.block_size),
-                ms = started.elapsed().as_millis() as u64,
-                "restored the prefix cache from {path}"
-            ),
+            Ok(()) => {
+                tracing::info!(
+                    blocks,
+                    of = saved_blocks,
+                    of_unknown_tenants = (unknown > 0).then_some(unknown),
+                    tokens = blocks as u64 * u64::from(self.block_size),
+                    ms = started.elapsed().as_millis() as u64,
+                    "restored the prefix cache from {path}"
+                );
+                self.restored = blocks > 0;
+            }
             Err(wrong) => {
                 engine.empty_cache(now);
                 tracing::warn!("the prefix cache in {path} is not restored: {wrong}");
@@ -180,8 +203,12 @@ impl Keeper {
                 "its blocks have {of_file} tokens, this host's {own} (--block-size)"
             )));
         }
+        if saved.about.weights != self.weights {
+            let wrong = "it has those of other weights: another model, or another --dtype or --quantize";
+            return Err(Unusable::Wrong(wrong.to_owned()));
+        }
         if saved.probe != self.probe {
-            let wrong = "it was computed by another model, device, instruction set or version of the host";
+            let wrong = "this device, its instruction set or this version of the host computes other bits";
             return Err(Unusable::Wrong(wrong.to_owned()));
         }
         Ok(saved)
@@ -193,13 +220,14 @@ impl Keeper {
         let started = Instant::now();
         let path = self.path.display();
         match self.write(&engine.cached_blocks(now), executor, tenants, started + SAVING) {
-            Ok(saved) => tracing::info!(
-                blocks = saved.blocks,
-                of = saved.of,
-                bytes = saved.bytes,
+            Ok(Written::File { blocks, of, bytes }) => tracing::info!(
+                blocks,
+                of,
+                bytes,
                 ms = started.elapsed().as_millis() as u64,
                 "saved the prefix cache to {path}"
             ),
+            Ok(Written::Nothing) => tracing::info!("nothing is cached, and {path} stays as it was"),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => tracing::warn!(
                 "the prefix cache is not saved: {path} was not written within {} s; lower --cache-file-size",
                 SAVING.as_secs()
@@ -225,9 +253,16 @@ impl Keeper {
             block_size: self.block_size,
             block_bytes: self.probe.len() as u64,
             blocks: 0,
+            weights: self.weights.clone(),
             tenants: names.all,
         };
+        if kept.is_empty() && !self.restored && self.path.exists() {
+            return Ok(Written::Nothing);
+        }
         let room = self.most_bytes.saturating_sub(about.bytes_of_none()) / about.bytes_of_one();
+        if room == 0 {
+            return Err(io::Error::other("--cache-file-size is too small for a block"));
+        }
         kept.truncate(usize::try_from(room).unwrap_or(usize::MAX));
         about.blocks = kept.len() as u64;
         let partial = Partial::wait(&self.path, end)?;
@@ -235,7 +270,7 @@ impl Keeper {
         format::write(writer, &about, &kept, &self.probe, end, |nth, to| {
             executor.read_block(list[from[nth]].id, to).map_err(|fault| io::Error::other(fault.message))
         })?;
-        Ok(Written { blocks: kept.len(), of: list.len(), bytes: partial.put(&self.path)? })
+        Ok(Written::File { blocks: kept.len(), of: list.len(), bytes: partial.put(&self.path)? })
     }
 }
 
@@ -245,10 +280,14 @@ enum Unusable {
     Wrong(String),
 }
 
-struct Written {
-    blocks: usize,
-    of: usize,
-    bytes: u64,
+enum Written {
+    File {
+        blocks: usize,
+        of: usize,
+        bytes: u64,
+    },
+    /// A host that restored nothing, perhaps for a wrong setting, and has cached nothing says nothing about the file.
+    Nothing,
 }
 
 /// Tenants by their place in the file's list of names.
@@ -307,7 +346,7 @@ fn without(
 }
 
 /// Keys and values of a fixed prompt, which overwrite block 0 of an executor that has computed nothing yet.
-fn probe(executor: &mut dyn Executor, block_size: u32, limits: ProbeLimits) -> Result<Vec<u8>, DeviceFault> {
+fn probe(executor: &mut dyn Executor, block_size: u32, limits: &Probed) -> Result<Vec<u8>, DeviceFault> {
     let mut bytes = vec![0; executor.block_bytes()];
     // What a prompt shorter than a block leaves must be the same at every start, too.
     executor.write_block(BlockId(0), &bytes)?;

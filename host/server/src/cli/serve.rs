@@ -100,7 +100,7 @@ fn serve_until_signal(args: ServeArgs, log: &Arc<Queue>) -> Result<(), Failure> 
     outcome
 }
 
-/// Lets running streams finish, unless there is a second signal; a third doesn't wait for anything.
+/// Lets running streams finish, unless a second signal cuts them; a third doesn't wait for anything.
 async fn shut_down(server: RunningServer, signals: &mut Signals, log: &Queue) -> Result<(), Failure> {
     tracing::info!("shutting down after running streams have finished; a second signal cuts them");
     notify::tell(&notify::stopping(server.longest_shutdown()));
@@ -109,12 +109,20 @@ async fn shut_down(server: RunningServer, signals: &mut Signals, log: &Queue) ->
         () = signals.next() => Err(Failure::Failed("running streams were cut by a second signal".to_owned())),
     };
     let engine = server.engine().clone();
-    tokio::select! {
-        () = server.close() => {}
-        () = signals.next() => {
-            log.flush(LAST_LINES);
-            std::process::exit(1)
+    // A second signal that finds no stream to cut is no reason to lose what is being saved.
+    let mut is_last = outcome.is_err();
+    let mut closing = std::pin::pin!(server.close());
+    loop {
+        tokio::select! {
+            () = &mut closing => break,
+            () = signals.next() => if is_last {
+                tracing::warn!("a signal ended the shutdown; what it would have saved or sent is lost");
+                log.flush(LAST_LINES);
+                std::process::exit(1)
+            },
         }
+        is_last = true;
+        tracing::info!("no stream is left to cut; another signal ends the shutdown at once");
     }
     match engine.has_failed() {
         true => Err(Failure::Failed(STOPPED.to_owned())),

@@ -114,7 +114,7 @@ fn keep_cache(
     executor: &mut dyn Executor,
 ) -> Option<AtEnd> {
     let config = &app.config;
-    let keeper = Keeper::new(config, executor, loaded.probe_limits(config))?;
+    let mut keeper = Keeper::new(config, executor, || loaded.probed(config))?;
     keeper.restore(engine, executor, &app.tenants, app.clock.now());
     let app = Arc::clone(app);
     Some(Box::new(move |engine, executor| keeper.save(engine, executor, &app.tenants, app.clock.now())))

@@ -10,13 +10,14 @@ use infer_model::{
     DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelError, ModelErrorKind,
     SamplingDefaults, Source, Tokenizer,
 };
+use sha2::{Digest, Sha256};
 use tracing::field;
 
 use super::checkpoint::{self, Checkpoint, Found, Hub};
 use super::device::{self, DeviceChoice, Gpu, Placed};
 use super::progress::Meter;
 use super::sizing::{self, Room, Shapes, Sizing};
-use crate::cache_file::{self, ProbeLimits};
+use crate::cache_file::{self, Probed};
 use crate::config::{Config, ConfigError, GenerationConfig};
 use crate::serve::StartError;
 
@@ -91,9 +92,12 @@ impl LoadedModel {
         })?))
     }
 
-    /// What limits the probe of a cache file.
-    pub fn probe_limits(&self, config: &Config) -> ProbeLimits {
-        ProbeLimits {
+    /// What a cache file must match.
+    pub fn probed(&self, config: &Config) -> Probed {
+        let sums = self.model.checksums(config.threads);
+        let digest = Sha256::digest(sums.iter().flat_map(|sum| sum.to_le_bytes()).collect::<Vec<_>>());
+        Probed {
+            weights: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             vocab: self.model.vocab_size(),
             step_tokens: config.step_tokens(self.placed.is_some()),
             max_seq_len: self.sizing.max_seq_len,

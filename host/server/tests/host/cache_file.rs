@@ -92,6 +92,10 @@ async fn what_another_model_or_block_size_left_is_not_used() {
         assert_eq!(found(other, &prompt).await, 0);
     }
     std::fs::write(&path, &saved).unwrap();
+    // Nor is it lost if such a host stops without a request.
+    for other in [Config { quantize: Quantize::Q8, ..keeping(&path) }, keeping(&path)] {
+        Host::start(other).await.server.shutdown().await;
+    }
     let fewer_threads = Config { threads: 1, max_batch_size: 4, ..keeping(&path) };
     assert!(found(fewer_threads, &prompt).await > 128, "these change no bits");
 }
@@ -188,7 +192,7 @@ async fn a_file_holds_no_more_than_it_may() {
     std::fs::write(&path, saved).unwrap();
     let none = Config { cache_file_bytes: 1, ..keeping(&path) };
     assert!(found(none, &newer).await > 128, "what is there is restored");
-    assert_eq!(found(keeping(&path), &newer).await, 0, "but nothing was saved");
+    assert!(found(keeping(&path), &newer).await > 128, "and stays, because nothing fits");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,58 @@
+//! A model's checksums tell it from every other one.
+
+mod common;
+
+use common::golden;
+use infer_model::{Model, Source};
+use serde_json::Value;
+
+/// The files of a checkpoint that a model is made of.
+fn files(name: &str) -> [(&'static str, Vec<u8>); 2] {
+    ["config.json", "model.safetensors"]
+        .map(|file| (file, std::fs::read(golden(name).join(file)).expect("golden files are there")))
+}
+
+fn checksums(files: &[(&'static str, Vec<u8>); 2], threads: usize) -> Vec<u32> {
+    let files = files.each_ref().map(|(name, bytes)| (*name, bytes.as_slice()));
+    Model::load(&Source::Embedded(&files), None).expect("it loads").checksums(threads)
+}
+
+#[test]
+fn a_changed_number_of_any_tensor_shows() {
+    for name in ["qwen3moe-bf16", "gemma3-bf16"] {
+        let original = files(name);
+        let sums = checksums(&original, 1);
+        assert_eq!(checksums(&original, 3), sums, "threads don't show");
+        let bytes = &original[1].1;
+        let start = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+        let header: Value = serde_json::from_slice(&bytes[8..start]).expect("JSON");
+        for (tensor, about) in header.as_object().expect("tensors") {
+            let Some(end) = about["data_offsets"][1].as_u64() else { continue };
+            let mut other = original.clone();
+            // The highest bit of the last number's mantissa.
+            other[1].1[start + end as usize - 2] ^= 0x40;
+            assert_ne!(checksums(&other, 2), sums, "{name}: {tensor}");
+        }
+    }
+}
+
+#[test]
+fn windows_and_frequencies_show() {
+    let original = files("gemma3-bf16");
+    let sums = checksums(&original, 1);
+    let config: Value = serde_json::from_slice(&original[0].1).expect("JSON");
+    let with = |key: &str, value: Value| {
+        let mut config = config.clone();
+        assert!(config.get(key).is_some(), "{key}");
+        config[key] = value;
+        let mut other = original.clone();
+        other[0].1 = serde_json::to_vec(&config).expect("JSON");
+        checksums(&other, 1)
+    };
+    let window = config["sliding_window"].as_u64().expect("a number");
+    assert_ne!(with("sliding_window", (window + 1).into()), sums);
+    let mut ropes = config["rope_parameters"].clone();
+    ropes["full_attention"]["rope_theta"] = 1_000_001.0.into();
+    assert_ne!(with("rope_parameters", ropes), sums);
+    assert_eq!(with("max_position_embeddings", 4_096.into()), sums, "this changes no key and no value");
+}
