@@ -90,7 +90,19 @@ fn chat_in_a_terminal_shows_turns_and_what_was_cached() {
     terminal.press(&["-l", "never mind"]);
     terminal.shows("> never mind");
     terminal.press(&["C-c"]);
-    terminal.shows("Ctrl-C again, or Ctrl-D, ends");
+    let told = "Ctrl-C again, or Ctrl-D, ends";
+    shows(&terminal, 1, told);
+    // It ends only if nothing is typed between the two.
+    at_prompt(&terminal);
+    terminal.press(&["-l", "nor this"]);
+    terminal.shows("> nor this");
+    terminal.press(&["C-c"]);
+    shows(&terminal, 2, told);
+    at_prompt(&terminal);
+    terminal.press(&["Up"]);
+    terminal.until("the last line of the history", |screen| screen.trim_end().ends_with("\n> /help"));
+    terminal.press(&["C-c"]);
+    shows(&terminal, 3, told);
     at_prompt(&terminal);
     terminal.press(&["C-c"]);
     terminal.shows("ended with 0");

@@ -1,5 +1,6 @@
 //! The terminal of a chat: the prompt, with editing and a history in memory, and what is shown of answers.
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 
 use rustix::termios::{QueueSelector, tcflush};
@@ -9,7 +10,7 @@ use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Config, Editor, Helper};
+use rustyline::{Config, Context, Editor, Helper};
 
 use super::answer::Chunk;
 use super::input;
@@ -26,7 +27,7 @@ impl Terminal {
     pub fn open() -> Result<Self, Failure> {
         let config = Config::builder().auto_add_history(true).build();
         let mut editor = Editor::<Lines, DefaultHistory>::with_config(config).map_err(Failure::failed)?;
-        editor.set_helper(Some(Lines));
+        editor.set_helper(Some(Lines::default()));
         Ok(Self { editor })
     }
 
@@ -38,7 +39,8 @@ impl Terminal {
                 Ok(typed) => return Ok(Some(typed)),
                 Err(ReadlineError::Eof) => return Ok(None),
                 Err(ReadlineError::Interrupted | ReadlineError::Signal(Signal::Interrupt)) => {
-                    if is_interrupted {
+                    let has_typed = self.has_typed();
+                    if is_interrupted && !has_typed {
                         return Ok(None);
                     }
                     is_interrupted = true;
@@ -49,15 +51,25 @@ impl Terminal {
                     complain("what was typed is no UTF-8, and is left out");
                     // The rest of a paste is no question of its own.
                     let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
+                    is_interrupted = false;
                 }
                 Err(error) => return Err(Failure::Failed(format!("can't read from the terminal: {error}"))),
             }
         }
     }
+
+    /// Whether any text was edited since the last call.
+    fn has_typed(&self) -> bool {
+        self.editor.helper().is_some_and(|lines| lines.has_text.take())
+    }
 }
 
-/// Tells the editor where a question of several lines ends.
-struct Lines;
+/// Tells the editor where a question of several lines ends, and whether it has any text, which an interrupted line
+/// doesn't tell.
+#[derive(Default)]
+struct Lines {
+    has_text: Cell<bool>,
+}
 
 impl Helper for Lines {}
 
@@ -67,6 +79,14 @@ impl Completer for Lines {
 
 impl Hinter for Lines {
     type Hint = String;
+
+    /// Called with every change of the line, whether typed, pasted or taken from the history.
+    fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
+        if !line.is_empty() {
+            self.has_text.set(true);
+        }
+        None
+    }
 }
 
 impl Highlighter for Lines {}
@@ -127,5 +147,19 @@ impl Screen {
         if std::mem::take(&mut self.is_within_line) {
             println!();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_that_had_text_is_told_from_an_empty_one() {
+        let (lines, history) = (Lines::default(), DefaultHistory::new());
+        let edit = |line: &str| lines.hint(line, line.len(), &Context::new(&history)).is_none();
+        assert!(edit("") && !lines.has_text.take());
+        assert!(edit("") && edit("a") && edit("") && lines.has_text.take(), "also if it was deleted again");
+        assert!(edit("") && !lines.has_text.take(), "the next one is empty");
     }
 }
