@@ -222,7 +222,9 @@ fn certificate_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option
 }
 
 /// Finds an error of a type among an error and its causes.
-fn cause<'a, T: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a T> {
+pub fn cause<'a, T: std::error::Error + 'static>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a T> {
     let mut cause = error;
     loop {
         if let Some(found) = cause.downcast_ref() {

@@ -1,6 +1,7 @@
 //! The HTTP client of commands that reach servers anywhere: with or without TLS, with flags named as in curl.
 //! The admin plane has no TLS and its own client.
 
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -11,7 +12,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 pub use crate::trust::Trust;
-use crate::trust::wrong_scheme;
+use crate::trust::{cause, wrong_scheme};
 
 /// Limit for establishing a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -38,10 +39,9 @@ pub struct Reply {
 impl Web {
     /// A client for `url` and others of its scheme. A response that sends nothing for `silence` fails.
     pub fn new(url: &str, trust: &Trust, silence: Duration) -> Result<Self, String> {
-        let uri: Uri = url.parse().map_err(|e| format!("{url}: {e}"))?;
-        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
-            return Err(format!("{url}: expected http://HOST:PORT or https://HOST:PORT"));
-        }
+        let is_http = |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
+        let uri = url.parse::<Uri>().ok().filter(is_http);
+        let uri = uri.ok_or_else(|| format!("{url}: expected http://HOST:PORT or https://HOST:PORT"))?;
         let encrypted = uri.scheme_str() == Some("https");
         let tls = trust.client_config(encrypted)?;
         let mut tcp = HttpConnector::new();
@@ -71,7 +71,8 @@ impl Web {
     /// Why there is no response.
     fn explained(&self, error: &(dyn std::error::Error + 'static)) -> String {
         let other_scheme = || wrong_scheme(error, self.encrypted).map(str::to_owned);
-        self.trust.refusal(error).or_else(other_scheme).unwrap_or_else(|| in_full(error))
+        let why = self.trust.refusal(error).or_else(other_scheme).or_else(|| no_listener(error));
+        why.unwrap_or_else(|| in_full(error))
     }
 }
 
@@ -118,6 +119,14 @@ impl Reply {
     }
 }
 
+/// What to do if the machine is there but no process that listens.
+fn no_listener(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let refused = cause::<io::Error>(error).filter(|error| error.kind() == ErrorKind::ConnectionRefused)?;
+    Some(format!(
+        "no host answers there: {refused}; start one with `infer serve`, or name another with --url"
+    ))
+}
+
 fn silent(silence: Duration) -> String {
     format!("no data for {} s", silence.as_secs())
 }
@@ -125,10 +134,10 @@ fn silent(silence: Duration) -> String {
 /// An error with its causes: the outermost one says only that a request failed.
 pub fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
+    let mut source = error.source();
+    while let Some(inner) = source {
         text = format!("{text}: {inner}");
-        cause = inner.source();
+        source = inner.source();
     }
     text
 }

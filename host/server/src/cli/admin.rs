@@ -76,15 +76,10 @@ impl Host {
     /// The admin plane that the flags or the environment name, with its token.
     pub fn of(arg: &AdminArg) -> Result<Self, Failure> {
         let address = arg.address()?;
-        let base = base_url(&address);
-        let wrong = || Failure::Usage(format!("--admin: {address} is not a URL like {DEFAULT_ADDRESS}"));
-        let url = Url::parse(&base).map_err(|_| wrong())?;
+        let (base, url) = base_url("--admin", &address, DEFAULT_ADDRESS)?;
         if url.scheme() == "https" {
             let why = "the admin plane has no TLS; its URL begins with http://";
             return Err(Failure::Usage(format!("--admin: {address}: {why}")));
-        }
-        if url.scheme() != "http" || url.host_str().is_none() {
-            return Err(wrong());
         }
         let token = arg.token(&url)?;
         // A proxy of the environment must not see the token.

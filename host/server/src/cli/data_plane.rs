@@ -11,6 +11,9 @@ use super::{Failure, base_url};
 use crate::config::{Environment, Settings, local_url};
 use crate::web::Trust;
 
+/// Shown where a URL is wrong.
+const EXAMPLE: &str = "http://127.0.0.1:8000";
+
 /// The flags that name a host, and the certificates to trust there.
 #[derive(Args)]
 pub struct DataPlane {
@@ -29,7 +32,7 @@ impl DataPlane {
     /// The base URL, without a slash at its end, and the certificates to trust there.
     pub fn target(&self) -> Result<(String, Trust), Failure> {
         if let Some(url) = &self.url {
-            return Ok((base_url(url), self.trust.clone()));
+            return Ok((base_url("--url", url, EXAMPLE)?.0, self.trust.clone()));
         }
         let settings = Settings::of_running(&Environment::of_process(), self.config.as_deref())?;
         // A certificate is for the name that clients use, not for loopback. Kubernetes' probes don't check it

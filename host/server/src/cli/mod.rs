@@ -25,6 +25,7 @@ pub use serve::raise_open_files;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use reqwest::Url;
 
 /// What commands that run policies log unless `INFER_LOG` says otherwise: what these policies warn of.
 const POLICY_LOG: &str = "off,policy=warn";
@@ -98,10 +99,17 @@ impl From<crate::serve::StartError> for Failure {
     }
 }
 
-/// A base URL without a slash at its end; `HOST:PORT` is one of plain HTTP.
-fn base_url(given: &str) -> String {
-    let given = given.trim().trim_end_matches('/');
-    if given.contains("://") { given.to_owned() } else { format!("http://{given}") }
+/// A base URL without a slash at its end, and its parts; `HOST:PORT` is one of plain HTTP. Errors name the flag and show
+/// an example.
+fn base_url(flag: &str, given: &str, example: &str) -> Result<(String, Url), Failure> {
+    let trimmed = given.trim();
+    let full = if trimmed.contains("://") { trimmed.to_owned() } else { format!("http://{trimmed}") };
+    let base = full.trim_end_matches('/').to_owned();
+    let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.host_str().is_some();
+    let url = Url::parse(&base).ok().filter(is_http);
+    let shown = if trimmed.is_empty() { "an empty text" } else { given };
+    let url = url.ok_or_else(|| Failure::Usage(format!("{flag}: {shown} is not a URL like {example}")))?;
+    Ok((base, url))
 }
 
 /// Runs the command of the process's arguments.
@@ -152,6 +160,27 @@ mod tests {
         }
         found.extend(command.get_subcommands().flat_map(variables));
         found
+    }
+
+    #[test]
+    fn base_urls_have_a_scheme_a_host_and_no_slash_at_their_end() {
+        let base = |given: &str| base_url("--url", given, "http://x").map(|(base, _)| base);
+        for (given, expected) in [
+            ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+            (" https://gpu-box/v1/ ", "https://gpu-box/v1"),
+            ("[::1]:8000", "http://[::1]:8000"),
+        ] {
+            assert!(matches!(base(given), Ok(base) if base == expected), "{given}");
+        }
+        for (given, shown) in [
+            ("", "an empty text"),
+            ("http://", "http://"),
+            ("127.0.0.1:99999", "127.0.0.1:99999"),
+            ("ftp://127.0.0.1", "ftp://127.0.0.1"),
+        ] {
+            let Err(Failure::Usage(why)) = base(given) else { panic!("{given:?} is accepted") };
+            assert_eq!(why, format!("--url: {shown} is not a URL like http://x"));
+        }
     }
 
     #[test]

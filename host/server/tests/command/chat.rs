@@ -81,8 +81,14 @@ fn failures_are_told_on_stderr_by_exit_codes() {
     let nowhere = format!("127.0.0.1:{}", nobody.number);
     let key = "export INFER_API_KEY=the-key-of-this-test";
     let there = ["--url", &*host.data];
-    let cases: [(&str, &[&str], i32, &str); 9] = [
-        ("", &["--url", &nowhere, "Hello"], 1, "Connection refused"),
+    let elsewhere = format!("{}/foo", host.data);
+    let nobodys =
+        "no host answers there: Connection refused (os error 111); start one with `infer serve`, or ";
+    let cases: [(&str, &[&str], i32, &str); 12] = [
+        ("", &["--url", &nowhere, "Hello"], 1, nobodys),
+        (key, &["--url", &elsewhere, "Hello"], 1, "/foo/v1/models: 404 Not Found; the URL may be wrong"),
+        (key, &["--url", "127.0.0.1:99999", "Hello"], 2, "--url: 127.0.0.1:99999 is not a URL like "),
+        (key, &["--url", "", "Hello"], 2, "--url: an empty text is not a URL like "),
         ("unset INFER_API_KEY", &[&there[..], &["Hello"]].concat(), 1, "INFER_API_KEY"),
         ("export INFER_API_KEY=another-key", &[&there[..], &["Hello"]].concat(), 1, "401 Unauthorized"),
         (key, &[&there[..], &["--model", "nope", "Hello"]].concat(), 1, "this host serves demo, not nope"),

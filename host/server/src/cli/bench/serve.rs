@@ -218,7 +218,7 @@ async fn measure(
         }
     };
     let url = match (&args.url, &own) {
-        (Some(url), _) => base_url(url),
+        (Some(url), _) => base_url("--url", url, "http://127.0.0.1:8000")?.0,
         (None, Some(server)) => format!("http://{}", server.data_addr),
         (None, None) => unreachable!("a server is started unless there is a URL"),
     };

@@ -48,7 +48,7 @@ impl Server {
         let list = server.url.trim_end_matches("/chat/completions").to_owned() + "/models";
         let listed = server.models(&list).await;
         (server.model, server.is_infer) = listed
-            .and_then(|models| choose(models.as_ref(), model))
+            .and_then(|models| choose(models.as_ref().map_err(|status| *status), model))
             .map_err(|why| Failure::Failed(format!("{list}: {why}")))?;
         Ok(server)
     }
@@ -123,14 +123,18 @@ impl Server {
         }
     }
 
-    /// The list of models; `None` if the server has none that can be read.
-    async fn models(&self, url: &str) -> Result<Option<Value>, String> {
+    /// The list of models, or the status by which the server says that it has none.
+    async fn models(&self, url: &str) -> Result<Result<Value, StatusCode>, String> {
         let request =
             self.request(Method::GET, url).body(Full::default()).map_err(|error| error.to_string())?;
         let reply = self.web.send(request).await?;
         match reply.status() {
-            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => Ok(None),
-            status if status.is_success() => Ok(serde_json::from_str(&reply.text().await?).ok()),
+            status @ (StatusCode::NOT_FOUND
+            | StatusCode::METHOD_NOT_ALLOWED
+            | StatusCode::NOT_IMPLEMENTED) => Ok(Err(status)),
+            status if status.is_success() => {
+                Ok(Ok(serde_json::from_str(&reply.text().await?).unwrap_or_default()))
+            }
             _ => Err(refusal(reply).await),
         }
     }
@@ -149,9 +153,11 @@ fn bearer(key: &str) -> Result<HeaderValue, Failure> {
     value.map_err(|_| Failure::Usage(format!("{}: no header can have this key", tenants::VARIABLE)))
 }
 
-/// The model's name, and whether the server is a host of ours.
-fn choose(models: Option<&Value>, wanted: Option<&str>) -> Result<(String, bool), String> {
-    let cards = models.and_then(|models| models["data"].as_array()).map(Vec::as_slice).unwrap_or_default();
+/// The model's name, and whether the server is a host of ours. Instead of models there may be a status that says that
+/// the server lists none.
+fn choose(models: Result<&Value, StatusCode>, wanted: Option<&str>) -> Result<(String, bool), String> {
+    let cards = models.ok().and_then(|models| models["data"].as_array());
+    let cards = cards.map(Vec::as_slice).unwrap_or_default();
     let is_infer = cards.first().is_some_and(|card| card["owned_by"] == "infer");
     let mut names = cards.iter().filter_map(|card| card["id"].as_str());
     match wanted {
@@ -163,7 +169,12 @@ fn choose(models: Option<&Value>, wanted: Option<&str>) -> Result<(String, bool)
         Some(wanted) => Ok((wanted.to_owned(), is_infer)),
         None => match names.next() {
             Some(first) => Ok((first.to_owned(), is_infer)),
-            None => Err("lists no model; name one with --model".to_owned()),
+            None => Err(match models {
+                Ok(_) => "lists no model; name one with --model".to_owned(),
+                Err(status) => format!(
+                    "{status}; the URL may be wrong, or the server lists no models: then name one with --model"
+                ),
+            }),
         },
     }
 }
@@ -196,15 +207,21 @@ mod tests {
         let other = json!({"data": [{"id": "c", "owned_by": "vllm"}]});
         let empty = json!({"object": "list", "data": []});
         for (models, wanted, expected) in [
-            (Some(&ours), None, Ok(("a", true))),
-            (Some(&ours), Some("b"), Ok(("b", true))),
-            (Some(&ours), Some("c"), Err("--model: this host serves a, b, not c")),
-            (Some(&other), None, Ok(("c", false))),
-            (Some(&other), Some("unlisted"), Ok(("unlisted", false))),
-            (Some(&empty), Some("x"), Ok(("x", false))),
-            (Some(&empty), None, Err("lists no model; name one with --model")),
-            (None, Some("x"), Ok(("x", false))),
-            (None, None, Err("lists no model; name one with --model")),
+            (Ok(&ours), None, Ok(("a", true))),
+            (Ok(&ours), Some("b"), Ok(("b", true))),
+            (Ok(&ours), Some("c"), Err("--model: this host serves a, b, not c")),
+            (Ok(&other), None, Ok(("c", false))),
+            (Ok(&other), Some("unlisted"), Ok(("unlisted", false))),
+            (Ok(&empty), Some("x"), Ok(("x", false))),
+            (Ok(&empty), None, Err("lists no model; name one with --model")),
+            (Err(StatusCode::NOT_FOUND), Some("x"), Ok(("x", false))),
+            (
+                Err(StatusCode::NOT_FOUND),
+                None,
+                Err(
+                    "404 Not Found; the URL may be wrong, or the server lists no models: then name one with --model",
+                ),
+            ),
         ] {
             let expected = expected.map(|(name, ours)| (name.to_owned(), ours)).map_err(str::to_owned);
             assert_eq!(choose(models, wanted), expected, "{models:?} {wanted:?}");
