@@ -8,6 +8,11 @@ use serde_json::Value;
 /// Ends that several servers give answers which are not whole, without calling them errors.
 const CUTS: [&str; 4] = ["cancelled", "abort", "error", "content_filter"];
 
+/// The end of an answer that has its maximum length.
+const LENGTH: &str = "length";
+/// What users are told of it.
+pub const CUT_AT_LENGTH: &str = "cut off at its maximum length";
+
 /// What takes less than this came at once, and tells nothing of the server's rate.
 const MEASURABLE: Duration = Duration::from_millis(5);
 
@@ -108,13 +113,18 @@ impl Answer {
         self.finish.as_deref().filter(|reason| CUTS.contains(reason))
     }
 
+    /// Whether it ends for its length alone.
+    pub fn is_cut_at_length(&self) -> bool {
+        self.finish.as_deref() == Some(LENGTH)
+    }
+
     /// One line of its figures, those that are known. `stopped` tells that the user ended it.
     pub fn figures(&self, stopped: bool) -> String {
         let mut parts = Vec::new();
         match self.finish.as_deref() {
             _ if stopped => parts.push("stopped".to_owned()),
             None | Some("stop") => {}
-            Some("length") => parts.push("cut off at its maximum length".to_owned()),
+            Some(LENGTH) => parts.push(CUT_AT_LENGTH.to_owned()),
             Some(reason) => parts.push(format!("ended by {reason}")),
         }
         if let Some(Tokens { generated, .. }) = self.tokens {
@@ -198,6 +208,7 @@ mod tests {
         assert_eq!(answer(&[(40, text), (41, cancelled)]).figures(false), "ended by cancelled, TTFT 40 ms");
         assert!(answer(&[]).is_empty() && !answer(&[(1, text)]).is_empty());
         assert_eq!(answer(&[(40, text), (41, cancelled)]).cut_by(), Some("cancelled"));
+        assert!(answer(&[(40, usage)]).is_cut_at_length() && !answer(&[(41, cancelled)]).is_cut_at_length());
         for whole in [usage, r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#, text] {
             assert_eq!(answer(&[(40, whole)]).cut_by(), None);
         }

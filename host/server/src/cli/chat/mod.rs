@@ -17,7 +17,7 @@ use infer_api::chat::Message;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::answer::Answer;
+use self::answer::{Answer, CUT_AT_LENGTH};
 use self::conversation::{Conversation, Sampling};
 use self::input::Input;
 use self::server::Server;
@@ -31,8 +31,9 @@ use crate::tenants;
 pub const AFTER_HELP: &str = "\
 In a terminal, /help lists what can be typed besides questions; Ctrl-C stops an answer. Below each answer are
 its tokens, its speed, the time to its first token, and how much of the prompt the host had cached.
-With PROMPT, or if stdin is no terminal, one answer is printed and nothing else; errors are on stderr, with
-exit code 1. What is on stdin follows PROMPT.
+With PROMPT, or if stdin is no terminal, one answer is printed and nothing else; what is on stdin follows PROMPT.
+Exit codes: 0 after an answer, also one that was cut off at its maximum length, which a note on stderr tells; 1 if
+there is no whole answer, and 2 for a wrong command line, with the reason on stderr.
 INFER_API_KEY is the key for the host. --url may name any server with OpenAI's chat completions.
 
 Try:  infer chat
@@ -157,9 +158,13 @@ impl Talk {
             self.runtime.block_on(self.server.answer(&request, &mut answer, |chunk| screen.show(chunk)));
         screen.end_line();
         outcome.map_err(Failure::Failed)?;
-        answer.cut_by().map_or(Ok(()), |reason| {
-            Err(Failure::Failed(format!("the answer broke off: the server ended it ({reason})")))
-        })
+        if let Some(reason) = answer.cut_by() {
+            return Err(Failure::Failed(format!("the answer broke off: the server ended it ({reason})")));
+        }
+        if answer.is_cut_at_length() {
+            eprintln!("note: the answer was {CUT_AT_LENGTH}");
+        }
+        Ok(())
     }
 
     /// Answers what the user types, until the end of it.
