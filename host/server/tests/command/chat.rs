@@ -48,8 +48,9 @@ fn one_question_by_argument_or_pipe_gets_its_answer_alone() {
     let user = |text: &str| json!({"role": "user", "content": text});
     let paged = "What is paged attention?";
     let lines = "What is a block?\n/quit\nWhat is a token?";
-    let cases: [(&[&str], &str, Value); 5] = [
+    let cases: [(&[&str], &str, Value); 6] = [
         (&[paged], "", json!([user(paged)])),
+        (&["What", "is", "paged", "attention?"], "", json!([user(paged)])),
         (&[], "What is paged attention?\n", json!([user(paged)])),
         (&["Answer:"], "What is a block?\n", json!([user("Answer:\n\nWhat is a block?")])),
         (
@@ -89,7 +90,7 @@ fn failures_are_told_on_stderr_by_exit_codes() {
     let elsewhere = format!("{}/foo", host.data);
     let nobodys =
         "no host answers there: Connection refused (os error 111); start one with `infer serve`, or ";
-    let cases: [(&str, &[&str], i32, &str); 12] = [
+    let cases: [(&str, &[&str], i32, &str); 15] = [
         ("", &["--url", &nowhere, "Hello"], 1, nobodys),
         (key, &["--url", &elsewhere, "Hello"], 1, "/foo/v1/models: 404 Not Found; the URL may be wrong"),
         (key, &["--url", "127.0.0.1:99999", "Hello"], 2, "--url: 127.0.0.1:99999 is not a URL like "),
@@ -102,6 +103,9 @@ fn failures_are_told_on_stderr_by_exit_codes() {
         (key, &["--url", "ftp://127.0.0.1", "Hello"], 2, "ftp://127.0.0.1"),
         (key, &["--temperature", "101", "Hello"], 2, "from 0 to 100"),
         (key, &["--max-tokens", "0", "Hello"], 2, "--max-tokens"),
+        (key, &["--temperature", "-1", "Hello"], 2, "expected a number from 0 to 100"),
+        (key, &["--seed", "-1", "Hello"], 2, "expected a whole number from 0 to 18446744073709551615"),
+        (key, &["--max-tokens", "-1", "Hello"], 2, "-1 is not in 1.."),
     ];
     for (before, arguments, code, words) in cases {
         let output = chat(&home, before, arguments, "");

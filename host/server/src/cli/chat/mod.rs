@@ -46,9 +46,10 @@ const STDIN_BYTES: u64 = 64 << 20;
 /// Arguments of `infer chat`.
 #[derive(Args)]
 pub struct ChatArgs {
-    /// A question; its answer is all that is printed [default: those typed in the terminal, or stdin]
+    /// A question, as one argument or several words; its answer is all that is printed [default: those typed in the
+    /// terminal, or stdin]
     #[arg(value_name = "PROMPT")]
-    prompt: Option<String>,
+    prompt: Vec<String>,
     #[command(flatten)]
     host: DataPlane,
     /// Model name in requests [default: the first that the host lists]
@@ -58,13 +59,13 @@ pub struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// Sampling temperature; 0 always takes the likeliest token [default: the host's]
-    #[arg(long, value_name = "T", value_parser = temperature)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
     temperature: Option<f64>,
     /// Maximum number of tokens of an answer and its reasoning [default: what there is room for]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     /// Seed for sampling; the n-th /retry adds n [default: random]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<u64>,
 }
 
@@ -95,10 +96,13 @@ impl ChatArgs {
     fn question(&self) -> Result<Option<String>, Failure> {
         let stdin = std::io::stdin();
         if stdin.is_terminal() {
-            if self.prompt.is_none() && !std::io::stdout().is_terminal() {
+            if self.prompt.is_empty() && !std::io::stdout().is_terminal() {
                 return Err(Failure::Usage("stdout is no terminal; give the question as PROMPT".to_owned()));
             }
-            return self.prompt.as_deref().map(|prompt| joined(prompt, "")).transpose();
+            return match self.prompt.is_empty() {
+                true => Ok(None),
+                false => joined(&self.prompt.join(" "), "").map(Some),
+            };
         }
         let mut piped = String::new();
         let read = stdin.lock().take(STDIN_BYTES + 1).read_to_string(&mut piped);
@@ -106,7 +110,7 @@ impl ChatArgs {
         if piped.len() as u64 > STDIN_BYTES {
             return Err(Failure::Failed(format!("stdin: has more than {STDIN_BYTES} bytes")));
         }
-        joined(self.prompt.as_deref().unwrap_or_default(), &piped).map(Some)
+        joined(&self.prompt.join(" "), &piped).map(Some)
     }
 
     async fn connect(&self) -> Result<Server, Failure> {
@@ -249,6 +253,10 @@ fn save(file: &str, messages: &[Message]) -> Result<(), String> {
 fn temperature(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| (0.0..=100.0).contains(number));
     number.ok_or_else(|| "expected a number from 0 to 100".to_owned())
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }
 
 #[cfg(test)]
