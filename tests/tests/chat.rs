@@ -104,6 +104,13 @@ fn chat_in_a_terminal_shows_turns_and_what_was_cached() {
     terminal.press(&["C-c"]);
     shows(&terminal, 3, told);
     at_prompt(&terminal);
+    terminal.press(&["-l", "\"\"\"a block\"\"\" goes on"]);
+    terminal.shows("goes on  (\"\"\" ends the text only at the end of a line)");
+    terminal.press(&["Enter"]);
+    terminal.shows("(\"\"\" ends the text, Ctrl-C drops it)");
+    terminal.press(&["C-c"]);
+    shows(&terminal, 4, told);
+    at_prompt(&terminal);
     terminal.press(&["C-c"]);
     terminal.shows("ended with 0");
     terminal.is_restored();

@@ -11,7 +11,8 @@ pub const HELP: &str = "\
 /save FILE     writes the messages as JSON
 /quit          ends, as Ctrl-D and Ctrl-C twice do
 A line that ends with \\ continues on the next one. Text of any lines, and text that begins with /, goes between
-two \"\"\". Ctrl-C stops an answer, and keeps what came of it.
+two \"\"\", of which the second ends its line. Ctrl-C stops an answer, and keeps what came of it; at the prompt
+it drops what is typed.
 ";
 
 /// A line, or several that belong together.
@@ -38,6 +39,18 @@ pub fn is_whole(typed: &str) -> bool {
     match block(typed) {
         Some(rest) => rest.trim_end().ends_with(FENCE),
         None => !typed.ends_with('\\'),
+    }
+}
+
+/// What to show behind text that is not whole yet, at an empty line or where a block looks closed and isn't.
+pub fn advice(typed: &str) -> Option<&'static str> {
+    let rest = block(typed).filter(|_| !is_whole(typed))?;
+    let (earlier, line) =
+        rest.rsplit_once('\n').map_or((None, rest), |(earlier, line)| (Some(earlier), line));
+    match earlier {
+        _ if line.contains(FENCE) => Some("  (\"\"\" ends the text only at the end of a line)"),
+        Some(_) if line.is_empty() => Some("  (\"\"\" ends the text, Ctrl-C drops it)"),
+        _ => None,
     }
 }
 
@@ -68,18 +81,23 @@ fn command(text: &str) -> Input {
     let (name, argument) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let argument = argument.trim();
     let argument = (!argument.is_empty()).then(|| argument.to_owned());
+    let quoted = format!("a question that begins with / goes between two {FENCE}");
     match (name, argument) {
         ("help", None) => Input::Help,
         ("system", text) => Input::System(text),
         ("reset", None) => Input::Reset,
         ("retry", None) => Input::Retry,
+        // Most likely pasted text that happens to begin like a command.
+        ("help" | "reset" | "retry" | "save" | "quit", Some(_)) if text.contains('\n') => {
+            Input::Wrong(format!("/{name} has no further lines; {quoted}"))
+        }
         ("save", Some(file)) => Input::Save(file),
         ("save", None) => Input::Wrong("/save needs the name of a file".to_owned()),
         ("quit", None) => Input::Quit,
-        ("help" | "reset" | "retry" | "quit", Some(_)) => Input::Wrong(format!("/{name} stands alone")),
-        _ => Input::Wrong(format!(
-            "/{name} is no command, /help lists them; a question that begins with / goes between two {FENCE}"
-        )),
+        ("help" | "reset" | "retry" | "quit", Some(_)) => {
+            Input::Wrong(format!("/{name} stands alone; {quoted}"))
+        }
+        _ => Input::Wrong(format!("/{name} is no command, /help lists them; {quoted}")),
     }
 }
 
@@ -107,6 +125,27 @@ mod tests {
             ("a \"\"\"", true),
         ] {
             assert_eq!(is_whole(typed), whole, "{typed:?}");
+        }
+    }
+
+    #[test]
+    fn advice_is_shown_where_a_block_waits_for_its_end() {
+        for (typed, words) in [
+            ("", None),
+            ("a\\\n", None),
+            ("\"\"\"", None),
+            ("\"\"\"a", None),
+            ("\"\"\"a\n", Some("Ctrl-C drops it")),
+            ("\"\"\"a\nb", None),
+            ("\"\"\"a\"\"\"", None),
+            ("\"\"\"a\"\"\" b", Some("only at the end of a line")),
+            ("\"\"\"\na\"\"\" b", Some("only at the end of a line")),
+            ("\"\"\"a\"\"\" b\n", Some("Ctrl-C drops it")),
+            ("\"\"\"a\"\"\" b\nc", None),
+        ] {
+            let shown = advice(typed);
+            assert_eq!(shown.is_some(), words.is_some(), "{typed:?}: {shown:?}");
+            assert!(shown.unwrap_or_default().contains(words.unwrap_or_default()), "{typed:?}: {shown:?}");
         }
     }
 
@@ -142,7 +181,9 @@ mod tests {
         }
         for (typed, words) in [
             ("/save", "needs the name of a file"),
-            ("/quit now", "/quit stands alone"),
+            ("/quit now", "/quit stands alone; a question that begins with / goes between two \"\"\""),
+            ("/quit\nis a command", "/quit has no further lines; a question that begins with / goes between"),
+            ("/save a\nb", "/save has no further lines"),
             ("/etc/hosts has what?", "/etc/hosts is no command, /help lists them"),
             ("/Reset", "/Reset is no command"),
             ("/", "/ is no command"),

@@ -7,7 +7,7 @@ use rustix::termios::{QueueSelector, tcflush};
 use rustyline::completion::Completer;
 use rustyline::error::{ReadlineError, Signal};
 use rustyline::highlight::Highlighter;
-use rustyline::hint::Hinter;
+use rustyline::hint::{Hint, Hinter};
 use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Config, Context, Editor, Helper};
@@ -64,8 +64,8 @@ impl Terminal {
     }
 }
 
-/// Tells the editor where a question of several lines ends, and whether it has any text, which an interrupted line
-/// doesn't tell.
+/// Tells the editor where a question of several lines ends and what to show until then, and remembers whether there is
+/// any text, which an interrupted line doesn't tell.
 #[derive(Default)]
 struct Lines {
     has_text: Cell<bool>,
@@ -77,15 +77,28 @@ impl Completer for Lines {
     type Candidate = String;
 }
 
+/// Shown behind the text; never a part of it.
+struct Advice(&'static str);
+
+impl Hint for Advice {
+    fn display(&self) -> &str {
+        self.0
+    }
+
+    fn completion(&self) -> Option<&str> {
+        None
+    }
+}
+
 impl Hinter for Lines {
-    type Hint = String;
+    type Hint = Advice;
 
     /// Called with every change of the line, whether typed, pasted or taken from the history.
-    fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
+    fn hint(&self, line: &str, cursor: usize, _: &Context<'_>) -> Option<Advice> {
         if !line.is_empty() {
             self.has_text.set(true);
         }
-        None
+        input::advice(line).filter(|_| cursor == line.len()).map(Advice)
     }
 }
 
