@@ -182,9 +182,10 @@ impl ApiError {
         self
     }
 
-    /// Tells clients not to retry: the same request would fail again.
+    /// Tells clients not to retry: the same request would fail again. There is no `Retry-After` then.
     pub fn for_good(mut self) -> Self {
         self.for_good = true;
+        self.retry_after_ms = 0;
         self
     }
 
@@ -339,6 +340,18 @@ mod tests {
             let error = error.at("tools[1]", "tools");
             assert_eq!((error.message(), error.param.as_deref()), (message, Some("tools")));
         }
+    }
+
+    #[test]
+    fn error_for_good_has_no_time_for_a_retry() {
+        let headers = |error: ApiError| {
+            let answer = error.into_answer();
+            ["retry-after", "retry-after-ms", "x-should-retry"]
+                .map(|name| answer.headers().contains_key(name))
+        };
+        let unavailable = || ApiError::unavailable("cancelled", "an operator cancelled it");
+        assert_eq!(headers(unavailable()), [true, true, false]);
+        assert_eq!(headers(unavailable().for_good()), [false, false, true]);
     }
 
     #[test]

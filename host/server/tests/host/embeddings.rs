@@ -289,6 +289,7 @@ async fn client_that_leaves_and_operator_that_cancels_end_all_inputs() {
         (answer.status().as_u16(), &answer.headers()["x-should-retry"]),
         (503, &"false".parse().unwrap())
     );
+    assert!(!answer.headers().contains_key("retry-after"), "{:?}", answer.headers());
     assert_eq!(answer.json::<Value>().await.unwrap()["error"]["code"], "cancelled");
     host.server.engine().release_steps();
     ask(&host, json!({"input": "a"})).await;
