@@ -59,7 +59,8 @@ pub enum PromptInput {
 pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> Result<Answer, ApiError> {
     let app = asked.app;
     let served = app.served()?;
-    let parsed = parse(&body, &served.model_names)?;
+    let most = asked.most_sequences();
+    let parsed = parse(&body, &served.model_names, most)?;
     let room = body.into_room();
     let wants_json = accepts_json(headers);
     let options = parsed.common.stream_options;
@@ -71,7 +72,7 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     };
     let streams = parsed.common.stream.unwrap_or(default);
     parsed.common.check_options(streams)?;
-    let (job, prompted) = job(served, parsed, room).await?;
+    let (job, prompted) = job(served, parsed, room, most).await?;
     let n = job.common.n as usize;
     let prompt_tokens = job.prompts.iter().map(|prompt| prompt.len() as u32).sum();
     let asks_logprobs = job.logprobs.is_some();
@@ -99,11 +100,16 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     })
 }
 
-/// Tokenizes the prompts. Also returns them if outputs are to begin with them.
-async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Vec<Prompted>), ApiError> {
+/// Tokenizes the prompts of at most so many sequences. Also returns them if outputs are to begin with them.
+async fn job(
+    served: &Served,
+    parsed: Parsed,
+    room: Room,
+    most: usize,
+) -> Result<(Job, Vec<Prompted>), ApiError> {
     let Parsed { prompts: inputs, max_tokens, logprobs, echo, special, mut common } = parsed;
     // Before any work is spent on them.
-    job::check_sequences(common.n as usize * inputs.len(), MAX_SEQUENCES)?;
+    job::check_sequences(common.n as usize * inputs.len(), most)?;
     let (inputs, room) = served.fitting("prompt", (inputs, room), |(inputs, _)| texts(inputs)).await?;
     let (longest, bytes) = (served.max_seq_len as usize, inputs.iter().map(|input| input.work(echo)).sum());
     let reading = Reading { special, echo, offsets: echo && logprobs.is_some(), longest };
@@ -200,13 +206,14 @@ pub struct Reading {
 
 /// Parses and checks a body as far as that needs no model. Returns the required form of the output, if any.
 pub fn check(body: &[u8], models: &[String]) -> Result<Option<Shape>, ApiError> {
-    Ok(parse(body, models)?.common.shape)
+    Ok(parse(body, models, MAX_SEQUENCES)?.common.shape)
 }
 
-/// Parses and checks a body. `models` are the names of the served model; errors mention the first.
-fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
+/// Parses and checks a body. `models` are the names of the served model; errors mention the first, and that a request may
+/// have at most so many prompts.
+fn parse(body: &[u8], models: &[String], most: usize) -> Result<Parsed, ApiError> {
     let mut fields = fields::read(body)?;
-    let prompts = prompts("prompt", fields.prompt.take())?;
+    let prompts = prompts("prompt", fields.prompt.take(), most)?;
     let echo = boolean(&mut fields, "echo")?.unwrap_or(false);
     let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
     let max_tokens = fields::token_limit(&mut fields, &["max_tokens"], u32::from(!echo))?;
@@ -228,8 +235,9 @@ fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
     Ok(Parsed { prompts, max_tokens, logprobs, echo, special, common })
 }
 
-/// The prompts of a field of this name.
-pub fn prompts(name: &str, field: Option<PromptField>) -> Result<Vec<PromptInput>, ApiError> {
+/// The prompts of a field of this name. An error about too many tells that a request may have at most so many; fewer are
+/// counted elsewhere.
+pub fn prompts(name: &str, field: Option<PromptField>, most: usize) -> Result<Vec<PromptInput>, ApiError> {
     let prompts = match field {
         None | Some(PromptField::Null) => {
             let message = format!("{name}: missing; give text or a list of token ids");
@@ -240,7 +248,8 @@ pub fn prompts(name: &str, field: Option<PromptField>) -> Result<Vec<PromptInput
         Some(PromptField::Texts(texts)) => texts.into_iter().map(PromptInput::Text).collect(),
         Some(PromptField::TokenLists(lists)) => lists.into_iter().map(PromptInput::Tokens).collect(),
         Some(PromptField::TooMany) => {
-            return Err(ApiError::invalid(name, format!("more than {MAX_SEQUENCES} {name}s")));
+            let message = format!("more than {MAX_SEQUENCES} {name}s; a request may have at most {most}");
+            return Err(ApiError::invalid(name, message));
         }
         Some(PromptField::NoToken(number, at)) => {
             let message = format!("{number} at index {at} is not a token of any model");
@@ -276,7 +285,7 @@ mod tests {
         for (key, value) in extra.as_object().unwrap() {
             body[key] = value.clone();
         }
-        parse(body.to_string().as_bytes(), &["demo".to_owned()])
+        parse(body.to_string().as_bytes(), &["demo".to_owned()], MAX_SEQUENCES)
     }
 
     #[test]
@@ -397,7 +406,8 @@ mod tests {
         for prompt in wrong {
             assert_eq!(with(json!({"prompt": prompt})).unwrap_err().status().as_u16(), 400, "{prompt}");
         }
-        assert_eq!(parse(b"{\"model\": \"demo\"}", &["demo".to_owned()]).unwrap_err().status().as_u16(), 400);
+        let missing = parse(b"{\"model\": \"demo\"}", &["demo".to_owned()], MAX_SEQUENCES);
+        assert_eq!(missing.unwrap_err().status().as_u16(), 400);
         assert_eq!(with(json!({"prompt": ["a", "b"]})).unwrap().prompts.len(), 2);
         for (prompt, number) in
             [(json!([-1]), "-1 at index 0"), (json!([[1], [2, 4_294_967_301_u64]]), "4294967301 at index 1")]

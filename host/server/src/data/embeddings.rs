@@ -81,14 +81,14 @@ struct Parsed {
 pub async fn embed(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> {
     let app = asked.app;
     let served = app.served()?;
-    let Parsed { inputs, format, dimensions, special, common } = parse(&body, &served.model_names)?;
+    let most = asked.most_sequences();
+    let Parsed { inputs, format, dimensions, special, common } = parse(&body, &served.model_names, most)?;
     let room = body.into_room();
     let embeds = served.embeds.as_ref().map_err(|why| {
         let message = format!("`{}` makes no embeddings: {why}", served.model_names[0]);
         ApiError::bad_request("no_embeddings", message).param("model")
     })?;
     let dimensions = checked(dimensions, embeds)?;
-    let most = MAX_SEQUENCES.min(app.config.max_waiting_requests as usize);
     if inputs.len() > most {
         let message = format!("{} inputs; a request may have at most {most}", inputs.len());
         return Err(ApiError::invalid(INPUT, message));
@@ -193,13 +193,14 @@ async fn tokens(
 
 /// Parses and checks a body as far as that needs no model.
 pub fn check(body: &[u8], models: &[String]) -> Result<(), ApiError> {
-    parse(body, models).map(drop)
+    parse(body, models, MAX_SEQUENCES).map(drop)
 }
 
-/// Parses and checks a body. `models` are the names of the served model; errors mention the first.
-fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
+/// Parses and checks a body. `models` are the names of the served model; errors mention the first, and that a request may
+/// have at most so many inputs.
+fn parse(body: &[u8], models: &[String], most: usize) -> Result<Parsed, ApiError> {
     let mut fields = fields::read_with(body, INPUT)?;
-    let inputs = prompts(INPUT, fields.prompt.take())?;
+    let inputs = prompts(INPUT, fields.prompt.take(), most)?;
     let format = match string(&mut fields, "encoding_format")? {
         None => EncodingFormat::Float,
         Some(word) => {
@@ -256,7 +257,7 @@ mod tests {
         for (key, value) in extra.as_object().unwrap() {
             body[key] = value.clone();
         }
-        parse(body.to_string().as_bytes(), &["demo".to_owned()])
+        parse(body.to_string().as_bytes(), &["demo".to_owned()], MAX_SEQUENCES)
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::engine::RequestMeta;
 use crate::http::{ApiError, RequestId};
 use crate::tenants::Tenant;
 
-/// Most sequences of one request: prompts times `n`.
+/// Most sequences of one request, prompts times `n`, to any host.
 pub const MAX_SEQUENCES: usize = 1_024;
 /// Most log-probabilities of one response at its longest possible length. The generated token's own counts
 /// twice, because it has entries in several lists. Each takes up to some 200 bytes at the peak, when numbers,
@@ -50,6 +50,11 @@ pub struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    /// The most sequences that a request to this host may have.
+    pub fn most_sequences(&self) -> usize {
+        MAX_SEQUENCES.min(self.app.config.max_waiting_requests as usize)
+    }
+
     /// Refuses the request while the host is draining, and counts it.
     pub fn refuse_if_draining(&self) -> Result<(), ApiError> {
         self.app.refuse_if_draining().inspect_err(|_| {
@@ -102,8 +107,7 @@ impl Job {
         let served = app.served()?;
         asked.refuse_if_draining()?;
         let (n, sequences) = (self.common.n as usize, self.common.n as usize * self.prompts.len());
-        let most = MAX_SEQUENCES.min(app.config.max_waiting_requests as usize);
-        check_sequences(sequences, most)?;
+        check_sequences(sequences, asked.most_sequences())?;
         self.check_tokens(served)?;
         let lengths = self.lengths(served)?;
         let masks = match &self.shape {
