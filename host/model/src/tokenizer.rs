@@ -25,6 +25,8 @@ pub(crate) struct Inner {
     pub(crate) scheme: Scheme,
 }
 
+const FILE: &str = "tokenizer.json";
+
 /// Bytes of text that `far_exceeds` encodes at once. The library needs up to some 260 bytes for each.
 const PIECE_BYTES: usize = 32 << 10;
 
@@ -46,18 +48,30 @@ fn parse(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     }
 }
 
+fn absent(source: &Source) -> ModelError {
+    let message = format!("{} has no {FILE}; a checkpoint in Hugging Face's layout has one", source.name());
+    ModelError::tokenizer(message)
+}
+
 impl Tokenizer {
+    /// Whether there is a tokenizer to load. Reads no vocabulary, which would take long.
+    ///
+    /// # Errors
+    /// Those of `load` if there is none, or if a GGUF file's is of an unknown kind.
+    pub fn check(source: &Source) -> Result<(), ModelError> {
+        match source {
+            Source::Gguf(file) => file.check_tokenizer(),
+            Source::Directory(_) | Source::Embedded(_) if source.has(FILE) => Ok(()),
+            Source::Directory(_) | Source::Embedded(_) => Err(absent(source)),
+        }
+    }
+
     /// Reads `tokenizer.json` and, if present, `tokenizer_config.json`.
     ///
     /// # Errors
     /// `tokenizer.json` is missing or isn't a tokenizer, or one of the files can't be read or says something impossible.
     pub fn load(source: &Source) -> Result<Self, ModelError> {
-        let bytes = source.read("tokenizer.json")?.ok_or_else(|| {
-            ModelError::tokenizer(format!(
-                "{} has no tokenizer.json; a checkpoint in Hugging Face's layout has one",
-                source.name()
-            ))
-        })?;
+        let bytes = source.read(FILE)?.ok_or_else(|| absent(source))?;
         let mut library = parse(&bytes)
             .map_err(|error| ModelError::tokenizer(format!("tokenizer.json can't be parsed: {error}")))?;
         library

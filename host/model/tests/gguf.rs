@@ -210,6 +210,23 @@ fn known_end_tokens_end_sequences_whatever_their_declared_type() {
     }
 }
 
+#[test]
+fn tokenizer_of_an_unknown_kind_is_refused_before_its_vocabulary_is_read() {
+    let vocabulary = tokens(&[("<unk>", 2), ("a", NORMAL)]);
+    let text = |key, value: &str| vec![(key, Value::String(value.to_owned()))];
+    assert!(Tokenizer::check(&made(&vocabulary, &[])).is_ok());
+    let gpt2 = [text("tokenizer.ggml.model", "gpt2"), text("tokenizer.ggml.pre", "novel")].concat();
+    for (more, words) in [
+        (text("tokenizer.ggml.model", "t5"), "tokenizer.ggml.model is \"t5\"; supported are gpt2 and llama"),
+        (gpt2, "tokenizer.ggml.pre is \"novel\"; supported are "),
+    ] {
+        let source = made(&vocabulary, &more);
+        let error = Tokenizer::check(&source).expect_err("refused").message;
+        assert!(error.contains(words), "{error}");
+        assert_eq!(Tokenizer::load(&source).err().map(|error| error.message), Some(error));
+    }
+}
+
 /// Converters know a rule by the tokens of a sample, its BOS included, so some names say whether there is one.
 #[test]
 fn bare_prompt_gets_the_bos_token_of_its_rule_unless_the_file_says() {

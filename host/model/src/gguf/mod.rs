@@ -73,6 +73,11 @@ impl Gguf {
         Ok(Some(json.to_string().into_bytes()))
     }
 
+    /// Whether there is a tokenizer, as far as that needs no vocabulary.
+    pub(crate) fn check_tokenizer(&self) -> Result<(), ModelError> {
+        tokenizer::check(self)
+    }
+
     /// The model's configuration.
     pub(crate) fn config(&self) -> Result<ModelConfig, ModelError> {
         config::config(self)

@@ -26,6 +26,14 @@ const ENDS: &[&str] = &[
     "<EOT>",
 ];
 
+const TOKENS: &str = "tokenizer.ggml.tokens";
+
+/// `tokenizer.ggml.model`.
+enum Model {
+    ByteLevel,
+    SentencePiece,
+}
+
 /// `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -46,14 +54,25 @@ struct Vocabulary<'a> {
 
 pub(super) fn tokenizer(file: &Gguf) -> Result<Json, ModelError> {
     let vocabulary = Vocabulary::read(file)?;
-    match model_name(file)?.as_str() {
-        "gpt2" => byte_level(file, &vocabulary),
-        "llama" => sentence_piece(file, &vocabulary),
-        other => Err(file.fault(
-            ModelErrorKind::Unsupported,
-            format!("tokenizer.ggml.model is {other:?}; supported are gpt2 and llama"),
-        )),
+    match Model::of(file)? {
+        Model::ByteLevel => byte_level(file, &vocabulary),
+        Model::SentencePiece => sentence_piece(file, &vocabulary),
     }
+}
+
+/// Fails as `tokenizer` does for a file without a vocabulary or with one of an unknown kind, but doesn't read it.
+pub(super) fn check(file: &Gguf) -> Result<(), ModelError> {
+    if !file.values.contains_key(TOKENS) {
+        return Err(without_tokens(file));
+    }
+    match Model::of(file)? {
+        Model::ByteLevel => pre_tokenizer(file).map(drop),
+        Model::SentencePiece => Ok(()),
+    }
+}
+
+fn without_tokens(file: &Gguf) -> ModelError {
+    file.fault(ModelErrorKind::Tokenizer, format_args!("{TOKENS} is missing"))
 }
 
 /// Chat templates and the names of special tokens. Of named templates only the one for tools is ever used.
@@ -94,17 +113,25 @@ pub(super) fn ends(file: &Gguf) -> Result<Vec<u32>, ModelError> {
     Ok(ends.into_iter().map(|id| id as u32).collect())
 }
 
-fn model_name(file: &Gguf) -> Result<String, ModelError> {
-    let name = file.text("tokenizer.ggml.model")?;
-    let missing = || file.fault(ModelErrorKind::Tokenizer, "tokenizer.ggml.model is missing");
-    Ok(name.ok_or_else(missing)?.into_owned())
+impl Model {
+    fn of(file: &Gguf) -> Result<Self, ModelError> {
+        let name = file.text("tokenizer.ggml.model")?;
+        let missing = || file.fault(ModelErrorKind::Tokenizer, "tokenizer.ggml.model is missing");
+        match &*name.ok_or_else(missing)? {
+            "gpt2" => Ok(Self::ByteLevel),
+            "llama" => Ok(Self::SentencePiece),
+            other => Err(file.fault(
+                ModelErrorKind::Unsupported,
+                format!("tokenizer.ggml.model is {other:?}; supported are gpt2 and llama"),
+            )),
+        }
+    }
 }
 
 impl<'a> Vocabulary<'a> {
     fn read(file: &'a Gguf) -> Result<Self, ModelError> {
         let fault = |message: String| file.fault(ModelErrorKind::Tokenizer, message);
-        let tokens = file.texts("tokenizer.ggml.tokens")?;
-        let mut tokens = tokens.ok_or_else(|| fault("tokenizer.ggml.tokens is missing".to_owned()))?;
+        let mut tokens = file.texts(TOKENS)?.ok_or_else(|| without_tokens(file))?;
         let rows = file.tensors.get("token_embd.weight").map_or(0, |tensor| tensor.shape[0]);
         if tokens.len() > rows {
             return Err(fault(format!(
@@ -195,15 +222,19 @@ impl Kind {
     }
 }
 
-fn byte_level(file: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<Json, ModelError> {
+fn pre_tokenizer(file: &Gguf) -> Result<PreTokenizer, ModelError> {
     let name = file.text("tokenizer.ggml.pre")?;
     let name = name.as_deref().unwrap_or("default");
-    let pre = PreTokenizer::named(name).ok_or_else(|| {
+    PreTokenizer::named(name).ok_or_else(|| {
         file.fault(
             ModelErrorKind::Unsupported,
             format!("tokenizer.ggml.pre is {name:?}; supported are {KNOWN}"),
         )
-    })?;
+    })
+}
+
+fn byte_level(file: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<Json, ModelError> {
+    let pre = pre_tokenizer(file)?;
     let merges = file.texts("tokenizer.ggml.merges")?;
     let merges = merges
         .ok_or_else(|| file.fault(ModelErrorKind::Tokenizer, "tokenizer.ggml.merges is missing"))?

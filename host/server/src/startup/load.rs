@@ -156,7 +156,8 @@ pub fn check(config: &Config) -> Result<(), StartError> {
             sampling(config, &checkpoint.source)?;
             let on_gpu = on_gpu && device::suits(config, &ModelConfig::load(&checkpoint.source)?)?;
             check_dtype(config, on_gpu)?;
-            check_sizes(config, &checkpoint.source, on_gpu)
+            check_sizes(config, &checkpoint.source, on_gpu)?;
+            Ok(Tokenizer::check(&checkpoint.source)?)
         }
         Found::Repository(..) => Ok(()),
     }

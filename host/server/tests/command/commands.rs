@@ -551,7 +551,15 @@ fn checked_settings_are_those_that_a_host_accepts() {
         gpu.status.code().is_some_and(|code| codes.contains(&code)) && said.contains("--device"),
         "{said}"
     );
-    let cases: [(&[&str], i32, &str); 6] = [
+    std::fs::create_dir(home.path("mute")).unwrap();
+    let (_, config) = infer_demo::FILES.iter().find(|(name, _)| *name == "config.json").unwrap();
+    std::fs::write(home.path("mute/config.json"), config).unwrap();
+    let cases: [(&[&str], i32, &str); 7] = [
+        (
+            &["--model", "mute"],
+            1,
+            "/mute has no tokenizer.json; a checkpoint in Hugging Face's layout has one",
+        ),
         (&["--model", "/nonexistent/model"], 2, "--model: /nonexistent/model"),
         (&["--kv-memory", "1"], 2, "--kv-memory"),
         (&["--device", "cpu", "--kv-memory", "20000GiB"], 1, "--kv-memory: 20480000 MiB are more than the "),
