@@ -162,6 +162,23 @@ mod tests {
         found
     }
 
+    /// The terminal breaks lines, too.
+    #[test]
+    fn paragraphs_below_the_flags_have_no_line_breaks_of_their_own() {
+        let command = Cli::command();
+        for names in [&["chat"][..], &["bench", "engine"], &["bench", "kernels"]] {
+            let find =
+                |command, name: &&str| clap::Command::find_subcommand(command, name).expect("it exists");
+            let found = names.iter().fold(&command, find);
+            let text = found.get_after_help().expect("it has one").to_string();
+            let lines: Vec<&str> = text.lines().collect();
+            for pair in lines.windows(2) {
+                let begins = pair[1].is_empty() || pair[1].starts_with(' ');
+                assert!(begins || pair[0].is_empty() || pair[0].ends_with('.'), "{names:?}: {pair:?}");
+            }
+        }
+    }
+
     #[test]
     fn base_urls_have_a_scheme_a_host_and_no_slash_at_their_end() {
         let base = |given: &str| base_url("--url", given, "http://x").map(|(base, _)| base);

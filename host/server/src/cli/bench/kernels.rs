@@ -9,14 +9,14 @@ use crate::startup::device::measure_kernels;
 
 /// Shown below the flags.
 pub const AFTER_HELP: &str = "\
-On a CPU: the four matrix products of a layer for 1, 16 and 512 rows, and paged attention. Each figure is the
-median of many repetitions, which cycle through half a gigabyte of weights, or of keys and values, so that
-caches can't hold them. Memory bandwidth and instruction rates are measured in the same run; the last column
+On a CPU: the four matrix products of a layer for 1, 16 and 512 rows, and paged attention. Each figure is the \
+median of many repetitions, which cycle through half a gigabyte of weights, or of keys and values, so that \
+caches can't hold them. Memory bandwidth and instruction rates are measured in the same run; the last column \
 is the share of the limit that a kernel reaches. The bandwidth probe needs 1 GB of memory, the rest less.
 
-On a GPU: paged attention of decodes and prompts, by default in the shapes of llama-1b, qwen3-1.7b, gemma3-1b
-and llama-8b; the products, the small kernels between them and sampling, by default in that of llama-8b. In
-bf16, but attention_plain in f32; as shares of the copy and product rates measured in the same run, sampling
+On a GPU: paged attention of decodes and prompts, by default in the shapes of llama-1b, qwen3-1.7b, gemma3-1b \
+and llama-8b; the products, the small kernels between them and sampling, by default in that of llama-8b. In \
+bf16, but attention_plain in f32; as shares of the copy and product rates measured in the same run, sampling \
 as time alone. Only --shape, --quick and --format apply.";
 
 /// Arguments of `infer bench kernels`.

@@ -29,10 +29,10 @@ use crate::tenants;
 
 /// Shown below the flags.
 pub const AFTER_HELP: &str = "\
-In a terminal, /help lists what can be typed besides questions; Ctrl-C stops an answer. Below each answer are
+In a terminal, /help lists what can be typed besides questions; Ctrl-C stops an answer. Below each answer are \
 its tokens, its speed, the time to its first token, and how much of the prompt the host had cached.
 With PROMPT, or if stdin is no terminal, one answer is printed and nothing else; what is on stdin follows PROMPT.
-Exit codes: 0 after an answer, also one that was cut off at its maximum length, which a note on stderr tells; 1 if
+Exit codes: 0 after an answer, also one that was cut off at its maximum length, which a note on stderr tells; 1 if \
 there is no whole answer, and 2 for a wrong command line, with the reason on stderr.
 INFER_API_KEY is the key for the host. --url may name any server with OpenAI's chat completions.
 
