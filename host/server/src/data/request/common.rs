@@ -60,7 +60,7 @@ pub const FIELDS: &[&str] = &[
 pub const UNSAMPLED_FIELDS: &[&str] = &["cache_salt", "priority", "ttft_deadline_ms", "user", "metadata"];
 
 /// The fields that completions and chats share, checked.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Common {
     /// Choices for each prompt.
     pub n: u32,
@@ -155,23 +155,13 @@ impl Common {
         router_fields::take(&mut fields.rest)?;
         Ok(Self {
             n: 1,
-            sampling: Sampling::default(),
-            logit_bias: Vec::new(),
             seed: Some(0),
-            min_tokens: 0,
-            ignore_eos: false,
-            stop: Vec::new(),
-            stop_token_ids: Vec::new(),
-            return_token_ids: false,
-            stream: None,
-            stream_options: None,
-            shape: None,
-            session_id: None,
             cache_salt: label(fields, "cache_salt")?,
             priority: priority(fields)?,
             ttft_deadline: ttft_deadline(fields)?,
             user: label(fields, "user")?,
             metadata: metadata(fields)?,
+            ..Self::default()
         })
     }
 }
