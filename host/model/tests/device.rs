@@ -11,7 +11,7 @@ use infer_cuda_emulator::Emulator;
 use infer_kernels::cuda::{Buffer, Device, Switches, Type, fill_random};
 use infer_model::cuda::checks::{self, Extent, Report};
 use infer_model::cuda::{DeviceExecutor, DeviceModel, DeviceOptions};
-use infer_model::{ExecutorOptions, KvCacheKind, Model, Source};
+use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelExecutor, Source};
 
 fn golden() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden")
@@ -318,12 +318,8 @@ fn row(batch: &mut Batch, first: u32, tokens: &[u32], sampling: SamplingParams) 
     batch.block_tables.extend((first..first + blocks).map(BlockId));
 }
 
-/// For all sampling parameters of a request, device and CPU give the same result.
-#[test]
-fn device_samples_the_same_tokens_as_the_cpu() {
-    let Some(device) = emulator() else { return };
-    let device: Arc<dyn Device> = device;
-    let model = model();
+/// The CPU's executor, as large as the device's.
+fn beside(model: &Model) -> ModelExecutor {
     let options = ExecutorOptions {
         kv_cache: KvCacheKind::Paged,
         block_size: 4,
@@ -333,7 +329,16 @@ fn device_samples_the_same_tokens_as_the_cpu() {
         prompt_cache_entries: 4,
         threads: 1,
     };
-    let mut cpu = model.executor(options).expect("a small executor");
+    model.executor(options).expect("a small executor")
+}
+
+/// For all sampling parameters of a request, device and CPU give the same result.
+#[test]
+fn device_samples_the_same_tokens_as_the_cpu() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    let model = model();
+    let mut cpu = beside(&model);
     let mut gpu = executor(&model, &device, true);
     let extras = |extras| Some(Arc::new(extras));
     let plain = SamplingParams { seed: 5, ..SamplingParams::default() };
@@ -393,16 +398,7 @@ fn vectors_beside_samples_are_the_same_as_on_the_cpu() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;
     let model = model();
-    let options = ExecutorOptions {
-        kv_cache: KvCacheKind::Paged,
-        block_size: 4,
-        total_blocks: 64,
-        max_running: 6,
-        max_seq_len: 64,
-        prompt_cache_entries: 4,
-        threads: 1,
-    };
-    let mut cpu = model.executor(options).expect("a small executor");
+    let mut cpu = beside(&model);
     let mut gpu = executor(&model, &device, true);
     let greedy = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
     let with = |extras| SamplingParams { extras: Some(Arc::new(extras)), ..greedy.clone() };
@@ -430,7 +426,7 @@ fn vectors_beside_samples_are_the_same_as_on_the_cpu() {
     assert!(got.iter().zip(wanted).all(|(a, b)| close(&a.logprob, &b.logprob)));
 }
 
-fn wanted_first(cpu: &mut infer_model::ModelExecutor, batch: &Batch) -> Option<u32> {
+fn wanted_first(cpu: &mut ModelExecutor, batch: &Batch) -> Option<u32> {
     let mut output = StepOutput::default();
     cpu.execute(batch, &mut output).expect("the CPU runs");
     output.sampled[0]
