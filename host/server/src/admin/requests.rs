@@ -56,7 +56,7 @@ pub async fn cancel(app: &App, id: &str, query: &Query) -> Result<Answer, ApiErr
             "no live request `{shown}`; see `requests` of /admin/state"
         )));
     };
-    tracing::info!(ids = ?cancelled, "an operator cancelled a request");
+    tracing::info!(id = first, sequences = cancelled.len(), "an operator cancelled a request");
     Ok(json(StatusCode::OK, &value!({"id": first, "ids": cancelled, "cancelled": true})))
 }
 

@@ -13,6 +13,8 @@ use super::table::{aligned, cut, terminal_columns};
 
 /// Time over which a tenant's tokens per second are counted, if nobody has looked before.
 const RATE_TIME: Duration = Duration::from_millis(500);
+/// Most ids in the line that says what was cancelled.
+const NAMED_IDS: usize = 8;
 
 /// Commands to a running host.
 #[derive(Subcommand)]
@@ -57,7 +59,7 @@ async fn act(command: AdminCommand) -> Result<(), Failure> {
                 return Err(Failure::Usage(why));
             }
             tell(&target, Method::DELETE, &format!("/admin/requests/{id}"), |answer| {
-                format!("cancelled {}", answer["ids"])
+                cancelled(&answer["ids"])
             })
             .await
         }
@@ -84,6 +86,15 @@ async fn act(command: AdminCommand) -> Result<(), Failure> {
             .await
         }
     }
+}
+
+/// Names what was cancelled: a request may have hundreds of sequences.
+fn cancelled(ids: &Value) -> String {
+    let ids = ids.as_array().map_or(&[][..], Vec::as_slice);
+    let (named, more) = ids.split_at(ids.len().min(NAMED_IDS));
+    let named: Vec<String> = named.iter().map(Value::to_string).collect();
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    format!("cancelled {}{more}", named.join(", "))
 }
 
 async fn ask(target: &Target, method: Method, path: &str) -> Result<Value, Failure> {
@@ -220,4 +231,19 @@ fn request_row(request: &RequestRow) -> [String; 8] {
         format!("{:.1} s", request.age_ms as f64 / 1e3),
         request.request_id.clone(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_line_names_the_first_of_many_cancelled_sequences() {
+        assert_eq!(cancelled(&json!([17])), "cancelled 17");
+        assert_eq!(cancelled(&json!([17, 18])), "cancelled 17, 18");
+        let many: Vec<u64> = (1..=300).collect();
+        assert_eq!(cancelled(&json!(many)), "cancelled 1, 2, 3, 4, 5, 6, 7, 8 and 292 more");
+    }
 }

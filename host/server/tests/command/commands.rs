@@ -119,7 +119,7 @@ fn requests_queue_and_cache_are_operated_by_commands() {
     assert!(listed.contains("  default  ") && listed.contains("/1500  "), "{listed}");
     assert_eq!(sees(&["clear-queue"]), "failed 1 waiting requests\n");
     let id = requests()[0]["id"].to_string();
-    assert_eq!(sees(&["cancel", &id]), format!("cancelled [{id}]\n"));
+    assert_eq!(sees(&["cancel", &id]), format!("cancelled {id}\n"));
     assert_eq!(operator.types_to("admin", &["cancel", &id]).status.code(), Some(1));
     assert_eq!(operator.types_to("admin", &["cancel", "a/b"]).status.code(), Some(2));
     host.serves();
