@@ -154,4 +154,13 @@ impl Client {
     pub async fn cancel(&self, id: u64) -> Result<(), ConnError> {
         self.answer(Method::DELETE, &format!("admin/requests/{id}"), None).await.map(drop)
     }
+
+    /// `DELETE /admin/requests/{id}` with an `x-request-id`: cancels all sequences of the request.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn cancel_all(&self, request_id: &str) -> Result<(), ConnError> {
+        let path = format!("admin/requests/{request_id}?by=request_id");
+        self.answer(Method::DELETE, &path, None).await.map(drop)
+    }
 }

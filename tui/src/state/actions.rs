@@ -76,6 +76,17 @@ impl App {
         self.confirm(question, Effect::Cancel { id });
     }
 
+    /// Asks for confirmation to cancel the request that a sequence belongs to.
+    pub(super) fn ask_cancel_all(&mut self, id: u64, request_id: String) {
+        if !self.may_change() {
+            return;
+        }
+        let rows = self.live.state.as_ref().map_or(&[][..], |state| &state.requests);
+        let all = rows.iter().filter(|row| row.request_id == request_id).count();
+        let question = format!("Cancel request {id} with all its {all} sequences?");
+        self.confirm(question, Effect::CancelAll { id, request_id });
+    }
+
     /// Asks for confirmation to fail every waiting request.
     pub(super) fn ask_clear_queue(&mut self) {
         if self.may_change() {

@@ -86,6 +86,11 @@ pub enum Effect {
     Cancel {
         id: u64,
     },
+    /// Cancel all sequences of a request; `id` is one of them.
+    CancelAll {
+        id: u64,
+        request_id: String,
+    },
     ClearQueue,
     EmptyCache,
     Drain,

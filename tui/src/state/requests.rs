@@ -168,6 +168,14 @@ impl Row for RequestRow {
         let metadata = self.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         filter.matches(named.into_iter().chain(metadata))
     }
+
+    /// Sequences of one request are alike until they generate.
+    fn kin(&self) -> Option<(&str, &str)> {
+        // The host finds a request by its name only if that can be part of a path.
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~:".contains(&byte);
+        let named = self.request_id.bytes().all(plain) && self.request_id.bytes().any(|byte| byte != b'.');
+        (named && self.state != "decode").then_some((self.request_id.as_str(), self.state.as_str()))
+    }
 }
 
 #[cfg(test)]
@@ -232,6 +240,40 @@ mod tests {
         assert_eq!(pane.table.order(), [1]);
         assert_eq!(pane.table.selected(&rows).unwrap().id, 2);
         assert_eq!(pane.ahead(2), 1, "hidden requests that wait count, too");
+    }
+
+    #[test]
+    fn sequences_of_one_request_share_a_row_until_they_generate() {
+        let mut pane = RequestsPane::default();
+        let of = |id, request_id: &str, state: &str| RequestRow {
+            id,
+            request_id: request_id.into(),
+            state: state.into(),
+            ..RequestRow::default()
+        };
+        let rows = [
+            of(1, "many", "decode"),
+            of(2, "many", "decode"),
+            of(3, "many", "waiting"),
+            of(4, "one", "waiting"),
+            of(5, "many", "waiting"),
+            of(6, "a/b", "waiting"),
+            of(7, "a/b", "waiting"),
+            of(8, "many", "waiting"),
+        ];
+        pane.reconcile(&rows);
+        assert_eq!(pane.table.order(), [0, 1, 2, 3, 5, 6], "a name with a slash can't be asked for");
+        let others: Vec<usize> = (0..6).map(|row| pane.table.others(row)).collect();
+        assert_eq!(others, [0, 0, 2, 0, 0, 0]);
+        assert_eq!(pane.ahead(3), 1, "all that wait count");
+        pane.table.filter = Filter::new("request_id=many");
+        pane.reconcile(&rows);
+        assert_eq!((pane.table.order(), pane.table.others(2)), (&[0, 1, 2, 4, 7][..], 0));
+        pane.table.move_by(&rows, 4);
+        assert_eq!(pane.table.selected(&rows).unwrap().id, 8);
+        pane.table.filter = Filter::default();
+        pane.reconcile(&rows);
+        assert_eq!((pane.table.selected_row(), pane.table.selected(&rows).unwrap().id), (2, 3));
     }
 
     #[test]

@@ -3,8 +3,13 @@
 //!
 //! The order is computed when rows, sorting or filter change and not when it is drawn, so that a key takes
 //! effect at once even with thousands of rows. The rows stay with the snapshot they came with.
+//!
+//! Rows of the host that are alike share a row of the table, so that one request with hundreds of sequences hides no
+//! other. A filter lists each.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::text::Filter;
 use crate::input::Key;
@@ -19,6 +24,11 @@ pub trait Row {
 
     /// Whether a filter shows the row.
     fn is_shown(&self, filter: &Filter) -> bool;
+
+    /// What rows that are alike have in common; `None` for a row that shares its place with no other.
+    fn kin(&self) -> Option<(&str, &str)> {
+        None
+    }
 }
 
 /// Sort key of a table. The default one is the host's order.
@@ -46,15 +56,24 @@ pub struct Table<K> {
     /// The filter.
     pub filter: Filter,
     order: Vec<usize>,
+    /// For each of `order`, how many rows of the host share its place.
+    others: Vec<usize>,
     selected_id: Option<u64>,
     selected_row: usize,
 }
 
 impl<K: SortKey> Table<K> {
-    /// Returns the indexes of the rows that match the filter, in the order of the table.
+    /// Returns the indexes of the rows that match the filter, in the order of the table; of rows that are alike, the
+    /// first one's.
     #[must_use]
     pub fn order(&self) -> &[usize] {
         &self.order
+    }
+
+    /// Returns how many other rows of the host share a row of the table.
+    #[must_use]
+    pub fn others(&self, row: usize) -> usize {
+        self.others.get(row).copied().unwrap_or(0)
     }
 
     /// Returns the table row of the selection.
@@ -69,8 +88,8 @@ impl<K: SortKey> Table<K> {
         rows.get(*self.order.get(self.selected_row)?)
     }
 
-    /// Recomputes the order for new rows, sorting or filter, and finds the selected row in it. If it is gone,
-    /// the one in its place is selected.
+    /// Recomputes the order for new rows, sorting or filter, and finds the selected row in it, or the one that it
+    /// shares. If it is gone, the one in its place is selected.
     pub fn reconcile(&mut self, rows: &[K::Row]) {
         self.order.clear();
         let filter = &self.filter;
@@ -82,10 +101,40 @@ impl<K: SortKey> Table<K> {
         if self.descending {
             self.order.reverse();
         }
-        match self.order.iter().position(|&index| Some(rows[index].id()) == self.selected_id) {
-            Some(row) => self.selected_row = row,
-            None => self.select(rows, self.selected_row),
+        let shared = self.fold(rows);
+        let own = self.order.iter().position(|&index| Some(rows[index].id()) == self.selected_id);
+        self.select(rows, own.or(shared).unwrap_or(self.selected_row));
+    }
+
+    /// Keeps the first of rows that are alike, and counts the others. Returns the place that the selected row shares,
+    /// if it is one of them.
+    fn fold(&mut self, rows: &[K::Row]) -> Option<usize> {
+        self.others.clear();
+        if !self.filter.is_empty() {
+            return None;
         }
+        let (others, selected) = (&mut self.others, self.selected_id);
+        let mut places = HashMap::new();
+        let mut shared = None;
+        self.order.retain(|&index| {
+            let row = &rows[index];
+            if let Some(kin) = row.kin() {
+                match places.entry(kin) {
+                    Entry::Occupied(place) => {
+                        let place: usize = *place.get();
+                        others[place] += 1;
+                        if Some(row.id()) == selected {
+                            shared = Some(place);
+                        }
+                        return false;
+                    }
+                    Entry::Vacant(free) => free.insert(others.len()),
+                };
+            }
+            others.push(0);
+            true
+        });
+        shared
     }
 
     /// Handles a key that moves the selection or sorts; false if the key does neither.

@@ -31,7 +31,7 @@ const KEYS: [(&str, &str); 51] = [
     ("Requests", ""),
     ("enter", "details of a request: why it waits, timeline, block table"),
     ("s, left right", "sort by another column; S reverses"),
-    ("c, x, del", "cancel it (after confirmation)"),
+    ("c, x, del", "cancel it (after confirmation), a row of several (×3) with its whole request"),
     ("", ""),
     ("Policies", ""),
     ("up down", "select a slot; PgUp PgDn scroll its facts"),

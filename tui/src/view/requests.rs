@@ -1,5 +1,5 @@
 //! The table of live requests. A narrow terminal drops the less important columns; id, state and progress
-//! always stay.
+//! always stay. A row that stands for several sequences has their number before its progress.
 
 use infer_api::admin::{RequestRow, State};
 use ratatui::buffer::Buffer;
@@ -58,7 +58,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let fixed: usize = columns.iter().map(|column| column.width + 1).sum();
     let last = width.saturating_sub(fixed);
     put(header(look, &columns, last), inside, 0, buffer);
-    table::rows(look, &pane.table, area, buffer, |at| {
+    table::rows(look, &pane.table, area, buffer, |at, others| {
         let request = state.requests.get(at)?;
         let mut line = Line::default();
         let why = why::waits(request, state, pane.ahead(at));
@@ -71,12 +71,13 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
                 if column.title == "STATE" { state_style(look, &request.state) } else { Style::new() };
             line.push_span(Span::styled(column.cell(request), style));
         }
+        if others > 0 {
+            line.push_span(Span::styled(format!("×{} ", count(others as u64 + 1)), look.theme.key));
+        }
+        let room = width.saturating_sub(line.width());
         match why {
-            Some(why) => {
-                let room = width.saturating_sub(line.width());
-                line.push_span(Span::styled(fit(&why.within(room), room), look.theme.label));
-            }
-            None => line.extend(progress_bar(look, request, last.min(48))),
+            Some(why) => line.push_span(Span::styled(fit(&why.within(room), room), look.theme.label)),
+            None => line.extend(progress_bar(look, request, room.min(48))),
         }
         Some(line)
     });

@@ -85,13 +85,13 @@ pub(super) fn row_at<K: SortKey>(table: &Table<K>, body: Rect, point: Position) 
     (rows.contains(point) && row < shown).then_some(row)
 }
 
-/// Draws the visible rows, each as `line` formats the one at an index of the host's rows.
+/// Draws the visible rows, each as `line` formats the one at an index of the host's rows, which so many others share.
 pub(super) fn rows<'a, K: SortKey>(
     look: Look<'_>,
     table: &Table<K>,
     body: Rect,
     buffer: &mut Buffer,
-    line: impl Fn(usize) -> Option<Line<'a>>,
+    line: impl Fn(usize, usize) -> Option<Line<'a>>,
 ) {
     let area = rows_area(body);
     let width = usize::from(area.width);
@@ -99,7 +99,7 @@ pub(super) fn rows<'a, K: SortKey>(
     let order = table.order();
     let first = first_shown(selected, order.len(), usize::from(area.height));
     for (y, (index, &at)) in (0..area.height).zip(order.iter().enumerate().skip(first)) {
-        let Some(mut line) = line(at) else { continue };
+        let Some(mut line) = line(at, table.others(index)) else { continue };
         if index == selected {
             // Highlight the row up to its last column.
             let missing = width.saturating_sub(line.width());

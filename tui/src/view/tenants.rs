@@ -59,7 +59,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     }
     let columns = columns(usize::from(inside.width));
     put(columns.iter().map(|column| column.head(look, tenants)).collect(), inside, 0, buffer);
-    table::rows(look, tenants, area, buffer, |at| {
+    table::rows(look, tenants, area, buffer, |at, _| {
         let row = state.tenants.get(at)?;
         let cell = |column: &Column<SortBy>| Span::styled(column.cell(row), style(look, column, row));
         Some(columns.iter().map(cell).collect())

@@ -76,8 +76,14 @@ impl App {
                 }
             }
             Key::Char('c' | 'x') | Key::Delete => {
-                if let Some(id) = self.requests.table.selected(rows).map(|row| row.id) {
-                    self.ask_cancel(id);
+                let table = &self.requests.table;
+                let Some((id, request_id)) = table.selected(rows).map(|row| (row.id, row.request_id.clone()))
+                else {
+                    return;
+                };
+                match table.others(table.selected_row()) {
+                    0 => self.ask_cancel(id),
+                    _ => self.ask_cancel_all(id, request_id),
                 }
             }
             _ => {}
