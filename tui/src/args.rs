@@ -13,8 +13,8 @@ use crate::state::settings::{Colours, Settings, ThemeName};
 #[command(
     name = "infer-tui",
     version,
-    after_help = "The admin token comes from --token-file, else INFER_ADMIN_TOKEN. Otherwise, and only for addresses\n\
-                  of this machine (127.0.0.1, localhost, ..), it is read from the file that the host wrote:\n\
+    after_help = "The admin token comes from --token-file, else INFER_ADMIN_TOKEN. Otherwise, and only for addresses \
+                  of this machine (127.0.0.1, localhost, ..), it is read from the file that the host wrote: \
                   $XDG_RUNTIME_DIR/infer/admin-PORT.token, else TMPDIR/infer-UID/admin-PORT.token.\n\
                   NO_COLOR turns colours off. Press ? inside for all keys and commands.\n\n\
                   Exit codes: 0 success, 1 failure, 2 usage error."
@@ -159,4 +159,17 @@ fn size(text: &str) -> Result<(u16, u16), String> {
     text.split_once('x')
         .and_then(|(width, height)| Some((side(width)?, side(height)?)))
         .ok_or_else(|| "expected COLUMNSxROWS, for example 110x32, each at most 500".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paragraphs_below_the_flags_have_no_line_breaks_of_their_own() {
+        let text = Args::command().get_after_help().expect("there are some").to_string();
+        for line in text.lines() {
+            assert!(line.is_empty() || line.ends_with('.'), "the terminal breaks lines, too: {line}");
+        }
+    }
 }

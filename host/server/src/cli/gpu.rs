@@ -9,7 +9,7 @@ use crate::startup::device::{DeviceChoice, gpu_check};
 
 /// Text below the flags.
 pub const AFTER_HELP: &str = "\
-Compares every GPU kernel with a plain reference on random shapes. With --golden, also compares whole models with
+Compares every GPU kernel with a plain reference on random shapes. With --golden, also compares whole models with \
 the results of another implementation (the repository's tests/golden). Exits with code 1 if anything differs.";
 
 /// Arguments of `infer gpu-check`.

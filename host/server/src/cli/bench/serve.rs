@@ -20,23 +20,23 @@ use crate::web::Trust;
 /// Shown below the flags.
 pub const AFTER_HELP: &str = "\
 W1: sequential requests, 256 tokens in, 256 out. W2: 16 at a time, 32 to 1,024 tokens in, 64 to 256 out.
-W3: 32 requests, 16 at a time, 1,024 shared and 32 distinct tokens in, 32 out. W4: 8 conversations of 5
+W3: 32 requests, 16 at a time, 1,024 shared and 32 distinct tokens in, 32 out. W4: 8 conversations of 5 \
 turns; each turn sends the whole history plus 32 to 96 new tokens, 32 to 96 out.
-Prompts are random token ids that share nothing else (see --shared-prefix), end tokens are ignored,
+Prompts are random token ids that share nothing else (see --shared-prefix), end tokens are ignored, \
 sampling is greedy. With --rate, requests arrive at random times instead, however long earlier ones take.
-Without --url, a server is started in this process on free loopback ports, with the model and the policies
-that the other flags name; --host, --port, --admin, --tls-cert, --tls-key, --api-keys, --sse-dialect and
---generation-config are ignored. --seed determines prompts and lengths (default: 0). The baseline needs
---api completions and exact lengths, because it compares token ids. W4 resends the output of earlier turns,
+Without --url, a server is started in this process on free loopback ports, with the model and the policies \
+that the other flags name; --host, --port, --admin, --tls-cert, --tls-key, --api-keys, --sse-dialect and \
+--generation-config are ignored. --seed determines prompts and lengths (default: 0). The baseline needs \
+--api completions and exact lengths, because it compares token ids. W4 resends the output of earlier turns, \
 so it needs --api text or chat if the server doesn't return token ids (--dialect openai).
 
-A trace's requests are sent at their recorded times, or when those that they waited for have ended, with the
-recorded lengths and shared prefixes; with --api completions and the dialect named, the host is also told their
+A trace's requests are sent at their recorded times, or when those that they waited for have ended, with the \
+recorded lengths and shared prefixes; with --api completions and the dialect named, the host is also told their \
 sessions, priorities and deadlines. A server in this process knows the trace's tenants, too. Which policies suit a trace, live and predicted:
   infer bench serve --trace requests.jsonl --scheduler fair --format json --out fair.json
   infer sim compare --trace requests.jsonl --scheduler fair --scheduler continuous
 
-How many requests a second a server can promise: twice or half the last rate until one is sustained and one
+How many requests a second a server can promise: twice or half the last rate until one is sustained and one \
 isn't, then between the two until they are within 5 %. Requests that fail count as late. `all` is W2 here.
   infer bench serve --url http://HOST:8000 --find-rate --ttft-target-ms 500 --itl-target-ms 50
 

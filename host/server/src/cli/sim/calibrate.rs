@@ -19,7 +19,7 @@ Record varied traffic (short and long prompts, few and many concurrent sequences
   infer sim calibrate w2.jsonl --out host.json
   infer sim run --device host.json --workload chat
   infer sim calibrate w2.jsonl --format html --out host.html
-The profile that --device takes is JSON; the other formats show its costs and how well they fit. The same recordings
+The profile that --device takes is JSON; the other formats show its costs and how well they fit. The same recordings \
 always give the same profile.";
 
 /// Why a recording can't be used to fit or judge a profile.

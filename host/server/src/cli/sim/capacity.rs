@@ -11,16 +11,16 @@ use super::traffic::Lengths;
 use super::{Failure, emit};
 
 pub const AFTER_HELP: &str = "\
-Finds the highest load at which --share percent of the requests meet both targets, --slo-ttft-ms and --slo-itl-ms: the
-rate that a host can promise with these policies. Each search doubles or halves the load until it has one that is
+Finds the highest load at which --share percent of the requests meet both targets, --slo-ttft-ms and --slo-itl-ms: the \
+rate that a host can promise with these policies. Each search doubles or halves the load until it has one that is \
 sustained and one that isn't, and ends when they are within 2 % of each other; below the first, others may fail, too.
   infer sim capacity --device l4 --model 8b --workload chat --slo-ttft-ms 1000 --slo-itl-ms 100
   infer sim capacity --scheduler continuous --prefill-chunk 256 --prefill-chunk 1024 --share 99
   infer sim capacity --trace requests.csv --device l4 --device h100 --scheduler continuous
-A load of a workload is a fraction of the first host's capacity with all slots busy; that of a trace, how much faster
-it is replayed than it was recorded. `limited by` names what most of the requests missed that missed the targets just
+A load of a workload is a fraction of the first host's capacity with all slots busy; that of a trace, how much faster \
+it is replayed than it was recorded. `limited by` names what most of the requests missed that missed the targets just \
 beyond: ITL (a smaller --prefill-chunk or --max-batch-size may help), TTFT, or refusals.
-The output depends only on the arguments and the seed. With few --requests, a load that would be too high later on may
+The output depends only on the arguments and the seed. With few --requests, a load that would be too high later on may \
 still pass.";
 
 /// Arguments of `infer sim capacity`.

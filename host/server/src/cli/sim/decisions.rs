@@ -14,12 +14,12 @@ use super::{Failure, emit};
 use crate::trace::{Question, answer_json};
 
 pub const AFTER_HELP: &str = "\
-Needs a recording with decisions: infer sim record --decisions --out FILE. Every recorded call is repeated on the same
-component, starting from its recorded state. A policy is a function of its state and its input, so all answers must be
-bit-identical; exit code 1 if any differs. A prefix cache may know more about its blocks than its state and the pool
-reveal: if it was already running when the recording started, its answers may differ in the order of blocks. After a
-gap in the recording, or if a policy doesn't import its recorded state, its calls are skipped until its state is
-recorded again. With --scheduler, --admission or --prefix-cache, the calls go to another policy instead; its
+Needs a recording with decisions: infer sim record --decisions --out FILE. Every recorded call is repeated on the same \
+component, starting from its recorded state. A policy is a function of its state and its input, so all answers must be \
+bit-identical; exit code 1 if any differs. A prefix cache may know more about its blocks than its state and the pool \
+reveal: if it was already running when the recording started, its answers may differ in the order of blocks. After a \
+gap in the recording, or if a policy doesn't import its recorded state, its calls are skipped until its state is \
+recorded again. With --scheduler, --admission or --prefix-cache, the calls go to another policy instead; its \
 differences are shown and are no failure.";
 
 /// Differences shown per slot.

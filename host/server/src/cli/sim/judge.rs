@@ -19,8 +19,8 @@ use super::{Failure, check_inputs, check_out, emit};
 use crate::trace::RecordedLines;
 
 pub const AFTER_HELP: &str = "\
-Simulates each recording with the recorded host's settings and policies on the profile's device, and compares the
-latencies and the throughput with the recorded ones. Times start when the host has read a request and end when a
+Simulates each recording with the recorded host's settings and policies on the profile's device, and compares the \
+latencies and the throughput with the recorded ones. Times start when the host has read a request and end when a \
 token leaves the engine. Judge a profile on recordings that it was not fitted to.";
 
 /// Arguments of `infer sim judge`.

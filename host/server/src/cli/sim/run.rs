@@ -17,24 +17,24 @@ use super::traffic::Lengths;
 use super::{Failure, emit};
 
 pub const AFTER_HELP: &str = "\
-Policies are names (see `infer policy list --bundled`), `builtin`, or .wasm files, each with an optional
+Policies are names (see `infer policy list --bundled`), `builtin`, or .wasm files, each with an optional \
 configuration; admission policies also form lists, which are configured by name:
   infer sim compare --scheduler continuous --scheduler 'srpt={\"patience_ms\": 1000}' --workload heavy-tail
   infer sim run --admission 'slo,memory-aware={\"memory-aware\": {\"reserve\": 0.2}}'
 A workload of your own is a JSON file like those that --list prints:
   infer sim run --list --workload chat --format json --out mine.json
   infer sim run --workload mine.json
-Traces are recordings of a host (`infer sim record`), or files of Azure's LLM inference traces (CSV), Mooncake's
-and Alibaba Bailian's (JSONL) and BurstGPT's (CSV). A recording also provides the default settings of the host and, for `run`, its
+Traces are recordings of a host (`infer sim record`), or files of Azure's LLM inference traces (CSV), Mooncake's \
+and Alibaba Bailian's (JSONL) and BurstGPT's (CSV). A recording also provides the default settings of the host and, for `run`, its \
 policies, but neither its device nor its model: name them, or fit a profile (`infer sim calibrate`):
   infer sim run --trace requests.csv --device l4 --model 8b --load 2
-`compare` also compares hosts: it takes several values of the flags that describe them, from --device to
---plan-ahead, and simulates all combinations with the same requests. A load is a fraction of the first one's
+`compare` also compares hosts: it takes several values of the flags that describe them, from --device to \
+--plan-ahead, and simulates all combinations with the same requests. A load is a fraction of the first one's \
 capacity:
   infer sim compare --scheduler continuous --device l4 --device a100 --model 8b --rate 4
   infer sim compare --scheduler continuous --prefill-chunk 256 --prefill-chunk 1024 --workload heavy-tail
-Durations in tables are in milliseconds; a `*` marks the best of a group. The output depends only on the
-arguments and the seed. INFER_LOG=policy=debug shows all that policies log; by default, only their warnings
+Durations in tables are in milliseconds; a `*` marks the best of a group. The output depends only on the \
+arguments and the seed. INFER_LOG=policy=debug shows all that policies log; by default, only their warnings \
 appear.";
 
 /// Arguments of `infer sim run`.

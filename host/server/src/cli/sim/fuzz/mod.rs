@@ -20,7 +20,7 @@ use super::result::ResultArgs;
 use super::{Failure, check_file, check_inputs, check_out, is_same_file};
 
 pub const AFTER_HELP: &str = "\
-A seed determines a host, its policies, its traffic and all faults; the invariants are checked after each step. A step
+A seed determines a host, its policies, its traffic and all faults; the invariants are checked after each step. A step \
 is one operation, or one engine turn while the case is drained at the end. Exit code 1 if a violation is found.
   infer sim fuzz --steps 10000000                       # a long run
   infer sim fuzz --seed 17 --seeds 1 --minimize         # the smallest case that fails like seed 17
