@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use super::Failure;
 use super::flags::Flags;
 use crate::config::{ConfigError, Origin, SETTINGS, Setting, Settings};
-use crate::data::GivenTemplate;
+use crate::data::{GivenTemplate, PendingTemplate};
 use crate::http::Tls;
 use crate::policies;
 use crate::reload::Reload;
@@ -16,8 +16,8 @@ use crate::tenants::Tenants;
 /// Commands about settings.
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Checks the settings and what they name: files, policies, addresses, device and model, but not the
-    /// weights, nor a model of the hub; takes the flags of `infer serve`
+    /// Checks the settings and what they name: files, policies, addresses, device, and the model with its
+    /// tokenizer and chat template, but not the weights, nor a model of the hub; takes the flags of `infer serve`
     Check(ConfigArgs),
     /// Prints all settings as an infer.toml, with the origin of each and with defaults as comments; takes the
     /// flags of `infer serve`
@@ -50,12 +50,17 @@ fn check(args: &ConfigArgs) -> Result<(), Failure> {
     if let Some((cert, key)) = &config.tls {
         Tls::open(cert, key).map_err(|e| wrong("tls-cert", e))?;
     }
-    GivenTemplate::open(&config)?;
+    let template = GivenTemplate::open(&config)?;
     let choices = Reload::new(&config, &tenants).choices();
     initial_policies(&policies::loader_with(&config.policy_limits).map_err(StartError::from)?, &choices)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(Failure::failed)?.block_on(check_addresses(&config))?;
-    crate::startup::load::check(&config)?;
+    let runtime = runtime.map_err(Failure::failed)?;
+    runtime.block_on(check_addresses(&config))?;
+    if let Some(checkpoint) = crate::startup::load::check(&config)? {
+        let pending = PendingTemplate::begin(&checkpoint.source, template).map_err(Failure::failed)?;
+        // What is wrong with it is in the log already, and a host serves everything else.
+        let _ = runtime.block_on(pending.ready());
+    }
     let keys = if tenants.need_keys() { tenants.key_count().to_string() } else { "no".to_owned() };
     println!("the settings are valid ({keys} API keys; the weights of the model were not read)");
     Ok(())

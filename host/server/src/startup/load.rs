@@ -142,8 +142,9 @@ fn micros(time: Duration) -> Micros {
     Micros(time.as_micros() as u64)
 }
 
-/// Checks device, checkpoint and sizes as far as that is possible without weights and without the network.
-pub fn check(config: &Config) -> Result<(), StartError> {
+/// Checks device, checkpoint, tokenizer and sizes as far as that is possible without weights and without the network.
+/// Returns the checkpoint unless it is the hub's.
+pub fn check(config: &Config) -> Result<Option<Checkpoint>, StartError> {
     let on_gpu = match config.device {
         // Whether `auto` finds a GPU may depend on the moment.
         DeviceChoice::Auto => Gpu::BUILT_IN,
@@ -157,9 +158,10 @@ pub fn check(config: &Config) -> Result<(), StartError> {
             let on_gpu = on_gpu && device::suits(config, &ModelConfig::load(&checkpoint.source)?)?;
             check_dtype(config, on_gpu)?;
             check_sizes(config, &checkpoint.source, on_gpu)?;
-            Ok(Tokenizer::check(&checkpoint.source)?)
+            Tokenizer::load(&checkpoint.source)?;
+            Ok(Some(checkpoint))
         }
-        Found::Repository(..) => Ok(()),
+        Found::Repository(..) => Ok(None),
     }
 }
 

@@ -552,9 +552,20 @@ fn checked_settings_are_those_that_a_host_accepts() {
         "{said}"
     );
     std::fs::create_dir(home.path("mute")).unwrap();
-    let (_, config) = infer_demo::FILES.iter().find(|(name, _)| *name == "config.json").unwrap();
-    std::fs::write(home.path("mute/config.json"), config).unwrap();
-    let cases: [(&[&str], i32, &str); 7] = [
+    let of_demo = |file: &str| infer_demo::FILES.iter().find(|(name, _)| *name == file).unwrap().1;
+    std::fs::write(home.path("mute/config.json"), of_demo("config.json")).unwrap();
+    for (folder, tokenizer) in [("torn", &b"{"[..]), ("silent", of_demo("tokenizer.json"))] {
+        std::fs::create_dir(home.path(folder)).unwrap();
+        std::fs::write(home.path(&format!("{folder}/config.json")), of_demo("config.json")).unwrap();
+        std::fs::write(home.path(&format!("{folder}/tokenizer.json")), tokenizer).unwrap();
+    }
+    std::fs::write(home.path("silent/chat_template.jinja"), "{% if %}").unwrap();
+    let silent = check(&["--model", "silent", "--admin", "127.0.0.1:0", "--port", "0"]);
+    let said = complaint(&silent);
+    assert!(silent.status.success(), "a host serves everything but chats: {said}");
+    assert!(said.contains("chat completions are not available: "), "{said}");
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["--model", "torn"], 1, "tokenizer.json can't be parsed: "),
         (
             &["--model", "mute"],
             1,
