@@ -216,12 +216,12 @@ fn killed_host_starts_again() {
 fn full_disk_is_named_and_leaves_nothing_behind() {
     let home = Home::new();
     // Every write to a file fails, as if no byte were free.
-    let full = "trap '' XFSZ; ulimit -f 0";
+    let full = "ulimit -f 0";
     home.fails(1, full, &[], &["admin token", "INFER_ADMIN_TOKEN"]);
     assert_eq!(home.left("run"), Vec::<PathBuf>::new(), "no partial token is left");
     // With a given token it needs no file; compiled policies are not cached, because none fits into 64 KiB. A
     // limit of zero would also prevent the memory images of instances, which count as files.
-    let crowded = "trap '' XFSZ; ulimit -f 128; export INFER_ADMIN_TOKEN=0123456789abcdef";
+    let crowded = "ulimit -f 128; export INFER_ADMIN_TOKEN=0123456789abcdef";
     let host = Host::start(home.serve(crowded, &[]));
     host.serves();
     host.ends();
@@ -229,6 +229,27 @@ fn full_disk_is_named_and_leaves_nothing_behind() {
     let host = Host::start(home.serve("", &[]));
     host.serves();
     host.ends();
+}
+
+#[test]
+fn cache_that_is_larger_than_files_may_be_leaves_the_file_as_it_was() {
+    let home = Home::new();
+    let keeps = ["--cache-file", "a.cache"];
+    let host = Host::start(home.serve(KEPT, &keeps));
+    // A dozen blocks, which are more than 128 KiB.
+    let long = COMPLETION.replace("\"max_tokens\": 5", "\"max_tokens\": 200");
+    host.completes(&long);
+    host.ends();
+    let saved = fs::read(home.path("a.cache")).unwrap();
+    assert!(saved.len() > 128 << 10, "{}", saved.len());
+
+    let host = Host::start(home.serve(&format!("{KEPT}; exec 2>log.txt; ulimit -f 128"), &keeps));
+    host.completes(&long);
+    host.ends();
+    let log = fs::read_to_string(home.path("log.txt")).unwrap();
+    assert!(log.contains("the prefix cache is not saved: "), "{log}");
+    assert!(fs::read(home.path("a.cache")).unwrap() == saved, "{log}");
+    assert!(!home.path("a.cache.partial").exists());
 }
 
 #[test]
