@@ -155,6 +155,9 @@ pub struct Request {
     pub prompt: u32,
     /// Most tokens that it may generate.
     pub max: u32,
+    /// Whether it generates none: what is wanted is the vector of its prompt.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub embed: bool,
     /// Hashes of the prompt's full blocks, each covering the prompt up to the block's end.
     pub blocks: Vec<u64>,
     /// Hash of the whole prompt.
@@ -315,6 +318,10 @@ pub struct Stopped {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 fn is_usual(priority: &i32) -> bool {

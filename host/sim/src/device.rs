@@ -1,5 +1,5 @@
 //! The virtual device: returns a token where one is due, ends each output at the length that the workload gives, and
-//! computes the duration of a step.
+//! computes the duration of a step. Vectors have no numbers.
 
 use std::collections::BTreeMap;
 
@@ -46,13 +46,15 @@ impl VirtualDevice {
 
     /// Computes a batch; returns its duration in microseconds, at least 1.
     pub fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> u64 {
-        output.sampled.clear();
-        output.sampled.extend(batch.rows.iter().map(|row| {
-            row.sample.then(|| {
-                let last = self.lengths.get(&row.sequence).is_none_or(|&length| row.generated + 1 >= length);
-                if last { END_TOKEN } else { token(row.sequence.0, row.generated) }
-            })
-        }));
+        output.reset(batch.rows.len());
+        for (at, row) in batch.rows.iter().enumerate().filter(|(_, row)| row.sample) {
+            if row.sampling.embeds() {
+                output.embeddings.push((at, Vec::new()));
+                continue;
+            }
+            let last = self.lengths.get(&row.sequence).is_none_or(|&length| row.generated + 1 >= length);
+            output.sampled[at] = Some(if last { END_TOKEN } else { token(row.sequence.0, row.generated) });
+        }
         let work = self.work(batch);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
         let us = self.profile.draw_us(&work, &mut self.random) as u64;

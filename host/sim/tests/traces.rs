@@ -314,6 +314,23 @@ fn goodput_of_a_closed_loop_is_the_rate_at_which_it_was_served() {
 }
 
 #[test]
+fn vector_of_a_prompt_that_fills_the_context_is_computed() {
+    let full = |id, embeds| Recorded {
+        id,
+        at_us: id,
+        prompt_tokens: 8_192,
+        output_tokens: 1,
+        max_tokens: 1,
+        embeds,
+        ..Recorded::default()
+    };
+    let outcome = play(vec![full(1, true), full(2, false), full(3, true)], 1.0);
+    assert_eq!((outcome.finished, outcome.refused), (2, 1), "one has no room for its token");
+    assert!(outcome.ttft_ms.mean > 0.0, "a vector comes as a first token does: {outcome:?}");
+    assert!(outcome.output_per_second < 1e-9, "{outcome:?}");
+}
+
+#[test]
 fn load_scales_the_speed_of_a_trace() {
     let far: Vec<Recorded> = read(Format::BurstGpt, BURSTGPT).into_iter().map(Result::unwrap).collect();
     let (slow, fast) = (play(far.clone(), 1.0), play(far, 10.0));

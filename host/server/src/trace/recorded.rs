@@ -213,6 +213,7 @@ impl RecordedRequests {
                     },
                     after,
                     followed: true,
+                    embeds: request.embed,
                 };
                 self.places.insert(request.id, self.first + self.pending.len() as u64);
                 self.pending.push_back(Pending { recorded, state: State::Open, drew: 0 });
@@ -363,6 +364,19 @@ mod tests {
         let lines = lines(&(came.to_owned() + &said.join("\n"))).counting(most.clone());
         assert_eq!(RecordedRequests::new(lines, false).count(), 0);
         assert_eq!(most.refused.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn requests_that_embed_are_told_apart() {
+        let line = |id: u64, embed: &str| {
+            format!(
+                "{{\"request\":{{\"id\":{id},\"sent\":1,\"at\":1,\"tenant\":0,\"prompt\":9,\"max\":1{embed},\
+                 \"blocks\":[],\"whole\":0}}}}\n"
+            )
+        };
+        let both = lines(&(line(1, ",\"embed\":true") + &line(2, "")));
+        let embeds: Vec<bool> = RecordedRequests::new(both, false).map(|read| read.unwrap().embeds).collect();
+        assert_eq!(embeds, [true, false]);
     }
 
     #[test]

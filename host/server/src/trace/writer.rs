@@ -148,6 +148,7 @@ impl Writer {
             ttft: (request.deadline != Micros::NEVER).then(|| request.deadline.since(sent).0),
             prompt: request.prompt.len() as u32,
             max: request.max_new_tokens,
+            embed: request.sampling.embeds(),
             blocks: named.blocks,
             whole: named.whole,
             shares: named.shares,

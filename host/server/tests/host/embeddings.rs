@@ -334,6 +334,8 @@ async fn recordings_hold_vectors_as_requests_without_output() {
     let of = |kind: &str| lines.iter().filter_map(|line| line.get(kind).cloned()).collect::<Vec<_>>();
     let requests: Vec<Value> = of("request").iter().map(|request| request["max"].clone()).collect();
     assert_eq!(requests, [1, 1, 1, 8]);
+    let embed: Vec<bool> = of("request").iter().map(|request| request["embed"] == true).collect();
+    assert_eq!(embed, [true, true, true, false]);
     let ends: Vec<(Value, Value)> =
         of("end").iter().map(|end| (end["reason"].clone(), end["output"].clone())).collect();
     assert_eq!(ends[..3], vec![(json!("stop"), json!(0)); 3]);

@@ -48,6 +48,8 @@ pub struct Recorded {
     pub after: Option<After>,
     /// Whether later requests may follow it or share its text.
     pub followed: bool,
+    /// Whether it wants the vector of its prompt, and so generates nothing, whatever the length of its output says.
+    pub embeds: bool,
 }
 
 /// Identity of a prompt's text.

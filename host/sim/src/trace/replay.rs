@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use infer_core::ids::{Micros, SessionId, TenantId};
-use infer_core::request::{Request, SamplingParams};
+use infer_core::request::{Request, SamplingExtras, SamplingParams};
 
 use super::{After, Reader, Recorded, Text, TraceError};
 use crate::device::END_TOKEN;
@@ -170,6 +170,12 @@ impl<'a> Replay<'a> {
             self.kept.begin(recorded.id, Arc::clone(&prompt));
         }
         let deadline = recorded.ttft_us.map_or(Micros::NEVER, |us| at.plus(Micros(us)));
+        let vector = || Arc::new(SamplingExtras { embed: true, ..SamplingExtras::default() });
+        let sampling = SamplingParams {
+            temperature: 0.0,
+            extras: recorded.embeds.then(vector),
+            ..SamplingParams::default()
+        };
         let request = Request {
             tenant: TenantId(recorded.tenant),
             session: SessionId(recorded.session),
@@ -180,7 +186,7 @@ impl<'a> Replay<'a> {
             max_new_tokens: limit,
             min_new_tokens: 0,
             stop_tokens: Arc::from([END_TOKEN]),
-            sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+            sampling,
         };
         let key = recorded.followed.then_some(recorded.id);
         let continued = recorded.text.shares.map_or(0, |shares| shares.tokens).max(recorded.continued);

@@ -128,7 +128,8 @@ impl Iterator for Counted<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.reader.next();
         if let Some(Ok(recorded)) = &next {
-            let tokens = u64::from(recorded.prompt_tokens) + u64::from(recorded.max_tokens);
+            let output = if recorded.embeds { 0 } else { recorded.max_tokens };
+            let tokens = u64::from(recorded.prompt_tokens) + u64::from(output);
             self.now.requests += 1;
             self.now.too_long += u64::from(tokens > u64::from(self.max_seq_len));
             self.now.longest = self.now.longest.max(tokens);
