@@ -19,10 +19,15 @@ const SIZE: (u16, u16) = (100, 40);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(name: &str, folder: &tempfile::TempDir, url: &str) -> Terminal {
+    open_with("", name, folder, url)
+}
+
+/// `variables` are set for the chat alone.
+fn open_with(variables: &str, name: &str, folder: &tempfile::TempDir, url: &str) -> Terminal {
     let (program, folder_name) = (infer().expect("looked for before"), folder.path().display());
     // Ctrl-C is for the shell, too, which would end after the chat.
-    let command =
-        format!("trap : INT; cd '{folder_name}'; '{}' chat --url {url} --temperature 0", program.display());
+    let chat = format!("'{}' chat --url {url} --temperature 0", program.display());
+    let command = format!("trap : INT; cd '{folder_name}'; {variables} {chat}");
     Terminal::open(name, SIZE, folder.path(), &command)
 }
 
@@ -190,6 +195,46 @@ fn ctrl_c_stops_an_answer_closes_its_connection_and_keeps_what_came() {
     enter(&terminal, "/retry");
     assert_eq!(stops(3)["messages"], second["messages"], "the last answer is left out");
     enter(&terminal, "/quit");
+    terminal.shows("ended with 0");
+    terminal.is_restored();
+}
+
+#[test]
+fn terminal_without_editing_has_the_same_keys() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("writable");
+    let (address, left) = hesitant();
+    let terminal = open_with("TERM=dumb", "dumb", &folder, &address);
+    terminal.shows("tale at ");
+    let told = "Ctrl-C again, or Ctrl-D, ends";
+    at_prompt(&terminal);
+    terminal.press(&["C-c"]);
+    shows(&terminal, 1, told);
+    enter(&terminal, "Tell me a tale.");
+    terminal.shows("Once upon");
+    terminal.press(&["C-c"]);
+    terminal.shows("stopped, TTFT ");
+    left.recv_timeout(PATIENCE).expect("the connection is closed");
+    // The one that stopped the answer is not the first of two.
+    at_prompt(&terminal);
+    terminal.press(&["C-c"]);
+    shows(&terminal, 2, told);
+    enter(&terminal, "\"\"\"");
+    terminal.press(&["-l", "never mind"]);
+    terminal.press(&["Enter"]);
+    terminal.until("the line", |screen| screen.trim_end().ends_with("\nnever mind"));
+    terminal.press(&["C-d"]);
+    shows(&terminal, 3, told);
+    enter(&terminal, "And then?");
+    shows(&terminal, 2, "Once upon");
+    terminal.press(&["C-c"]);
+    let second = left.recv_timeout(PATIENCE).expect("the connection is closed");
+    assert_eq!(second["messages"][2]["content"], "And then?", "{second}");
+    at_prompt(&terminal);
+    terminal.press(&["C-d"]);
     terminal.shows("ended with 0");
     terminal.is_restored();
 }

@@ -6,6 +6,7 @@
 mod answer;
 mod conversation;
 mod input;
+mod plain;
 mod server;
 mod terminal;
 
@@ -175,7 +176,7 @@ impl Talk {
     fn answer_all(mut self) -> Result<(), Failure> {
         let mut terminal = Terminal::open()?;
         note(&format!("{} at {}; /help lists commands, Ctrl-D ends", self.server.model(), self.server.url()));
-        while let Some(typed) = terminal.read()? {
+        while let Some(typed) = terminal.read(&self.runtime)? {
             match input::read(&typed) {
                 Input::Nothing => {}
                 Input::Question(question) => {

@@ -1,6 +1,7 @@
 //! The terminal of a chat: the prompt, with editing and a history in memory, and what is shown of answers.
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::io::ErrorKind;
 
 use rustix::termios::{QueueSelector, tcflush};
@@ -11,28 +12,55 @@ use rustyline::hint::{Hint, Hinter};
 use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Config, Context, Editor, Helper};
+use tokio::runtime::Runtime;
 
 use super::answer::Chunk;
 use super::input;
+use super::plain::{self, Plain};
 use crate::cli::Failure;
 use crate::cli::out::{harmless, put_dimmed};
 
+/// Shown when something typed was dropped.
+pub const ENDS: &str = "Ctrl-C again, or Ctrl-D, ends";
+
 /// Reads what the user types.
-pub struct Terminal {
-    editor: Editor<Lines, DefaultHistory>,
+pub enum Terminal {
+    Edited(Box<Edited>),
+    Plain(Plain),
 }
 
 impl Terminal {
     /// Reads from stdin, which must be a terminal.
     pub fn open() -> Result<Self, Failure> {
+        match std::env::var("TERM").is_ok_and(|term| plain::is_plain(&term)) {
+            true => Plain::open().map(Self::Plain).map_err(Failure::failed),
+            false => Edited::open().map(|edited| Self::Edited(Box::new(edited))),
+        }
+    }
+
+    /// Waits for a line, or several that belong together; `None` if the user ends the chat.
+    pub fn read(&mut self, runtime: &Runtime) -> Result<Option<String>, Failure> {
+        match self {
+            Self::Edited(edited) => edited.read(),
+            Self::Plain(plain) => plain.read(runtime),
+        }
+    }
+}
+
+/// Reads lines that the user can edit.
+pub struct Edited {
+    editor: Editor<Lines, DefaultHistory>,
+}
+
+impl Edited {
+    fn open() -> Result<Self, Failure> {
         let config = Config::builder().auto_add_history(true).build();
         let mut editor = Editor::<Lines, DefaultHistory>::with_config(config).map_err(Failure::failed)?;
         editor.set_helper(Some(Lines::default()));
         Ok(Self { editor })
     }
 
-    /// Waits for a line, or several that belong together; `None` if the user ends the chat.
-    pub fn read(&mut self) -> Result<Option<String>, Failure> {
+    fn read(&mut self) -> Result<Option<String>, Failure> {
         let mut is_interrupted = false;
         loop {
             match self.editor.readline("> ") {
@@ -44,16 +72,13 @@ impl Terminal {
                         return Ok(None);
                     }
                     is_interrupted = true;
-                    note("Ctrl-C again, or Ctrl-D, ends");
+                    note(ENDS);
                 }
-                // The chat goes on: a slip of the keyboard or of a paste must not cost what was said.
                 Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
-                    complain("what was typed is no UTF-8, and is left out");
-                    // The rest of a paste is no question of its own.
-                    let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
+                    drop_garbled();
                     is_interrupted = false;
                 }
-                Err(error) => return Err(Failure::Failed(format!("can't read from the terminal: {error}"))),
+                Err(error) => return Err(unreadable(error)),
             }
         }
     }
@@ -111,6 +136,19 @@ impl Validator for Lines {
             false => ValidationResult::Incomplete,
         })
     }
+}
+
+/// Tells of typed bytes that are left out. The chat goes on: a slip of the keyboard or of a paste must not cost what was
+/// said.
+pub fn drop_garbled() {
+    complain("what was typed is no UTF-8, and is left out");
+    // The rest of a paste is no question of its own.
+    let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
+}
+
+/// The failure of reading.
+pub fn unreadable(error: impl Display) -> Failure {
+    Failure::Failed(format!("can't read from the terminal: {error}"))
 }
 
 /// Prints a line that no model wrote.
