@@ -44,7 +44,7 @@ impl Changes {
     /// Returns the next update: first a whole snapshot, then changes.
     pub async fn next(&mut self, app: &App) -> Result<AdminEvent, ApiError> {
         let served = app.served()?;
-        let report = state::report(served).await?;
+        let report = state::report(app, served).await?;
         let mut numbers = state::numbers(app, served, &report);
         let rows = self.rows(*report);
         let slots = numbers.policies.clone();

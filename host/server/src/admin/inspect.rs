@@ -198,7 +198,7 @@ pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
         kept_prompts_limit: app.config.prompt_cache_entries,
         ..CacheReport::default()
     };
-    let live = state::report(served).await?.metas;
+    let live = state::report(app, served).await?.metas;
     let named = live.iter().map(|meta| &meta.session).filter(|name| !name.is_empty());
     let names: HashMap<_, _> = named.map(|name| (served.key_of("session", name), name.clone())).collect();
     (report.sessions, report.sessions_total) = sessions(&tree, now, top, &names);

@@ -27,7 +27,7 @@ pub const CANARY_WINDOW_S: std::ops::RangeInclusive<f64> = 1.0..=300.0;
 /// `GET /admin/policies`.
 pub async fn list(app: &App) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let report = state::report(served).await?;
+    let report = state::report(app, served).await?;
     let slots = state::slots(served, &report.snapshot, report.at);
     let available = served.policies.available().await;
     let quarantine = served.engine.observer().quarantine().list();
@@ -187,7 +187,7 @@ pub async fn promote(app: Arc<App>, kind: PolicyKind, query: &Query) -> Result<A
 /// `GET /admin/policies/{kind}/shadow`.
 pub async fn shadow(app: &App, kind: PolicyKind) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let report = state::report(served).await?;
+    let report = state::report(app, served).await?;
     let slot = report.snapshot.policies.iter().find(|slot| slot.kind == kind);
     let shadow = slot.and_then(|slot| state::shadow(served, slot));
     let shadow = shadow.ok_or_else(|| ApiError::not_found(format!("the {kind} slot has had no shadow")))?;

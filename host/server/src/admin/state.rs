@@ -19,14 +19,12 @@ use crate::engine::{self, EngineReport, EngineStopped, PrefixHits, RequestMeta};
 use crate::http::ApiError;
 use crate::metrics::percentile;
 
-/// How long a response waits for the current step.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// What a response says that didn't wait longer.
 const BUSY: &str = "the engine is in a long step; try again later";
 
-/// Returns the engine's report after the current step. 503 if that takes more than ten seconds.
-pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
-    report_within(served, PATIENCE).await
+/// Returns the engine's report after the current step. 503 if that takes longer than `Bounds::engine_patience`.
+pub async fn report(app: &App, served: &Served) -> Result<Box<EngineReport>, ApiError> {
+    report_within(served, app.config.bounds.engine_patience).await
 }
 
 /// Returns the engine's report after the current step, or 503 after `patience`.
@@ -34,7 +32,7 @@ pub async fn report_within(served: &Served, patience: Duration) -> Result<Box<En
     within(patience, served.engine.report(), BUSY).await
 }
 
-/// Returns what the engine says after the current step. 503 if that takes more than ten seconds.
+/// Returns what the engine says after the current step. 503 as for a `report`.
 pub async fn asked<T>(
     app: &App,
     answer: impl Future<Output = Result<T, EngineStopped>>,
@@ -42,7 +40,7 @@ pub async fn asked<T>(
     within(app.config.bounds.engine_patience, answer, BUSY).await
 }
 
-/// Returns what the engine did after the current step. 503 if that takes more than ten seconds: it may still do it.
+/// Returns what the engine did after the current step. 503 as for a `report`, but then it may still do it.
 pub async fn ordered<T>(
     app: &App,
     answer: impl Future<Output = Result<T, EngineStopped>>,
@@ -64,7 +62,7 @@ async fn within<T>(
 /// Returns the whole state.
 pub async fn state(app: &App) -> Result<State, ApiError> {
     let served = app.served()?;
-    let report = report(served).await?;
+    let report = report(app, served).await?;
     let rows = report.snapshot.requests.iter().zip(&report.metas).take(MAX_ROWS);
     let requests = rows.map(|(row, meta)| request_row(row, meta, report.at).listed()).collect();
     Ok(State { requests, ..numbers(app, served, &report) })

@@ -47,7 +47,7 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
         })?,
     };
     let served = app.served()?;
-    let (recording, live) = begin(served, decisions).await?;
+    let (recording, live) = begin(&app, served, decisions).await?;
     tracing::info!(decisions, max_mib, "a recording started");
     let for_names = Arc::clone(&app);
     let describe = move |kind, policy: &Arc<PolicyInfo>| match for_names.served() {
@@ -81,14 +81,18 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
 
 /// Starts a recording. Returns it with the policies that are live at its start; it reports later changes itself. If a
 /// policy changed in between, starts again, since nothing was read yet.
-async fn begin(served: &Served, decisions: bool) -> Result<(Recording, [SlotSnapshot; 3]), ApiError> {
-    let mut before = super::report(served).await?.snapshot.policies;
+async fn begin(
+    app: &App,
+    served: &Served,
+    decisions: bool,
+) -> Result<(Recording, [SlotSnapshot; 3]), ApiError> {
+    let mut before = super::report(app, served).await?.snapshot.policies;
     loop {
         let recording = served.engine.tap().start(decisions).ok_or_else(|| {
             let message = "a recording is already running; stop it with POST /admin/trace/stop";
             ApiError::new(StatusCode::CONFLICT, "already_recording", message)
         })?;
-        let after = super::report(served).await?.snapshot.policies;
+        let after = super::report(app, served).await?.snapshot.policies;
         if before.iter().zip(&after).all(|(before, after)| Arc::ptr_eq(&before.policy, &after.policy)) {
             return Ok((recording, after));
         }

@@ -258,7 +258,7 @@ pub struct Bounds {
     pub idle_timeout: Duration,
     /// Limit for a whole request.
     pub request_timeout: Duration,
-    /// How long the engine may take to end a request that reached that limit.
+    /// How long the engine may take to end a request that reached that limit, and to answer an operator.
     pub engine_patience: Duration,
     /// Limit for a client that reads nothing of its response.
     pub write_timeout: Duration,

@@ -22,7 +22,7 @@ pub(super) async fn watch_over(app: Arc<App>, mut stopping: watch::Receiver<bool
             _ = ticks.tick() => {}
         }
         let Ok(served) = app.served() else { return };
-        match admin::report(served).await {
+        match admin::report(&app, served).await {
             Ok(report) => {
                 admin::rates(&app, &report.snapshot);
                 end_overdue(&app, served, &report);
