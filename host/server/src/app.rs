@@ -52,6 +52,7 @@ pub struct App {
     /// URL of the data plane, `http://HOST:PORT`.
     pub data_url: String,
     draining: AtomicBool,
+    saving: AtomicBool,
     turned_away: AtomicU64,
     served: OnceLock<Served>,
 }
@@ -144,6 +145,7 @@ impl App {
             shutdown,
             data_url,
             draining: AtomicBool::new(false),
+            saving: AtomicBool::new(false),
             turned_away: AtomicU64::new(0),
             served: OnceLock::new(),
         })
@@ -170,6 +172,16 @@ impl App {
     /// Whether new requests are refused because the host is shutting down.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
+    }
+
+    /// Whether the prefix cache is being saved, at the end.
+    pub fn is_saving(&self) -> bool {
+        self.saving.load(Ordering::Acquire)
+    }
+
+    /// Sets whether the prefix cache is being saved.
+    pub fn set_saving(&self, is_saving: bool) {
+        self.saving.store(is_saving, Ordering::Release);
     }
 
     /// Refuses new requests from now on; running ones finish normally.

@@ -265,6 +265,7 @@ impl Keeper {
         }
         kept.truncate(usize::try_from(room).unwrap_or(usize::MAX));
         about.blocks = kept.len() as u64;
+        tracing::info!(blocks = kept.len(), "saving the prefix cache to {}", self.path.display());
         let partial = Partial::wait(&self.path, end)?;
         let writer = BufWriter::with_capacity(BUFFER, partial.writer());
         format::write(writer, &about, &kept, &self.probe, end, |nth, to| {

@@ -313,7 +313,12 @@ impl EngineHandle {
             command = unsent;
             tokio::time::sleep(FULL).await;
         }
-        response.await.map_err(|_| EngineStopped)
+        tokio::select! {
+            biased;
+            answer = response => answer.map_err(|_| EngineStopped),
+            // While it saves its cache, the thread neither takes the command nor drops it.
+            () = self.stopped() => Err(EngineStopped),
+        }
     }
 
     fn queue_full(&self, wanted: usize) -> Refusal {

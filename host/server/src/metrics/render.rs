@@ -140,6 +140,13 @@ fn open_metrics_text(app: &App, report: Option<&Report>) -> String {
     let health = app.served().map(|served| served.health(app.config.bounds.step_timeout));
     let ready = !app.is_draining() && matches!(health, Ok(Health::Working));
     families.gauge("infer_ready", "1 while new requests are accepted", u8::from(ready).into());
+    if app.config.cache_file.is_some() {
+        families.gauge(
+            "infer_cache_file_saving",
+            "1 while the prefix cache is saved, at the end (--cache-file)",
+            u8::from(app.is_saving()).into(),
+        );
+    }
     process(&mut families, app);
     tenants::usage(&mut families, app);
     if let (Some(report), Ok(served)) = (report, app.served()) {

@@ -117,7 +117,11 @@ fn keep_cache(
     let mut keeper = Keeper::new(config, executor, || loaded.probed(config))?;
     keeper.restore(engine, executor, &app.tenants, app.clock.now());
     let app = Arc::clone(app);
-    Some(Box::new(move |engine, executor| keeper.save(engine, executor, &app.tenants, app.clock.now())))
+    Some(Box::new(move |engine, executor| {
+        app.set_saving(true);
+        keeper.save(engine, executor, &app.tenants, app.clock.now());
+        app.set_saving(false);
+    }))
 }
 
 /// A random key for the prefix index.

@@ -27,7 +27,7 @@ pub use error::StartError;
 use load::start_engine;
 pub use load::{MakeExecutor, initial_policies};
 pub use planes::ADMIN_CONNECTIONS;
-use planes::{admin_token, open_tls, serve_planes, warn_of_open_doors};
+use planes::{Closing, Planes, admin_token, open_tls, serve_planes, warn_of_open_doors};
 use upkeep::watch_over;
 
 /// A running host.
@@ -40,8 +40,11 @@ pub struct RunningServer {
     pub admin_token: String,
     app: Arc<App>,
     engine: EngineThread,
-    planes: Vec<JoinHandle<()>>,
+    planes: Planes,
+    publishing: Option<JoinHandle<()>>,
     shutdown: watch::Sender<bool>,
+    /// Closes the admin plane, which stays open until the engine has ended.
+    end: watch::Sender<bool>,
     _token_file: Option<TokenFile>,
     kv_endpoints: Option<Endpoints>,
 }
@@ -64,15 +67,18 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
     let (token, token_file) = admin_token(&config, admin_addr.port())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), model = config.model, "starting");
     let (shutdown, stopping) = watch::channel(false);
+    let (end, ending) = watch::channel(false);
     warn_of_open_doors(data_addr, admin_addr, &tenants);
     let scheme = if tls.is_some() { "https" } else { "http" };
     let doors = Doors { tenants, tls, data_url: format!("{scheme}://{data_addr}") };
     let app = Arc::new(App::new(config, doors, clock, stopping.clone())?);
-    let mut planes = serve_planes(&app, data, control, token.clone(), &stopping);
+    let closing = Closing { data: stopping.clone(), control: ending };
+    let planes = serve_planes(&app, data, control, token.clone(), closing);
     let engine = match start_engine(&app, executor).await {
         Ok(engine) => engine,
         Err(error) => {
             shutdown.send_replace(true);
+            end.send_replace(true);
             return Err(error);
         }
     };
@@ -80,7 +86,6 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
         .map(|publisher| publish_kv_events(publisher, &app, data_addr, &engine.handle, &stopping))
         .transpose()?
         .unzip();
-    planes.extend(publishing);
     tokio::spawn(watch_over(Arc::clone(&app), stopping));
     tokio::spawn(prepare(Arc::clone(&app)));
     if let Some(file) = &token_file {
@@ -94,7 +99,9 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
         app,
         engine,
         planes,
+        publishing,
         shutdown,
+        end,
         _token_file: token_file,
         kv_endpoints,
     })

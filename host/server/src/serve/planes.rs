@@ -20,14 +20,26 @@ use crate::tenants::Tenants;
 /// Maximum connections of the admin plane: a few consoles and scripts.
 pub const ADMIN_CONNECTIONS: usize = 64;
 
+/// Both planes, each until its signal.
+pub(super) struct Planes {
+    pub data: JoinHandle<()>,
+    pub control: JoinHandle<()>,
+}
+
+/// When the planes close.
+pub(super) struct Closing {
+    pub data: watch::Receiver<bool>,
+    pub control: watch::Receiver<bool>,
+}
+
 /// Accepts connections on both planes.
 pub(super) fn serve_planes(
     app: &Arc<App>,
     data: Listener,
     control: Listener,
     token: Token,
-    stopping: &watch::Receiver<bool>,
-) -> Vec<JoinHandle<()>> {
+    closing: Closing,
+) -> Planes {
     let bounds = &app.config.bounds;
     let patience =
         Patience { head: bounds.header_timeout, idle: bounds.idle_timeout, write: bounds.write_timeout };
@@ -50,14 +62,14 @@ pub(super) fn serve_planes(
     let for_data = Arc::clone(app);
     let for_admin = Arc::clone(app);
     let token = Arc::new(token);
-    vec![
-        tokio::spawn(data.serve(data_options, stopping.clone(), move |peer, request| {
+    Planes {
+        data: tokio::spawn(data.serve(data_options, closing.data, move |peer, request| {
             data::route(Arc::clone(&for_data), peer, request)
         })),
-        tokio::spawn(control.serve(admin_options, stopping.clone(), move |_, request| {
+        control: tokio::spawn(control.serve(admin_options, closing.control, move |_, request| {
             admin::route(Arc::clone(&for_admin), Arc::clone(&token), request)
         })),
-    ]
+    }
 }
 
 /// Reads certificate and key of the data plane, if they are configured.

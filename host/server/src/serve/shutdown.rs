@@ -5,13 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::RunningServer;
 use crate::cache_file::SAVING;
 use crate::engine::EngineThread;
 
-/// How long connections may take to close after the last response.
+/// How long connections of a plane may take to close after the last response.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// How long the current step may take to finish at shutdown.
 const LAST_STEP: Duration = Duration::from_secs(30);
@@ -76,18 +77,25 @@ impl RunningServer {
             stop(engine.take(), most).await;
         }
         self.shutdown.send_replace(true);
-        // One deadline for all planes, which close at the same time.
-        let deadline = Instant::now() + close_time;
-        for plane in self.planes {
-            let abort = plane.abort_handle();
-            if tokio::time::timeout_at(deadline, plane).await.is_err() {
-                abort.abort();
-            }
-        }
+        ended_within(close_time, [self.planes.data].into_iter().chain(self.publishing)).await;
         let app = Arc::clone(&self.app);
         let _ = tokio::task::spawn_blocking(move || app.traces.flush()).await;
         stop(engine, most).await;
+        // Until here it has shown that the cache was being saved.
+        self.end.send_replace(true);
+        ended_within(close_time, [self.planes.control]).await;
         tracing::info!("stopped");
+    }
+}
+
+/// Waits for tasks that end at the same time, and ends those that take longer.
+async fn ended_within(time: Duration, tasks: impl IntoIterator<Item = JoinHandle<()>>) {
+    let deadline = Instant::now() + time;
+    for task in tasks {
+        let abort = task.abort_handle();
+        if tokio::time::timeout_at(deadline, task).await.is_err() {
+            abort.abort();
+        }
     }
 }
 

@@ -78,6 +78,28 @@ async fn a_restarted_host_knows_the_prefixes_of_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admin_plane_is_open_until_the_cache_is_saved() {
+    let (_dir, path) = file();
+    let host = Host::start(keeping(&path)).await;
+    ask(&host, "", json!({"prompt": long("Saved")})).await;
+    // Saving waits for another host that seems to write the file.
+    let other = std::fs::File::create(path.with_added_extension("partial")).unwrap();
+    other.lock().unwrap();
+    let (data, admin) = (host.server.data_addr, host.server.admin_addr);
+    let scrape = host.admin(Method::GET, "/metrics");
+    let saving = |text: &str| text.contains("\ninfer_cache_file_saving 1.0\n");
+    let scraped = async || scrape.try_clone().unwrap().send().await.unwrap().text().await.unwrap();
+    assert!(!saving(&scraped().await));
+    let ended = tokio::spawn(host.server.shutdown());
+    while !saving(&scraped().await) {}
+    assert!(tokio::net::TcpStream::connect(data).await.is_err(), "the data plane is closed");
+    drop(other);
+    ended.await.unwrap();
+    assert!(tokio::net::TcpStream::connect(admin).await.is_err());
+    assert!(found(keeping(&path), &long("Saved")).await > 128, "it is saved");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_model_or_block_size_left_is_not_used() {
     let (_dir, path) = file();
     let prompt = long("Other");
