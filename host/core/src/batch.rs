@@ -1,6 +1,6 @@
 //! One step's work: flattened, of variable length, without padding. Only the engine makes it.
 
-use crate::ids::{BlockId, LogitsSlot, SequenceId};
+use crate::ids::{BlockId, LogitsSlot, OffloadSlot, SequenceId};
 use crate::request::SamplingParams;
 
 /// What the executor computes in one step.
@@ -26,7 +26,10 @@ pub struct Batch {
     pub history: Vec<u32>,
     /// End tokens that rows may not sample yet (`min_new_tokens`), row after row.
     pub forbidden: Vec<u32>,
-    /// Block copies (copy-on-write) to do before anything else, in this order.
+    /// Copies between the pool and the second level of the prefix cache, to do before anything else and in this order:
+    /// a block that was copied out may be filled again, and a slot may be reused.
+    pub offload: Vec<OffloadCopy>,
+    /// Block copies (copy-on-write) to do next, in this order.
     pub copies: Vec<BlockCopy>,
     /// Sequences that ended or were preempted since the last batch. A backend that keeps state per
     /// sequence (the contiguous one) drops it before it reads the rows.
@@ -86,6 +89,25 @@ pub struct BlockCopy {
     pub tokens: u32,
 }
 
+/// Copies a whole block, all layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffloadCopy {
+    /// From the pool to the second level.
+    Out {
+        /// Source.
+        block: BlockId,
+        /// Destination.
+        slot: OffloadSlot,
+    },
+    /// From the second level to the pool.
+    In {
+        /// Source.
+        slot: OffloadSlot,
+        /// Destination.
+        block: BlockId,
+    },
+}
+
 impl Batch {
     /// Empties it, keeping the buffers.
     pub fn clear(&mut self) {
@@ -97,6 +119,7 @@ impl Batch {
         self.block_tables.clear();
         self.history.clear();
         self.forbidden.clear();
+        self.offload.clear();
         self.copies.clear();
         self.released.clear();
     }

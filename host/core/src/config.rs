@@ -40,6 +40,11 @@ pub struct EngineConfig {
     pub max_seq_len: u32,
     /// Whether blocks are kept and shared by content.
     pub prefix_caching: bool,
+    /// Slots of the prefix cache's second level, which takes blocks that are evicted for room; 0 disables it. Has no
+    /// effect without `prefix_caching`.
+    pub offload_slots: u32,
+    /// Blocks that come back from there in one step while anything runs. Making room for one may copy another out.
+    pub offload_step_blocks: u32,
     /// Prompts whose last logits are kept; 0 disables it.
     pub prompt_cache_entries: u32,
     /// How long after its last use such an entry is kept.
@@ -80,6 +85,8 @@ impl Default for EngineConfig {
             max_waiting: 1_000,
             max_seq_len: 4_096,
             prefix_caching: true,
+            offload_slots: 0,
+            offload_step_blocks: 32,
             prompt_cache_entries: 100,
             prompt_cache_ttl: Micros(300_000_000),
             hash_key: [0, 0],

@@ -111,6 +111,8 @@ pub enum DeviceFaultKind {
     OutOfMemory,
     /// The device computes nothing more until the process is restarted.
     Lost,
+    /// The second level of the prefix cache failed before the batch was computed. It is not used any more.
+    Offload,
     /// Anything else.
     Failed,
 }

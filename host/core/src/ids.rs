@@ -40,3 +40,7 @@ pub struct SessionId(pub u64);
 /// Identifies a slot, `0 .. prompt_cache_entries`, in which the executor keeps the logits of a whole prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogitsSlot(pub u32);
+
+/// Identifies a slot of the second level of the prefix cache, `0 .. offload_slots`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OffloadSlot(pub u32);

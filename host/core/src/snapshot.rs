@@ -18,6 +18,8 @@ pub struct Snapshot {
     pub step: u64,
     /// The pool.
     pub memory: MemoryCounts,
+    /// The second level of the prefix cache.
+    pub offload: OffloadCounts,
     /// Sequences by state.
     pub queue: QueueCounts,
     /// The admission policy's measure.
@@ -40,6 +42,14 @@ pub struct MemoryCounts {
     pub total: u32,
     pub free: u32,
     pub cached: u32,
+    pub used: u32,
+}
+
+/// The second level of the prefix cache in blocks; all 0 without one, and after it failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named by what they count")]
+pub struct OffloadCounts {
+    pub total: u32,
     pub used: u32,
 }
 
@@ -82,6 +92,11 @@ pub struct Counters {
     pub prefix_cached_tokens: [u64; 5],
     pub prefix_prefilled_tokens: [u64; 5],
     pub evicted_blocks: u64,
+    /// Blocks copied to the second level, and back: what was found there.
+    pub offloaded_blocks: u64,
+    pub onloaded_blocks: u64,
+    /// Whether the second level failed, as a number.
+    pub offload_failures: u64,
     /// Rows cut from a plan's tail because they did not fit in memory.
     pub cut_rows: u64,
     pub device_faults: u64,

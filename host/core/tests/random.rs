@@ -1,4 +1,5 @@
-//! Seeded random runs of the whole engine: hostile policies, tiny pools, faults, swaps, cancels.
+//! Seeded random runs of the whole engine: hostile policies, tiny pools, a second level of few slots, faults, swaps,
+//! cancels.
 //!
 //! After every step the engine's invariants hold; at the end no request is lost and every stream, and every vector of
 //! those that embed, equals that of the same request run alone. `SEED=n` runs one seed, `SEEDS=n` that many.
@@ -11,11 +12,12 @@ use std::sync::Arc;
 
 use common::{RandomAdmission, RandomPrefixCache, RandomScheduler};
 use infer_core::engine::Policies;
+use infer_core::offload::Offloading;
 use infer_core::policy::{AnyPolicy, PolicyKind};
 use infer_core::snapshot::Counters;
-use infer_core::testing::{self, ScriptedExecutor, SplitMix, solo, solo_embedding};
+use infer_core::testing::{self, ScriptedExecutor, SplitMix, TestSlots, solo, solo_embedding};
 use infer_core::{
-    DeviceFault, DeviceFaultKind, Engine, EngineConfig, Event, Executor, FinishReason, Limits, Micros,
+    Batch, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Event, Executor, FinishReason, Limits, Micros,
     Request, SamplingExtras, SamplingParams, SequenceId, SessionId, StepOutput, TenantId,
 };
 
@@ -39,7 +41,11 @@ enum End {
 struct World {
     rng: SplitMix,
     engine: Engine,
-    executor: ScriptedExecutor,
+    executor: Offloading<ScriptedExecutor, TestSlots>,
+    /// Of what concerns the second level alone.
+    coin: SplitMix,
+    /// Faults that the device has yet to have.
+    faults: u32,
     now: Micros,
     requests: BTreeMap<SequenceId, Request>,
     streams: BTreeMap<SequenceId, Stream>,
@@ -53,7 +59,7 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut rng = SplitMix(seed);
+        let (mut rng, mut coin) = (SplitMix(seed), SplitMix(!seed));
         let block_size = rng.between(1, 6) as u32;
         let total_blocks = rng.between(6, 40) as u32;
         let config = EngineConfig {
@@ -69,6 +75,8 @@ impl World {
             max_waiting: rng.between(3, 20) as u32,
             max_seq_len: rng.between(10, 80) as u32,
             prefix_caching: rng.chance(85),
+            offload_slots: if coin.chance(60) { coin.between(1, 20) as u32 } else { 0 },
+            offload_step_blocks: coin.between(1, 4) as u32,
             prompt_cache_entries: if rng.chance(80) { rng.between(1, 4) as u32 } else { 0 },
             prompt_cache_ttl: Micros(rng.between(1_000, 200_000)),
             hash_key: [rng.next_u64(), rng.next_u64()],
@@ -82,6 +90,7 @@ impl World {
         };
         let vocab = if rng.chance(40) { 2 } else { VOCAB };
         let executor = ScriptedExecutor::new(block_size, total_blocks, config.prompt_cache_entries, vocab);
+        let executor = Offloading::new(Box::new(executor), TestSlots::new(config.offload_slots));
         let max_seq_len = config.max_seq_len;
         let evil = if rng.chance(50) { rng.below(15) } else { 0 };
         let policies = Policies {
@@ -93,6 +102,8 @@ impl World {
             engine: Engine::new(config, policies),
             rng,
             executor,
+            coin,
+            faults: 0,
             now: Micros(0),
             requests: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -219,7 +230,9 @@ impl World {
 
     fn fault(&mut self) {
         let rows = self.rng.chance(50).then(|| vec![self.rng.below(3) as usize, self.rng.below(3) as usize]);
-        self.executor.fail_next(DeviceFault {
+        self.faults += 1;
+        self.executor.store.broken |= self.coin.chance(5);
+        self.executor.inner.fail_next(DeviceFault {
             kind: DeviceFaultKind::OutOfMemory,
             message: "the device is out of memory".into(),
             rows,
@@ -241,11 +254,23 @@ impl World {
                 self.submit();
             }
             let mut output = StepOutput::default();
-            let result = self.executor.execute(&batch, &mut output);
+            let result = self.execute(&batch, &mut output);
             self.now = self.now.plus(Micros(self.rng.between(1, 2_000)));
             self.engine.finish_step(batch, result.map(|()| &output), self.now);
             self.check();
         }
+    }
+
+    /// A batch that is lost may not have made its copies.
+    fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
+        if self.faults > 0 {
+            self.faults -= 1;
+            if self.coin.chance(50) {
+                let lost = Batch { offload: Vec::new(), ..batch.clone() };
+                return self.executor.inner.execute(&lost, output);
+            }
+        }
+        self.executor.execute(batch, output)
     }
 
     fn check(&mut self) {
@@ -294,7 +319,8 @@ impl World {
             }
             51 => {
                 self.engine.empty_cache(self.now);
-                assert_eq!(self.engine.snapshot(self.now).memory.cached, 0);
+                let snapshot = self.engine.snapshot(self.now);
+                assert_eq!((snapshot.memory.cached, snapshot.offload.used), (0, 0));
             }
             52..54 => {
                 let snapshot = self.engine.snapshot(self.now);
@@ -366,7 +392,7 @@ struct Reached {
     events: [u64; 5],
     refused: [u64; 7],
     finished: [u64; 4],
-    others: [u64; 8],
+    others: [u64; 10],
 }
 
 impl Reached {
@@ -385,6 +411,8 @@ impl Reached {
             c.prefix_hits,
             c.drafted_tokens - c.accepted_tokens,
             c.accepted_tokens,
+            c.offloaded_blocks,
+            c.onloaded_blocks,
         ];
         add(&mut self.others, &others);
     }

@@ -5,7 +5,7 @@ use super::shadow::block_names;
 use crate::guard::{Compared, Renewal};
 use crate::ids::{BlockId, Micros};
 use crate::kv::cached::CachedBlock;
-use crate::kv::{Blocks, Continuity, Keep};
+use crate::kv::{Blocks, Continuity, Fate, Keep};
 use crate::policy::prefix_cache::{ROWS_PER_OBSERVE, of_the_pool};
 use crate::policy::{
     Answer, CacheEvents, Ended, FaultKind, FaultView, Hit, PolicyFault, PolicyKind, PrefixCachePolicy,
@@ -205,7 +205,7 @@ impl Engine {
         }
         for name in names {
             if self.kv.blocks.is_idle(name) {
-                self.counters.evicted_blocks += u64::from(self.kv.drop_cached(name, now));
+                self.counters.evicted_blocks += u64::from(self.kv.drop_cached(name, Fate::Forgotten, now));
             }
         }
         events.clear();
@@ -214,11 +214,12 @@ impl Engine {
         }
     }
 
-    /// Drops all cached blocks without holders, and the prompts kept behind them, whatever the policy wants. Blocks of
-    /// running requests stay, and can still be found. Returns how many became free.
+    /// Drops all cached blocks without holders, the prompts kept behind them, and the second level, whatever the policy
+    /// wants. Blocks of running requests stay, and can still be found. Returns how many became free.
     pub fn empty_cache(&mut self, now: Micros) -> u32 {
         let now = self.tick(now);
-        let dropped = self.kv.drop_oldest(self.config.total_blocks, now);
+        let dropped = self.kv.drop_oldest(self.config.total_blocks, Fate::Forgotten, now);
+        self.kv.empty_offload();
         self.counters.evicted_blocks += u64::from(dropped);
         self.note_load(now);
         dropped
@@ -348,8 +349,8 @@ impl Engine {
         self.feed.priming_overflowed = false;
     }
 
-    /// Drops cached blocks until `want` are free: those the policy names first, then the least
-    /// recently used.
+    /// Evicts cached blocks until `want` are free: those the policy names first, then the least recently used. They go to
+    /// the second level, if there is one.
     pub(super) fn make_room(&mut self, want: u32, now: Micros) {
         if self.kv.blocks.free() >= want {
             return;
@@ -391,10 +392,10 @@ impl Engine {
             }
             for name in names {
                 if self.kv.blocks.free() < want && self.kv.blocks.is_idle(name) {
-                    self.kv.drop_cached(name, now);
+                    self.kv.drop_cached(name, Fate::Evicted, now);
                 }
             }
-            self.kv.drop_oldest(want, now);
+            self.kv.drop_oldest(want, Fate::Evicted, now);
             self.counters.evicted_blocks += u64::from(self.kv.blocks.free() - before);
         }
         assert!(self.kv.blocks.free() >= want, "cached blocks can always be dropped");

@@ -21,7 +21,9 @@ impl Engine {
                 guessed += guesses as usize;
             }
         }
-        self.flights.launch(std::mem::take(&mut self.step.rows), needs_host);
+        self.kv.take_copies(&mut batch.offload);
+        self.count_copies(&batch.offload);
+        self.flights.launch(std::mem::take(&mut self.step.rows), needs_host, batch.offload.clone());
         batch
     }
 

@@ -36,8 +36,11 @@ impl Engine {
             _ if flight.void => self.lose(&flight, &batch, None, now),
             Ok(output) => self.advance(&flight, &batch, output, now),
             Err(fault) => {
-                self.counters.device_faults += 1;
-                self.flights.void_next();
+                let mut copies = std::mem::take(&mut flight.copies);
+                copies.append(&mut self.flights.void_next());
+                // They may read what these should have written.
+                self.kv.take_copies(&mut copies);
+                self.lose_copies(&copies, fault.kind, now);
                 self.lose(&flight, &batch, Some(&fault), now);
             }
         }
@@ -249,5 +252,6 @@ impl Engine {
                 self.return_guessed(ix, now);
             }
         }
+        self.restart_robbed(now);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, OffloadCopy};
 use crate::ids::{Micros, SequenceId};
 use crate::sequence::SeqIx;
 use crate::verify::PlannedRow;
@@ -15,6 +15,8 @@ pub(super) struct InFlight {
     /// When the device could turn to it.
     pub since: Micros,
     pub rows: Vec<PlannedRow>,
+    /// Its copies from and to the second level of the prefix cache.
+    pub copies: Vec<OffloadCopy>,
     /// The host takes part in some row's sampling.
     pub needs_host: bool,
     /// The batch before it was lost, and so is what it computes.
@@ -48,9 +50,9 @@ impl Flights {
     }
 
     /// The batch that was begun last is complete.
-    pub fn launch(&mut self, rows: Vec<PlannedRow>, needs_host: bool) {
+    pub fn launch(&mut self, rows: Vec<PlannedRow>, needs_host: bool, copies: Vec<OffloadCopy>) {
         let begun = self.last_begun;
-        self.out.push_back(InFlight { begun, since: begun.at, rows, needs_host, void: false });
+        self.out.push_back(InFlight { begun, since: begun.at, rows, copies, needs_host, void: false });
     }
 
     /// The oldest batch is back, and the device turns to the one behind it.
@@ -64,10 +66,10 @@ impl Flights {
         flight
     }
 
-    /// The batch that was taken last is lost, and with it the input of the one behind it.
-    pub fn void_next(&mut self) {
-        if let Some(behind) = self.out.front_mut() {
-            behind.void = true;
-        }
+    /// The batch that was taken last is lost, and with it the input of the one behind it. Returns what that one copies.
+    pub fn void_next(&mut self) -> Vec<OffloadCopy> {
+        let Some(behind) = self.out.front_mut() else { return Vec::new() };
+        behind.void = true;
+        std::mem::take(&mut behind.copies)
     }
 }

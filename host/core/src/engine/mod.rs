@@ -17,6 +17,7 @@ mod held;
 mod inspect;
 mod load;
 mod neglect;
+mod offload;
 mod reserve;
 mod rows;
 mod shadow;
@@ -50,7 +51,7 @@ use crate::policy::{
     AdmissionPolicy, AnyPolicy, PolicyKind, PrefixCachePolicy, SchedulerPolicy, SequenceColumns, StepView,
     TenantColumns,
 };
-use crate::sequence::Slab;
+use crate::sequence::{SeqIx, Slab};
 use crate::snapshot::Counters;
 use crate::tenants::{TenantTerms, Tenants};
 use crate::watchdog::Watchdog;
@@ -134,6 +135,8 @@ pub struct Engine {
     perf: Recorder,
     watchdog: Watchdog,
     feed: Feed,
+    /// Waiting sequences whose prefix is still coming back from the second level of the cache.
+    arriving: Vec<SeqIx>,
     decisions: Decisions,
     outbox: Outbox,
     counters: Counters,
@@ -188,6 +191,7 @@ impl Engine {
             perf: Recorder::default(),
             watchdog: Watchdog::new(config.starvation_bound),
             feed: Feed::default(),
+            arriving: Vec::new(),
             decisions: Decisions::default(),
             outbox: Outbox::default(),
             counters: Counters::default(),

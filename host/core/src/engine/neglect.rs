@@ -69,8 +69,9 @@ impl Engine {
                 continue;
             }
             let ix = self.rows.waiting.ix[at];
-            // A sequence that waits for a prefix being computed is better off waiting.
-            if self.view.waiting.pending_tokens[at] > 0 || !self.would_fit(ix, available) {
+            // A sequence that waits for a prefix being computed, or coming back, is better off waiting.
+            let waits = self.view.waiting.pending_tokens[at] > 0 || self.arriving.contains(&ix);
+            if waits || !self.would_fit(ix, available) {
                 continue;
             }
             self.note_one(ix, at, mark);

@@ -17,6 +17,7 @@ impl Engine {
         self.step.rows.clear();
         self.step.rows.extend_from_slice(plan.rows());
         self.defer_repeats(now);
+        self.defer_arriving(now);
         for at in 0..self.step.rows.len() {
             if self.step.rows[at].starts {
                 self.kv.take_hit(&mut self.slab, self.step.rows[at].ix, now);

@@ -9,7 +9,8 @@ use crate::policy::{AdmissionPolicy, Answer, FaultView, PolicyKind, Pressure};
 use crate::request::SequenceState;
 use crate::sequence::SeqIx;
 use crate::snapshot::{
-    BlockSnapshot, MemoryCounts, QueueCounts, RequestSnapshot, SlotSnapshot, Snapshot, TenantSnapshot,
+    BlockSnapshot, MemoryCounts, OffloadCounts, QueueCounts, RequestSnapshot, SlotSnapshot, Snapshot,
+    TenantSnapshot,
 };
 
 impl Engine {
@@ -31,6 +32,7 @@ impl Engine {
             now,
             step: self.view.number - 1,
             memory,
+            offload: self.offload(),
             queue,
             pressure,
             counters: self.counters.clone(),
@@ -55,6 +57,12 @@ impl Engine {
             cached: memory.cached_blocks,
             used: memory.total_blocks - memory.free_blocks - memory.cached_blocks,
         }
+    }
+
+    /// The second level of the prefix cache in blocks.
+    pub fn offload(&self) -> OffloadCounts {
+        let (total, used) = self.kv.offload_slots();
+        OffloadCounts { total, used }
     }
 
     /// The blocks of each sequence, in the order of their positions. Includes sequences that have ended while

@@ -51,6 +51,7 @@ impl Engine {
             self.rest(now);
             return None;
         }
+        self.bring_in(now);
         self.judge_neglect(now);
         match ahead {
             true => self.plan_ahead(now),

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::feed::KvEvent;
 use super::index::{Index, Scope};
+use super::offload::Offload;
 use crate::ids::{BlockId, Micros, SessionId};
 use crate::list::{Links, Lru, NONE};
 use crate::policy::{CacheEventKind, CacheEvents, Memory};
@@ -89,6 +90,17 @@ pub(crate) struct Blocks {
     pub events: CacheEvents,
     /// Changes for a mirror of the index; `None` while there is no mirror.
     pub feed: Option<Vec<KvEvent>>,
+    /// Where blocks go that are evicted for room; `None` if they are lost.
+    pub offload: Option<Box<Offload>>,
+}
+
+/// What becomes of the content of a block that is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Nobody wants it any more, here or in the second level.
+    Forgotten,
+    /// There was no room for it. The second level takes it, if there is one.
+    Evicted,
 }
 
 impl Blocks {
@@ -109,6 +121,7 @@ impl Blocks {
             notes: Notes::default(),
             events: CacheEvents::default(),
             feed: None,
+            offload: None,
         }
     }
 

@@ -45,6 +45,15 @@ impl Kv {
         let mut idle: Vec<_> = self.blocks.idle.iter().map(BlockId).collect();
         idle.reverse();
         let idle = idle.into_iter().map(|id| (id, self.blocks.get(id))).filter(|(_, block)| block.indexed);
+        // They are indexed, but no batch has filled them.
+        let mut empty = self.blocks.offload.as_ref().map_or_else(Vec::new, |offload| offload.coming());
+        let filled = |&(id, block): &(BlockId, &Block)| {
+            let follows = empty.contains(&id) || empty.contains(&BlockId(block.parent));
+            if follows {
+                empty.push(id);
+            }
+            !follows
+        };
         let mut places = vec![NONE; self.blocks.memory().total_blocks as usize];
         let listed = |(at, (id, block)): (usize, (BlockId, &Block))| {
             places[id.0 as usize] = at as u32;
@@ -58,7 +67,7 @@ impl Kv {
                 unused: block.unused(now),
             }
         };
-        used.into_iter().chain(idle).enumerate().map(listed).collect()
+        used.into_iter().chain(idle).filter(filled).enumerate().map(listed).collect()
     }
 
     /// Makes blocks of such a list cached ones of this empty pool, and returns where: `None` if the pool is full, if their
@@ -84,7 +93,7 @@ impl Kv {
             let before = parent.map_or_else(|| self.chain.root(scope), |parent| self.blocks.get(parent).hash);
             let hash = self.chain.block(before, &block.tokens);
             let content = Content { hash, parent, scope, tokens: &block.tokens };
-            places[at] = self.blocks.adopt(&content, now);
+            places[at] = self.blocks.adopt(&content, SessionId::default(), now);
         }
         // The order of use is that of the list, and children rest before their parents.
         for (block, place) in list.iter().zip(&places).rev() {
@@ -110,18 +119,23 @@ impl Block {
 impl Blocks {
     /// Indexes content in a free block; `None` if there is none, or if it is indexed already. The block has no holder yet
     /// and must rest next.
-    fn adopt(&mut self, content: &Content<'_>, now: Micros) -> Option<BlockId> {
+    pub(super) fn adopt(
+        &mut self,
+        content: &Content<'_>,
+        session: SessionId,
+        now: Micros,
+    ) -> Option<BlockId> {
         if self.find(content).is_some() {
             return None;
         }
         let id = BlockId(self.free.pop()?);
         self.blocks[id.0 as usize].last_used = now;
-        self.commit(id, content, SessionId::default(), now);
+        self.commit(id, content, session, now);
         Some(id)
     }
 
     /// An adopted block becomes cached, for `left` from now on if its time is limited.
-    fn rest_as(&mut self, id: BlockId, ttl: Option<Micros>, left: Option<Micros>, now: Micros) {
+    pub(super) fn rest_as(&mut self, id: BlockId, ttl: Option<Micros>, left: Option<Micros>, now: Micros) {
         self.rest(id, now);
         let block = &mut self.blocks[id.0 as usize];
         block.ttl = ttl;

@@ -50,5 +50,8 @@ impl Blocks {
         }
         assert_eq!(self.free() + self.idle.len() + used, self.blocks.len() as u32);
         assert_eq!(self.pinned_idle, 0);
+        if let Some(offload) = &self.offload {
+            offload.check(self);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The effects on the pool of a sequence's start, progress and end.
 
+use super::blocks::Fate;
 use super::index::Content;
 use super::prompts::Entry;
 use super::{Kv, scope_of};
@@ -256,15 +257,15 @@ impl Kv {
     }
 
     /// Drops a cached block and what follows it. Returns how many blocks became free.
-    pub fn drop_cached(&mut self, block: BlockId, now: Micros) -> u32 {
-        let dropped = self.blocks.drop_subtree(block, now);
+    pub fn drop_cached(&mut self, block: BlockId, fate: Fate, now: Micros) -> u32 {
+        let dropped = self.blocks.drop_subtree(block, fate, now);
         self.forget_ended();
         dropped
     }
 
     /// Drops the least recently used until `want` blocks are free.
-    pub fn drop_oldest(&mut self, want: u32, now: Micros) -> u32 {
-        let dropped = self.blocks.drop_oldest(want, now);
+    pub fn drop_oldest(&mut self, want: u32, fate: Fate, now: Micros) -> u32 {
+        let dropped = self.blocks.drop_oldest(want, fate, now);
         self.forget_ended();
         dropped
     }
@@ -281,7 +282,7 @@ impl Kv {
     }
 
     /// Kept prompts leave together with the blocks they end in.
-    fn forget_ended(&mut self) {
+    pub(super) fn forget_ended(&mut self) {
         while let Some(block) = self.blocks.notes.ended.pop() {
             for slot in self.prompts.ending_in(block) {
                 let entry = self.prompts.remove(slot);

@@ -13,11 +13,12 @@ mod inspect;
 mod life;
 #[cfg(test)]
 mod model;
+mod offload;
 mod prompts;
 mod sessions;
 mod tree;
 
-pub(crate) use blocks::{Block, Blocks};
+pub(crate) use blocks::{Block, Blocks, Fate};
 pub(crate) use life::Keep;
 pub(crate) use sessions::Continuity;
 
@@ -25,6 +26,7 @@ use crate::config::EngineConfig;
 use crate::ids::{BlockId, LogitsSlot, Micros, SessionId, TenantId};
 use crate::kv::hits::Watches;
 use crate::kv::index::{ChainHash, Content, Scope};
+use crate::kv::offload::Offload;
 use crate::kv::prompts::Prompts;
 use crate::kv::sessions::{Sessions, Turn};
 use crate::sequence::{HitState, SeqIx, Sequence, Slab};
@@ -45,8 +47,13 @@ pub(crate) struct Kv {
 impl Kv {
     pub fn new(config: &EngineConfig) -> Self {
         let entries = if config.prefix_caching { config.prompt_cache_entries } else { 0 };
+        let mut blocks = Blocks::new(config.block_size, config.total_blocks);
+        if config.prefix_caching && config.offload_slots > 0 {
+            let offload = Offload::new(config.block_size, config.total_blocks, config.offload_slots);
+            blocks.offload = Some(Box::new(offload));
+        }
         Self {
-            blocks: Blocks::new(config.block_size, config.total_blocks),
+            blocks,
             sessions: Sessions::default(),
             prompts: Prompts::new(entries, config.prompt_cache_ttl),
             watches: Watches::new(config.total_blocks),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::Blocks;
+use super::blocks::Fate;
 use super::index::{ChainHash, Content, Scope};
 use crate::ids::{BlockId, Micros, SessionId, TenantId};
 use crate::sequence::SeqIx;
@@ -93,7 +94,7 @@ impl World {
         match act {
             Act::Grow(owner, tokens) => {
                 let ix = SeqIx(*owner);
-                if self.blocks.free() == 0 && self.blocks.drop_oldest(1, self.now) == 0 {
+                if self.blocks.free() == 0 && self.blocks.drop_oldest(1, Fate::Forgotten, self.now) == 0 {
                     return;
                 }
                 self.forget();
@@ -145,7 +146,7 @@ impl World {
             Act::Evict(want) => {
                 let idle = self.known.values().filter(|holders| holders.is_empty()).count() as u32;
                 let could = self.blocks.free() + idle;
-                self.blocks.drop_oldest(*want, self.now);
+                self.blocks.drop_oldest(*want, Fate::Forgotten, self.now);
                 assert!(self.blocks.free() >= could.min(*want), "cached blocks can always be dropped");
             }
             Act::Wait(us) => {

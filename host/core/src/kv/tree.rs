@@ -1,9 +1,10 @@
 //! The tree of prefixes in the pool: blocks enter it when other requests may find them, and leave it leaves
 //! first. Below a cached block everything is cached, so dropping one never reaches a used one.
 
-use super::blocks::Blocks;
+use super::blocks::{Blocks, Fate};
 use super::feed::{KvBlock, KvEvent};
 use super::index::{Content, Scope};
+use super::offload::Kept;
 use crate::ids::{BlockId, Micros, SessionId};
 use crate::list::NONE;
 use crate::policy::CacheEventKind;
@@ -39,6 +40,9 @@ impl Blocks {
         block.indexed = true;
         block.hash = content.hash;
         self.index.insert(content.hash, id, content.tokens);
+        if let Some(offload) = &mut self.offload {
+            offload.attach(id, content);
+        }
         self.notes.changed.push(content.hash);
         if let Some(feed) = &mut self.feed {
             let parent = content.parent.map(|parent| self.blocks[parent.0 as usize].hash);
@@ -140,18 +144,16 @@ impl Blocks {
 
     /// Drops a cached block and the blocks that follow it, the last first. Stops at a pinned one. Returns how
     /// many became free.
-    pub fn drop_subtree(&mut self, top: BlockId, now: Micros) -> u32 {
+    pub fn drop_subtree(&mut self, top: BlockId, fate: Fate, now: Micros) -> u32 {
         debug_assert!(self.is_idle(top));
         let mut dropped = 0;
         loop {
-            let mut at = top;
-            while self.blocks[at.0 as usize].first_child != NONE {
-                at = BlockId(self.blocks[at.0 as usize].first_child);
-            }
+            let at = self.first_leaf(top);
             if self.blocks[at.0 as usize].pins > 0 {
                 return dropped;
             }
             debug_assert!(self.is_idle(at), "below a cached block everything is cached");
+            self.tell_offload(at, fate);
             self.leave(at, now);
             self.unrest(at);
             self.forget(at);
@@ -162,19 +164,63 @@ impl Blocks {
         }
     }
 
+    /// A block of the tree that none follows: the given one, or one behind it.
+    fn first_leaf(&self, top: BlockId) -> BlockId {
+        let mut at = top;
+        while self.blocks[at.0 as usize].first_child != NONE {
+            at = BlockId(self.blocks[at.0 as usize].first_child);
+        }
+        at
+    }
+
+    /// A block is about to leave the tree.
+    fn tell_offload(&mut self, id: BlockId, fate: Fate) {
+        let Some(offload) = &mut self.offload else { return };
+        let block = &self.blocks[id.0 as usize];
+        if fate == Fate::Forgotten {
+            offload.forget(id);
+        } else if block.indexed {
+            let parent = (block.parent != NONE).then_some(BlockId(block.parent));
+            let tokens = self.index.tokens(id);
+            let content = Content { hash: block.hash, parent, scope: block.scope, tokens };
+            let kept = Kept { session: block.session, ttl: block.ttl, expires: block.expires };
+            offload.put(id, &content, kept);
+        }
+    }
+
+    /// Nobody may find these blocks any more, a block and those that follow it, used ones included: it doesn't hold
+    /// what it should.
+    pub fn unlearn(&mut self, top: BlockId, now: Micros) {
+        loop {
+            let at = self.first_leaf(top);
+            if let Some(offload) = &mut self.offload {
+                offload.detach(at);
+            }
+            self.leave(at, now);
+            if self.blocks[at.0 as usize].refs == 0 {
+                self.unrest(at);
+                self.forget(at);
+            }
+            if at == top {
+                return;
+            }
+        }
+    }
+
     /// Drops the block if none follows it. Used if a policy keeps nothing of a sequence.
     pub fn drop_leaf(&mut self, id: BlockId, now: Micros) {
-        if self.is_idle(id) && self.get(id).first_child == NONE && self.get(id).pins == 0 {
-            self.drop_subtree(id, now);
+        let leads = self.offload.as_ref().is_some_and(|offload| offload.follows(id));
+        if self.is_idle(id) && self.get(id).first_child == NONE && self.get(id).pins == 0 && !leads {
+            self.drop_subtree(id, Fate::Forgotten, now);
         }
     }
 
     /// Drops cached blocks, least recently used first, until `want` are free or none is left.
-    pub fn drop_oldest(&mut self, want: u32, now: Micros) -> u32 {
+    pub fn drop_oldest(&mut self, want: u32, fate: Fate, now: Micros) -> u32 {
         let mut dropped = 0;
         while self.free() < want {
             let Some(oldest) = self.idle.iter().find(|&b| self.unpinned_leaf(b)) else { break };
-            dropped += self.drop_subtree(BlockId(oldest), now);
+            dropped += self.drop_subtree(BlockId(oldest), fate, now);
         }
         dropped
     }
@@ -189,14 +235,19 @@ impl Blocks {
         while let Some(&(at, block)) = self.expiry.first()
             && at <= now
         {
-            dropped += self.drop_subtree(BlockId(block), now);
+            dropped += self.drop_subtree(BlockId(block), Fate::Forgotten, now);
+        }
+        if let Some(offload) = &mut self.offload {
+            offload.expire(now);
         }
         dropped
     }
 
     /// When the next cached block outlives its retention.
     pub fn next_expiry(&self) -> Option<Micros> {
-        self.expiry.first().map(|&(at, _)| at)
+        let own = self.expiry.first().map(|&(at, _)| at);
+        let below = self.offload.as_ref().and_then(|offload| offload.next_expiry());
+        own.into_iter().chain(below).min()
     }
 
     /// A block that several sequences retain is kept for the longest of their times.

@@ -6,10 +6,12 @@
 mod executor;
 mod load;
 mod random;
+mod slots;
 
 pub use executor::{ScriptedExecutor, solo, solo_embedding};
 pub use load::{LoadShape, SteadyLoad};
 pub use random::SplitMix;
+pub use slots::TestSlots;
 
 use std::sync::Arc;
 

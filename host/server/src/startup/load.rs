@@ -124,6 +124,8 @@ impl LoadedModel {
             max_waiting: config.max_waiting_requests,
             max_seq_len: self.sizing.max_seq_len,
             prefix_caching: shares_blocks(config),
+            offload_slots: 0,
+            offload_step_blocks: 1,
             prompt_cache_entries: entries(config),
             prompt_cache_ttl: micros(config.prompt_cache_ttl),
             hash_key,

@@ -393,6 +393,8 @@ impl Setup {
             max_waiting: self.max_waiting,
             max_seq_len: self.max_seq_len,
             prefix_caching: self.prefix_caching,
+            offload_slots: 0,
+            offload_step_blocks: EngineConfig::default().offload_step_blocks,
             prompt_cache_entries: self.prompt_cache_entries,
             prompt_cache_ttl: Micros(self.prompt_cache_ttl_us),
             hash_key: [self.seed, !self.seed],
