@@ -94,7 +94,7 @@ fn cache(state: &State) -> [Row; 3] {
         count(c.evicted_blocks)
     );
     let part = |blocks: u32| format!("{} ({})", count(blocks.into()), percent(blocks.into(), m.total.into()));
-    let pool = format!(
+    let mut pool = format!(
         "{} used + {} cached + {} free = {} blocks of {} tokens, {}",
         part(m.used),
         part(m.cached),
@@ -103,6 +103,14 @@ fn cache(state: &State) -> [Row; 3] {
         m.block_size,
         bytes(u64::from(m.total) * m.block_bytes)
     );
+    if let Some(offload) = &state.offload {
+        let (used, total) = (count(offload.used.into()), count(offload.total.into()));
+        let back = count(offload.blocks_in);
+        pool.push_str(&match offload.failed {
+            true => "; its second level failed".to_owned(),
+            false => format!("; {used} of {total} blocks offloaded, {back} came back"),
+        });
+    }
     let p = &state.pressure;
     let pressure = format!(
         "{:.2}{}, {} blocks available, {} reserved, accepts up to {} tokens, {} of {} batch slots taken",
@@ -151,7 +159,7 @@ fn policy(state: &State, slot: &PolicySlot) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use infer_api::admin::{Counters, FaultInfo, TenantRow};
+    use infer_api::admin::{Counters, FaultInfo, Offload, TenantRow};
 
     #[test]
     fn tenants_are_listed_if_there_is_more_than_one() {
@@ -170,6 +178,20 @@ mod tests {
         let counters = Counters { failed: 1_007, device_faults: 2, ..Counters::default() };
         let text = text(&State { counters, ..State::default() }, "http://host:1");
         assert!(text.contains("0 finished, 1,007 failed, 0 refused, 2 device faults\n"), "{text}");
+    }
+
+    #[test]
+    fn the_second_level_is_shown_if_there_is_one() {
+        let line = |offload| {
+            let text = text(&State { offload, ..State::default() }, "http://host:1");
+            let pool = text.lines().find(|line| line.starts_with("kv pool")).expect("the pool has a line");
+            pool.split_once("; ").map(|(_, after)| after.to_owned())
+        };
+        let offload = Offload { total: 1_000, used: 20, blocks_in: 3, ..Offload::default() };
+        assert_eq!(line(None), None);
+        assert_eq!(line(Some(offload)).as_deref(), Some("20 of 1,000 blocks offloaded, 3 came back"));
+        let failed = Offload { failed: true, ..Offload::default() };
+        assert_eq!(line(Some(failed)).as_deref(), Some("its second level failed"));
     }
 
     #[test]

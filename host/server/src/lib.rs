@@ -21,6 +21,7 @@ pub mod kv_events;
 pub mod log;
 pub mod metrics;
 pub mod notify;
+pub mod offload;
 pub mod otel;
 pub mod policies;
 pub mod reload;

@@ -50,6 +50,7 @@ pub fn state(tick: u64) -> State {
             used,
             block_bytes: 49_152,
         },
+        offload: None,
         queue,
         rates: Rates {
             prompt_tokens: tidy(900.0 + wave(tick, 5.0) * 800.0),

@@ -23,6 +23,9 @@ pub struct State {
     pub step: u64,
     /// The KV pool.
     pub memory: Memory,
+    /// The second level of the prefix cache, if there is one (`--kv-offloading-size`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<Offload>,
     /// Sequences by state.
     pub queue: Queue,
     /// Rates over the last few seconds.
@@ -105,6 +108,20 @@ pub struct Memory {
     pub used: u32,
     /// Bytes of one block on the device.
     pub block_bytes: u64,
+}
+
+/// The second level of the prefix cache in blocks, and what was copied since start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "named by what they count")]
+pub struct Offload {
+    pub total: u32,
+    pub used: u32,
+    /// Evicted from the pool to the second level.
+    pub blocks_out: u64,
+    /// Back to the pool.
+    pub blocks_in: u64,
+    /// Whether it failed; nothing is used any more then, and `total` is 0.
+    pub failed: bool,
 }
 
 /// Sequences by state.

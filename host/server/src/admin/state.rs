@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use infer_api::admin::{
-    CacheLengths, Counters, HostInfo, Latencies, MAX_ROWS, Memory, PolicySlot, Pressure, Queue, Rates,
-    RequestRow, RowChange, ShadowInfo, State,
+    CacheLengths, Counters, HostInfo, Latencies, MAX_ROWS, Memory, Offload, PolicySlot, Pressure, Queue,
+    Rates, RequestRow, RowChange, ShadowInfo, State,
 };
 use infer_core::request::{RefusalReason, SequenceState};
 use infer_core::snapshot::{self, RequestSnapshot, SlotSnapshot, Snapshot};
@@ -98,6 +98,7 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
             used: snapshot.memory.used,
             block_bytes: served.block_bytes,
         },
+        offload: offload(snapshot),
         queue: Queue {
             waiting: snapshot.queue.waiting,
             held: snapshot.queue.held,
@@ -277,6 +278,18 @@ fn pressure(app: &App, served: &Served, snapshot: &Snapshot) -> Pressure {
         active_sequences: q.running,
         max_sequences: app.config.max_batch_size,
     }
+}
+
+fn offload(snapshot: &Snapshot) -> Option<Offload> {
+    let (counts, c) = (snapshot.offload, &snapshot.counters);
+    let failed = c.offload_failures > 0;
+    (failed || counts.total > 0).then_some(Offload {
+        total: counts.total,
+        used: counts.used,
+        blocks_out: c.offloaded_blocks,
+        blocks_in: c.onloaded_blocks,
+        failed,
+    })
 }
 
 fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {

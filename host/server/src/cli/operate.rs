@@ -34,7 +34,8 @@ pub enum AdminCommand {
     },
     /// Fails every waiting request
     ClearQueue(Target),
-    /// Drops all cached blocks that no request uses, the prompts kept behind them, and the file of --cache-file
+    /// Drops all cached blocks that no request uses, the prompts kept behind them, the second level, and the file of
+    /// --cache-file
     EmptyCache(Target),
     /// Reads API keys, TLS certificate and --policy-config again, as SIGHUP does
     Reload(Target),

@@ -94,6 +94,10 @@ pub struct Config {
     pub prompt_cache_ttl: Duration,
     /// Whether requests with the same prefix share KV blocks.
     pub prefix_caching: bool,
+    /// Size of the prefix cache's second level; `None` for none.
+    pub kv_offloading_bytes: Option<u64>,
+    /// Directory of the file that it is in; `None` for memory.
+    pub kv_offloading_dir: Option<PathBuf>,
     /// File that keeps the prefix cache across restarts.
     pub cache_file: Option<PathBuf>,
     /// Maximum size of that file.

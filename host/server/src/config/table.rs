@@ -164,6 +164,21 @@ pub const SETTINGS: &[Setting] = &[
     ),
     switch("prefix-caching", "on", "Share KV blocks between requests with the same prefix, and results of whole prompts (--prompt-cache-entries)"),
     setting(
+        "kv-offloading-size",
+        "BYTES",
+        "none",
+        "Memory of the machine that takes cached blocks which the KV pool has no room for, for example `8GiB`; they come \
+         back when a request needs them",
+    )
+    .worded(),
+    setting(
+        "kv-offloading-dir",
+        "DIR",
+        "none",
+        "Directory of a temporary file that takes them instead of memory",
+    )
+    .worded(),
+    setting(
         "cache-file",
         "FILE",
         "none",

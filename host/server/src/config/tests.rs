@@ -64,6 +64,8 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("dtype", "f64")], &["--dtype", "`bf16`", "`f16`"]),
         (&[("speculate", "99")], &["--speculate", "0 to 32"]),
         (&[("quantize", "q5")], &["--quantize", "`q8`", "`q4`"]),
+        (&[("kv-offloading-size", "much")], &["--kv-offloading-size", "GiB"]),
+        (&[("kv-offloading-dir", "/tmp")], &["--kv-offloading-dir", "--kv-offloading-size"]),
         (&[("cache-file", "")], &["--cache-file", "empty"]),
         (&[("cache-file-size", "much")], &["--cache-file-size", "GiB"]),
         (&[("prefix-caching", "maybe")], &["--prefix-caching", "`on`"]),

@@ -91,6 +91,8 @@ impl Config {
             prompt_cache_entries: read(all, "prompt-cache-entries", 100, |t| parse::number(t, 0, 100_000))?,
             prompt_cache_ttl: read(all, "prompt-cache-ttl", Duration::from_secs(300), parse::seconds)?,
             prefix_caching: read(all, "prefix-caching", true, parse::switch)?,
+            kv_offloading_bytes: read(all, "kv-offloading-size", None, |t| parse::bytes(t).map(Some))?,
+            kv_offloading_dir: read(all, "kv-offloading-dir", None, path)?,
             cache_file: read(all, "cache-file", None, path)?,
             cache_file_bytes: read(all, "cache-file-size", 8 << 30, parse::bytes)?,
             scheduler: policy(PolicyKind::Scheduler, "scheduler", "continuous")?,
@@ -149,6 +151,12 @@ impl Config {
                 all.origin("max-body-memory"),
                 self.max_body_memory_bytes,
                 self.max_body_bytes
+            )));
+        }
+        if self.kv_offloading_dir.is_some() && self.kv_offloading_bytes.is_none() {
+            return Err(ConfigError(format!(
+                "{}: give the size of the file there, too: --kv-offloading-size",
+                all.origin("kv-offloading-dir")
             )));
         }
         if let Some(tokens) = self.max_batch_tokens

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
-use infer_api::admin::{CacheLengths, PolicySlot, State};
+use infer_api::admin::{CacheLengths, Offload, PolicySlot, State};
 use infer_core::policy::{FaultKind, PolicyKind};
 use infer_core::snapshot::TenantSnapshot;
 use infer_core::trial::ShadowState;
@@ -257,6 +257,24 @@ fn process(f: &mut Families, app: &App) {
     f.real_counter("process_cpu_seconds", "Processor time, user and system", usage.cpu_seconds);
 }
 
+fn second_level(f: &mut Families, offload: &Offload, block_size: u32) {
+    let found = offload.blocks_in * u64::from(block_size);
+    f.gauge(
+        "infer_kv_offload_blocks",
+        "Blocks of the second level of the prefix cache",
+        offload.total.into(),
+    );
+    f.gauge("infer_kv_offload_blocks_used", "Blocks of the second level that are used", offload.used.into());
+    f.counter("infer_kv_offload_blocks_out", "Blocks copied to the second level", offload.blocks_out);
+    f.counter("infer_kv_offload_blocks_in", "Blocks copied back to the pool", offload.blocks_in);
+    f.counter("infer_kv_offload_tokens_found", "Tokens of the blocks that were copied back", found);
+    f.gauge(
+        "infer_kv_offload_failed",
+        "1 after the second level failed: it is not used any more",
+        u8::from(offload.failed).into(),
+    );
+}
+
 fn own(f: &mut Families, s: &State) {
     f.gauge("infer_requests_running", "Sequences that hold blocks", s.queue.running.into());
     f.gauge(
@@ -273,6 +291,9 @@ fn own(f: &mut Families, s: &State) {
     f.gauge("infer_kv_blocks_free", "Free blocks", s.memory.free.into());
     f.gauge("infer_kv_blocks_cached", "Idle blocks kept for reuse", s.memory.cached.into());
     f.gauge("infer_kv_blocks_used", "Blocks that sequences hold", s.memory.used.into());
+    if let Some(offload) = &s.offload {
+        second_level(f, offload, s.memory.block_size);
+    }
     f.gauge("infer_pressure", "Admission's memory pressure, 0 to 1", s.pressure.level);
     f.gauge(
         "infer_backpressure",

@@ -18,6 +18,7 @@ use crate::config::{Config, MaxSeqLen};
 use crate::data::{Compiler, Embeds, GivenTemplate, PendingTemplate};
 use crate::engine::{self, AtEnd, ChannelBounds, EngineHandle, EngineThread};
 use crate::faults::{self, FaultRecorder};
+use crate::offload;
 use crate::policies::{self, Choices, Origins, PolicyManager};
 use crate::reload;
 use crate::startup::load::LoadedModel;
@@ -53,13 +54,15 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
     let (slots, origins) = initial_policies(&loader, &app.reload.choices())?;
     let template = GivenTemplate::open(config)?;
     cache_file::check(config)?;
+    offload::check(config)?;
     let loaded = LoadedModel::load(config)?;
-    let engine_config = loaded.engine_config(config, hash_key()?);
+    let mut engine_config = loaded.engine_config(config, hash_key()?);
     let settings = crate::trace::settings(&engine_config);
-    let mut executor = match executor {
+    let executor = match executor {
         Some(make) => make(&engine_config),
         None => loaded.executor(config)?,
     };
+    let mut executor = offload::add(config, &mut engine_config, executor)?;
     // After the policies, so that they don't compete for the compiler's threads.
     let chat = PendingTemplate::begin(&loaded.source, template)
         .map_err(|e| StartError::Io("can't start a thread for the chat template", e))?;

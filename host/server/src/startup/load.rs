@@ -19,6 +19,7 @@ use super::progress::Meter;
 use super::sizing::{self, Room, Shapes, Sizing};
 use crate::cache_file::{self, Probed};
 use crate::config::{Config, ConfigError, GenerationConfig};
+use crate::offload;
 use crate::serve::StartError;
 
 /// A loaded model and the sizes derived from its shapes.
@@ -124,6 +125,7 @@ impl LoadedModel {
             max_waiting: config.max_waiting_requests,
             max_seq_len: self.sizing.max_seq_len,
             prefix_caching: shares_blocks(config),
+            // `crate::offload` knows the size of a block.
             offload_slots: 0,
             offload_step_blocks: 1,
             prompt_cache_entries: entries(config),
@@ -154,6 +156,7 @@ pub fn check(config: &Config) -> Result<Option<Checkpoint>, StartError> {
     };
     check_dtype(config, on_gpu)?;
     cache_file::check(config)?;
+    offload::check(config)?;
     match checkpoint::locate(&config.model)? {
         Found::Local(checkpoint) => {
             sampling(config, &checkpoint.source)?;
@@ -178,6 +181,9 @@ fn without_effect(config: &Config, on_gpu: bool) -> Vec<&'static str> {
     }
     if config.cache_file.is_some() && !shares_blocks(config) {
         settings.push("--cache-file has no effect without shared prefixes (--prefix-caching off or --kv-cache contiguous)");
+    }
+    if config.kv_offloading_bytes.is_some() && !shares_blocks(config) {
+        settings.push("--kv-offloading-size has no effect without shared prefixes (--prefix-caching off or --kv-cache contiguous)");
     }
     if config.plan_ahead && on_gpu && config.speculate > 0 {
         settings.push("--plan-ahead has no effect with --speculate, whose draft tokens continue the tokens of the last step");
@@ -318,5 +324,8 @@ mod tests {
         let config =
             Config { kv_cache: KvCacheKind::Contiguous, kv_memory_bytes: Some(1 << 30), ..Config::default() };
         assert!(without_effect(&config, false)[0].starts_with("--kv-memory "));
+        let config =
+            Config { prefix_caching: false, kv_offloading_bytes: Some(1 << 30), ..Config::default() };
+        assert!(without_effect(&config, false)[0].starts_with("--kv-offloading-size "));
     }
 }

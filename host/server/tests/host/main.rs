@@ -24,6 +24,7 @@ mod gauges;
 mod hub;
 mod kv_events;
 mod messages;
+mod offload;
 mod openai;
 mod operation;
 mod policies;

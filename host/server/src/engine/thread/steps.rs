@@ -125,7 +125,16 @@ impl Driver {
         match result {
             Ok(()) => self.engine.finish_step(batch, Ok(&self.output), now),
             Err(fault) => {
-                tracing::error!(step = batch.step, rows = ?fault.rows, "device fault: {}", fault.message);
+                match fault.kind {
+                    DeviceFaultKind::Offload => tracing::error!(
+                        step = batch.step,
+                        "the second level of the prefix cache failed and is not used any more: {}",
+                        fault.message
+                    ),
+                    _ => {
+                        tracing::error!(step = batch.step, rows = ?fault.rows, "device fault: {}", fault.message);
+                    }
+                }
                 self.device_lost |= fault.kind == DeviceFaultKind::Lost;
                 self.engine.finish_step(batch, Err(fault), now);
             }
