@@ -57,7 +57,7 @@ pub fn add(
     };
     let store = Store::new(config.kv_offloading_dir.as_deref(), slots, block_bytes)?;
     engine.offload_slots = slots;
-    engine.offload_step_blocks = u32::try_from(STEP_BYTES / block_bytes).unwrap_or(u32::MAX).max(1);
+    engine.offload_step_blocks = step_blocks(block_bytes);
     tracing::info!(
         blocks = slots,
         bytes = u64::from(slots) * block_bytes,
@@ -66,6 +66,11 @@ pub fn add(
         "the prefix cache has a second level"
     );
     Ok(Box::new(Offloading::new(executor, store)))
+}
+
+/// How many blocks of this size may come back in one step while others wait for it.
+pub fn step_blocks(block_bytes: u64) -> u32 {
+    u32::try_from(STEP_BYTES / block_bytes.max(1)).unwrap_or(u32::MAX).max(1)
 }
 
 #[derive(Debug)]

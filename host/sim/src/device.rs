@@ -1,5 +1,6 @@
 //! The virtual device: returns a token where one is due, ends each output at the length that the workload gives, and
-//! computes the duration of a step. Vectors have no numbers.
+//! computes the duration of a step, which begins with the copies of the prefix cache's second level. Vectors have no
+//! numbers.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,8 @@ pub const END_TOKEN: u32 = 0;
 #[derive(Clone, Debug)]
 pub struct VirtualDevice {
     profile: Profile,
+    /// Per block, between the pool and the second level of the prefix cache.
+    copy_us: f64,
     random: Random,
     sharing: SharedContext,
     lengths: BTreeMap<SequenceId, u32>,
@@ -25,8 +28,9 @@ pub struct VirtualDevice {
 
 impl VirtualDevice {
     /// An idle device. `seed` determines the variation of a measured device.
-    pub fn new(profile: Profile, seed: u64) -> Self {
+    pub fn new(profile: Profile, block_size: u32, seed: u64) -> Self {
         Self {
+            copy_us: profile.copy_us(block_size),
             profile,
             random: Random::new(seed, u64::MAX),
             sharing: SharedContext::default(),
@@ -56,8 +60,10 @@ impl VirtualDevice {
             output.sampled[at] = Some(if last { END_TOKEN } else { token(row.sequence.0, row.generated) });
         }
         let work = self.work(batch);
+        #[expect(clippy::cast_precision_loss, reason = "blocks of a step")]
+        let copies = self.copy_us * batch.offload.len() as f64;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
-        let us = self.profile.draw_us(&work, &mut self.random) as u64;
+        let us = (self.profile.draw_us(&work, &mut self.random) + copies) as u64;
         us.max(1)
     }
 

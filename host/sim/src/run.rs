@@ -140,6 +140,7 @@ struct Begun {
     at: Micros,
     steps: u64,
     evicted_blocks: u64,
+    onloaded_blocks: u64,
 }
 
 /// A batch on the device, its output, and when it is done.
@@ -174,7 +175,7 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             watch,
             traffic,
             engine,
-            device: VirtualDevice::new(profile.clone(), *seed),
+            device: VirtualDevice::new(profile.clone(), config.block_size, *seed),
             recorder: Recorder::new(*slo, tenants),
             live: BTreeMap::new(),
             reported: 0,
@@ -273,8 +274,9 @@ impl<T: Traffic, W: Watch> Run<T, W> {
         let (tenant, deadline) = (request.tenant.0, request.deadline);
         let origin = Origin { tenant, background };
         if !background && self.begun.is_none() {
-            let evicted_blocks = self.engine.snapshot(self.now).counters.evicted_blocks;
-            self.begun = Some(Begun { at, steps: self.steps, evicted_blocks });
+            let counters = self.engine.snapshot(self.now).counters;
+            let (evicted_blocks, onloaded_blocks) = (counters.evicted_blocks, counters.onloaded_blocks);
+            self.begun = Some(Begun { at, steps: self.steps, evicted_blocks, onloaded_blocks });
         }
         self.recorder.arrived(origin, (begins || follows).then_some(at));
         let number = self.recorder.outcome.requests;
@@ -405,9 +407,11 @@ impl<T: Traffic, W: Watch> Run<T, W> {
     fn finish(mut self) -> (Outcome, T) {
         assert!(self.is_over() || self.live.is_empty(), "every request ends");
         let snapshot = self.engine.snapshot(self.now);
-        let begun = self.begun.unwrap_or(Begun { at: self.now, steps: 0, evicted_blocks: 0 });
+        let nothing = Begun { at: self.now, steps: 0, evicted_blocks: 0, onloaded_blocks: 0 };
+        let begun = self.begun.unwrap_or(nothing);
         let outcome = &mut self.recorder.outcome;
         outcome.evicted_blocks = snapshot.counters.evicted_blocks - begun.evicted_blocks;
+        outcome.onloaded_blocks = snapshot.counters.onloaded_blocks - begun.onloaded_blocks;
         outcome.steps = self.steps - begun.steps;
         outcome.seconds = count(self.now.since(begun.at).0) / 1e6;
         outcome.builtin_share = self.recorder.faults.share(self.steps);

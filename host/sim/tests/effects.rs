@@ -307,6 +307,29 @@ fn small_pool_evicts_and_hits_less() {
 }
 
 #[test]
+fn a_second_level_brings_back_what_a_small_pool_evicts() {
+    let workload = Workload::named("chat", 600).expect("a known workload");
+    let run = |offload_slots, host_bandwidth| {
+        let mut settings = settings(0.3, 1);
+        (settings.engine.total_blocks, settings.engine.offload_slots) = (1_500, offload_slots);
+        let Profile::Roofline(roofline) = &mut settings.profile else { panic!("it has a name") };
+        roofline.hardware.host_bandwidth = host_bandwidth;
+        simulate(&settings, Policies::builtin(), &workload, |_| {})
+    };
+    let (without, fast, slow) = (run(0, 1e9), run(60_000, 100e9), run(60_000, 1e9));
+    assert!(without.evicted_blocks > 0 && without.onloaded_blocks == 0);
+    assert!(fast.onloaded_blocks > 100, "{}", fast.onloaded_blocks);
+    assert!(
+        fast.cache.prefilled_ratio < without.cache.prefilled_ratio,
+        "{:?} {:?}",
+        fast.cache,
+        without.cache
+    );
+    let [without, fast, slow] = [without, fast, slow].map(|outcome| outcome.ttft_ms.mean);
+    assert!(fast < without && fast < slow, "{without} without, {fast} and {slow} with");
+}
+
+#[test]
 fn hit_rate_and_length_of_hits_multiply_to_the_tokens_saved() {
     // In `window`, prompts also diverge from their conversation after what they share with others.
     for name in ["chat", "window", "few-shot"] {

@@ -121,6 +121,22 @@ impl Profile {
         }
     }
 
+    /// Bytes of a block; `None` if they were not measured.
+    pub fn block_bytes(&self, block_size: u32) -> Option<f64> {
+        match self {
+            Self::Roofline(roofline) => Some(roofline.block_bytes(block_size)),
+            Self::Fitted(_) => None,
+        }
+    }
+
+    /// Time to copy a block to the machine's memory or back, in microseconds; 0 if it was not measured.
+    pub fn copy_us(&self, block_size: u32) -> f64 {
+        match self {
+            Self::Roofline(roofline) => roofline.copy_us(block_size),
+            Self::Fitted(_) => 0.0,
+        }
+    }
+
     /// Default number of blocks in the pool.
     pub fn blocks(&self, block_size: u32) -> u32 {
         match self {

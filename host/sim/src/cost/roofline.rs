@@ -28,6 +28,15 @@ pub struct Hardware {
     pub memory_efficiency: f64,
     /// Microseconds of fixed overhead per step: launches, sampling, the host.
     pub step_overhead_us: f64,
+    /// Bytes per second of copies between its blocks and the machine's memory.
+    #[serde(default = "host_bandwidth")]
+    pub host_bandwidth: f64,
+}
+
+/// An assumption for every device: the host copies block by block from and to pageable memory, which no link's peak
+/// (PCIe 4.0 x16: 32 GB/s) is reached with.
+fn host_bandwidth() -> f64 {
+    10e9
 }
 
 /// Dimensions of a decoder that determine its cost.
@@ -85,6 +94,7 @@ impl Hardware {
             compute_efficiency: if is_cpu { 0.8 } else { 0.6 },
             memory_efficiency: if is_cpu { 0.9 } else { 0.8 },
             step_overhead_us: overhead_us,
+            host_bandwidth: host_bandwidth(),
         })
     }
 
@@ -106,7 +116,8 @@ impl Hardware {
         within("`memory`", self.memory, 1e6..=1e18)?;
         within("`compute_efficiency`", self.compute_efficiency, 0.001..=1.0)?;
         within("`memory_efficiency`", self.memory_efficiency, 0.001..=1.0)?;
-        within("`step_overhead_us`", self.step_overhead_us, 0.0..=1e9)
+        within("`step_overhead_us`", self.step_overhead_us, 0.0..=1e9)?;
+        within("`host_bandwidth`", self.host_bandwidth, 1e6..=1e18)
     }
 }
 
@@ -171,10 +182,20 @@ impl Roofline {
         device.step_overhead_us + 1e6 * if work.tokens > 0.0 { compute.max(memory) } else { 0.0 }
     }
 
+    /// Bytes of a block's keys and values.
+    pub fn block_bytes(&self, block_size: u32) -> f64 {
+        self.model.kv_token_bytes() * f64::from(block_size)
+    }
+
+    /// Time to copy a block from the device or to it, in microseconds.
+    pub fn copy_us(&self, block_size: u32) -> f64 {
+        1e6 * self.block_bytes(block_size) / self.hardware.host_bandwidth
+    }
+
     /// Blocks that fit beside the weights, with a tenth of the memory kept free.
     pub fn blocks(&self, block_size: u32) -> u32 {
         let left = self.hardware.memory * 0.9 - self.model.weights * self.model.weight_bytes;
-        let block = self.model.kv_token_bytes() * f64::from(block_size);
+        let block = self.block_bytes(block_size);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
         let blocks = (left / block).clamp(0.0, 4_000_000.0) as u32;
         blocks
@@ -197,6 +218,17 @@ mod tests {
             let text = serde_json::to_string(&known).unwrap();
             assert_eq!(ModelShape::from_json(&text).unwrap(), known, "{text}");
         }
+    }
+
+    #[test]
+    fn a_file_without_a_host_bandwidth_has_the_usual_one() {
+        let known = Hardware::named("h100").unwrap();
+        let text = serde_json::to_string(&known).unwrap();
+        let without = text.replace(r#","host_bandwidth":10000000000.0"#, "");
+        assert_ne!(without, text);
+        assert_eq!(Hardware::from_json(&without).unwrap(), known);
+        // 2 MiB at 10 GB/s.
+        assert!((209.0..210.0).contains(&of("h100", "8b").copy_us(16)));
     }
 
     #[test]

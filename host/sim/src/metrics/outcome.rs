@@ -210,6 +210,8 @@ pub struct Outcome {
     pub preemptions: u64,
     /// Cached blocks that were evicted.
     pub evicted_blocks: u64,
+    /// Blocks that came back from the second level of the prefix cache.
+    pub onloaded_blocks: u64,
     /// Faults of policies.
     pub policy_faults: u64,
     /// The first of them; `None` if there was none.

@@ -61,13 +61,14 @@ pub(super) const LATENCY: [Column<Outcome>; 7] = [
 ];
 
 /// Memory, and how evenly it was shared.
-pub(super) const MEMORY: [Column<Outcome>; 10] = [
+pub(super) const MEMORY: [Column<Outcome>; 11] = [
     column("used %", 1, |o| percent(Some(o.pool.used_mean)), Better::Neither),
     column("used peak %", 1, |o| percent(Some(o.pool.used_peak)), Better::Neither),
     column("cached %", 1, |o| percent(Some(o.pool.cached_mean)), Better::Neither),
     column("cached peak %", 1, |o| percent(Some(o.pool.cached_peak)), Better::Neither),
     column("prefilled %", 1, |o| percent(o.cache.prefilled_ratio), Better::Less),
     column("evicted", 0, |o| Some(count(o.evicted_blocks)), Better::Neither),
+    column("came back", 0, |o| Some(count(o.onloaded_blocks)), Better::Neither),
     column("preempted", 0, |o| Some(count(o.preemptions)), Better::Neither),
     column("refused", 0, |o| Some(count(o.refused)), Better::Neither),
     column("failed", 0, |o| Some(count(o.failed)), Better::Neither),

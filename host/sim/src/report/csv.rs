@@ -21,7 +21,7 @@ enum Read {
 }
 
 /// Names are part of the interface: new columns come last.
-const COLUMNS: [(&str, Read); 74] = [
+const COLUMNS: [(&str, Read); 76] = [
     ("workload", Every(|c| c.workload.clone())),
     ("load", Every(|c| c.load.to_string())),
     ("contender", Every(|c| c.contender.clone())),
@@ -102,6 +102,8 @@ const COLUMNS: [(&str, Read); 74] = [
     ("met_targets", Run(|o| o.targets.met.to_string())),
     ("late", Run(|o| o.targets.late.to_string())),
     ("slow", Run(|o| o.targets.slow.to_string())),
+    ("offload_blocks", Every(|c| c.settings.offload_blocks.to_string())),
+    ("onloaded_blocks", Run(|o| o.onloaded_blocks.to_string())),
 ];
 
 /// Renders CSV. Durations are in milliseconds; what has no value is empty.

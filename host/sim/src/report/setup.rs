@@ -19,6 +19,8 @@ pub struct Setup {
     pub blocks: u32,
     /// Tokens per block.
     pub block_size: u32,
+    /// Blocks in the second level of the prefix cache.
+    pub offload_blocks: u32,
     /// Maximum number of running sequences.
     pub max_batch_size: u32,
     /// Maximum tokens per step.
@@ -66,6 +68,7 @@ impl Setup {
             seed: *seed,
             blocks: engine.total_blocks,
             block_size: engine.block_size,
+            offload_blocks: engine.offload_slots,
             max_batch_size: limits.max_running,
             max_batch_tokens: limits.max_batch_tokens,
             prefill_chunk: limits.prefill_chunk,
@@ -89,9 +92,13 @@ impl Setup {
             Some(model) => format!("{} with a model of shape {model}", self.device),
             None => format!("{} (measured)", self.device),
         };
+        let offloaded = match self.offload_blocks {
+            0 => String::new(),
+            more => format!(", {more} more in a second level"),
+        };
         format!(
             "{profile}, at most {} running sequences, {} tokens per step, prefill chunks of {} tokens, {} blocks of {} \
-             tokens{}",
+             tokens{offloaded}{}",
             self.max_batch_size,
             self.max_batch_tokens,
             self.prefill_chunk,

@@ -49,6 +49,7 @@ fn listing() -> String {
             compute_efficiency,
             memory_efficiency,
             step_overhead_us,
+            ..
         } = device;
         let (tera, giga, giga_bytes) = (flops / 1e12, bandwidth / 1e9, memory / 1e9);
         let (compute, read) = (100.0 * compute_efficiency, 100.0 * memory_efficiency);

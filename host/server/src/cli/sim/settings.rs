@@ -13,6 +13,7 @@ use infer_sim::{Hardware, Host, ModelShape, Profile, Roofline, Settings, Slo};
 
 use super::Failure;
 use crate::config::parse;
+use crate::offload;
 use crate::tenants;
 use crate::trace::terms;
 
@@ -30,6 +31,9 @@ pub struct HostArgs {
     /// Blocks in the KV pool [default: the recorded host's, or what fits beside the weights in device memory]
     #[arg(long)]
     blocks: Vec<u32>,
+    /// Blocks in a second level of the prefix cache, which takes those that the pool has no room for [default: 0]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(..=100_000_000))]
+    offload_blocks: Vec<u32>,
     /// Tokens per block [default: the recorded host's, or 16]
     #[arg(long)]
     block_size: Vec<u32>,
@@ -88,6 +92,7 @@ struct Variant<'a> {
     device: Option<&'a str>,
     model: Option<&'a str>,
     blocks: Option<u32>,
+    offload_blocks: Option<u32>,
     block_size: Option<u32>,
     max_batch_size: Option<u32>,
     max_batch_tokens: Option<u32>,
@@ -110,6 +115,9 @@ impl HostArgs {
         vary(&mut all, "device", &self.device, |one, value| one.device = Some(value))?;
         vary(&mut all, "model", &self.model, |one, value| one.model = Some(value))?;
         vary(&mut all, "blocks", &self.blocks, |one, value| one.blocks = Some(*value))?;
+        vary(&mut all, "offload-blocks", &self.offload_blocks, |one, value| {
+            one.offload_blocks = Some(*value);
+        })?;
         vary(&mut all, "block-size", &self.block_size, |one, value| one.block_size = Some(*value))?;
         vary(&mut all, "max-batch-size", &self.max_batch_size, |one, value| {
             one.max_batch_size = Some(*value);
@@ -220,7 +228,16 @@ impl HostArgs {
             starvation_bound_us: self.starvation_bound.unwrap_or(base.starvation_bound_us),
             ..base
         };
-        let engine = validated(&wanted, seed)?;
+        let mut engine = validated(&wanted, seed)?;
+        engine.offload_slots = variant.offload_blocks.unwrap_or(0);
+        if engine.offload_slots > 0 {
+            let Some(bytes) = profile.block_bytes(block_size) else {
+                let message =
+                    "--offload-blocks: a measured profile doesn't say what a copy costs; name a device";
+                return Err(Failure::Usage(message.to_owned()));
+            };
+            engine.offload_step_blocks = offload::step_blocks(bytes as u64);
+        }
         for (flag, value) in [("--slo-ttft-ms", self.slo_ttft_ms), ("--slo-itl-ms", self.slo_itl_ms)] {
             if !(value > 0.0 && value.is_finite()) {
                 return Err(Failure::Usage(format!("{flag} must be more than 0, not {value}")));
