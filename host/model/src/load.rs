@@ -9,8 +9,9 @@ use crate::DType;
 pub struct LoadOptions {
     /// Type of weights and KV cache; `None` keeps the checkpoint's.
     pub dtype: Option<DType>,
-    /// Whether the device computes in f16, as GPUs do. Otherwise f16 checkpoints become f32, since bf16 would drop three bits.
-    pub knows_f16: bool,
+    /// Whether a GPU will compute. GPUs compute in f16, but not with integers: [`Quantize::Auto`] widens quantized weights.
+    /// Otherwise f16 checkpoints become f32, since bf16 would drop three bits.
+    pub for_gpu: bool,
     /// Whether weight matrices become integers.
     pub quantize: Quantize,
 }
@@ -18,14 +19,14 @@ pub struct LoadOptions {
 /// Whether weight matrices become integers, with a scale per 32 inputs of an output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
-    /// If the file stores them in 8 bits or fewer and no type is requested: Q4_0, Q4_1 and Q4_K as 4-bit integers, all others
+    /// If the file stores them in 8 bits or fewer, a CPU computes and no type is requested: Q4_0, Q4_1 and Q4_K as 4-bit integers, all others
     /// as 8-bit integers. Projections of the same input (query, key and value; gate and up) have one type, 8 bits unless all
     /// are stored in 4.
     #[default]
     Auto,
     /// Never.
     Off,
-    /// All as 8-bit integers. Q8_0 blocks keep their bits.
+    /// All as 8-bit integers, on a CPU only, as with 4 bits. Q8_0 blocks keep their bits.
     Q8,
     /// As 4-bit integers; tensors of Q4_0, Q4_1 and Q4_K keep theirs. Embedding and head as 8-bit integers, unless they are
     /// stored in 4 bits.

@@ -28,6 +28,8 @@ pub struct Model {
     pub dtype: DType,
     /// Storage type of its weight matrices.
     pub weight_type: WeightType,
+    /// Bytes of its weights in the file, if that stores them as quantized blocks.
+    pub stored_blocks: Option<u64>,
     pub(crate) weights: Arc<Weights>,
 }
 
@@ -72,8 +74,9 @@ impl Model {
         progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
     ) -> Result<Self, ModelError> {
         let config = ModelConfig::load(source)?;
-        let Loaded { weights, dtype, weight_type } = Weights::load(source, &config, options, progress)?;
-        Ok(Self { config, dtype, weight_type, weights: Arc::new(weights) })
+        let Loaded { weights, dtype, weight_type, stored_blocks } =
+            Weights::load(source, &config, options, progress)?;
+        Ok(Self { config, dtype, weight_type, stored_blocks, weights: Arc::new(weights) })
     }
 
     /// Copies a checkpoint's matrices unchanged to new memory and drops the copies. Returns bytes and time, as a baseline for

@@ -1,5 +1,6 @@
 //! The decoder on the emulated device: golden logits of every family, graphs, block tables, faults.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +12,9 @@ use infer_cuda_emulator::Emulator;
 use infer_kernels::cuda::{Buffer, Device, Switches, Type, fill_random};
 use infer_model::cuda::checks::{self, Extent, Report};
 use infer_model::cuda::{DeviceExecutor, DeviceModel, DeviceOptions};
-use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelExecutor, Source};
+use infer_model::{
+    ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelExecutor, Quantize, Source, WeightType,
+};
 
 fn golden() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden")
@@ -228,6 +231,28 @@ fn layers_of_experts_are_refused_with_the_device_that_computes_them() {
     assert!(error.contains("experts (model_type qwen3_moe)") && error.contains("--device cpu"), "{error}");
     let random = DeviceModel::random(&model.config, model.dtype, &device, 1);
     assert_eq!(random.err().expect("there are no kernels").to_string(), error);
+}
+
+#[test]
+fn weights_as_integers_are_refused() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    for quantize in [Quantize::Q8, Quantize::Q4] {
+        let load = |for_gpu| {
+            let options = LoadOptions { for_gpu, quantize, ..LoadOptions::default() };
+            let source = Source::Directory(golden().join("llama-bf16"));
+            Model::load_with(&source, &options, &mut |_| ControlFlow::Continue(()))
+        };
+        let error = load(true).err().expect("there are no kernels").to_string();
+        assert!(error.contains("on CPUs only"), "{error}");
+        let model = load(false).expect("a CPU has kernels");
+        let error = model.to_device(&device).err().expect("there are no kernels").to_string();
+        assert!(error.contains(&format!("integers ({})", model.weight_type)), "{error}");
+    }
+    let model = load("llama-bf16");
+    assert_eq!(model.weight_type, WeightType::Bf16);
+    let placed = model.to_device(&device).expect("it fits");
+    assert_eq!(placed.weight_bytes(), model.weight_bytes());
 }
 
 #[test]

@@ -675,8 +675,8 @@ fn half_precision_checkpoints_keep_their_precision() {
     let config = String::from_utf8(read("llama-f32", "config.json")).expect("text");
     let config = config.replace("\"float32\"", "\"float16\"");
     let files: [(&str, &[u8]); 2] = [("config.json", config.as_bytes()), ("model.safetensors", &weights)];
-    let load = |files: &[(&str, &[u8])], dtype, knows_f16| {
-        let options = LoadOptions { dtype, knows_f16, ..LoadOptions::default() };
+    let load = |files: &[(&str, &[u8])], dtype, for_gpu| {
+        let options = LoadOptions { dtype, for_gpu, ..LoadOptions::default() };
         let model = Model::load_with(&Source::Embedded(files), &options, &mut |_| ControlFlow::Continue(()));
         model.map(|model| (model.dtype, model.weight_type)).map_err(|error| error.to_string())
     };

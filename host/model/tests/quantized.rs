@@ -153,6 +153,26 @@ fn blocks_of_4_bits_are_held_as_they_are() {
     }
 }
 
+/// GPUs have no kernels for integers, so nothing may be rounded to them on the way there.
+#[test]
+fn blocks_are_widened_for_a_gpu() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for kind in [GgmlDType::Q4_0, GgmlDType::Q8_0] {
+        let source = Source::gguf(&convert::convert("qwen3-bf16", kind, directory.path())).expect("sound");
+        let on_cpu = load(&source, None, Quantize::Auto);
+        let options = LoadOptions { for_gpu: true, ..LoadOptions::default() };
+        let widened = Model::load_with(&source, &options, &mut |_| ControlFlow::Continue(()));
+        let widened = widened.expect("it loads");
+        assert_eq!((widened.weight_type, widened.dtype), (WeightType::Bf16, DType::Bf16), "{kind:?}");
+        assert!(widened.stored_blocks.is_some_and(|bytes| bytes < widened.weight_bytes()), "{kind:?}");
+        assert!(on_cpu.weight_bytes() < widened.weight_bytes(), "{kind:?}");
+        let asked = load(&source, Some(DType::Bf16), Quantize::Off);
+        let prompts: Vec<Vec<u32>> =
+            expected("qwen3-bf16").into_iter().map(|(ids, ..)| ids).take(8).collect();
+        assert_eq!(logits(&widened, &prompts), logits(&asked, &prompts), "{kind:?}");
+    }
+}
+
 #[test]
 fn blocks_of_q8_0_are_held_as_they_are() {
     for name in ["qwen3-bf16", "qwen3moe-bf16"] {

@@ -179,6 +179,20 @@ fn draft_tokens_save_steps_and_change_no_answer() {
     }
 }
 
+/// A GPU would hold them as wide as all others.
+#[test]
+fn weights_as_integers_are_computed_on_the_cpu() {
+    let Some(machine) = Machine::new() else { return };
+    let flags = |device| ["--device", device, "--quantize", "q8"];
+    let words = ["--device: --quantize q8 works only on the CPU", "use `cpu` or `auto`"];
+    machine.home.fails(2, Machine::VARIABLES, &flags("cuda"), &words);
+    let host = Host::start(machine.home.serve(&Machine::before(""), &flags("auto")));
+    host.serves();
+    host.ends();
+    let log = machine.log();
+    assert!(log.contains("--quantize q8") && log.contains("computing on the CPU"), "{log}");
+}
+
 /// Ampere launches nothing early.
 #[test]
 fn older_gpus_serve_without_early_launches() {

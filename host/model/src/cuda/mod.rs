@@ -24,7 +24,7 @@ use infer_kernels::cuda::{AttentionShape, CudaError, CudaErrorKind, Device, Type
 
 use crate::config::ModelConfig;
 use crate::error::{ModelError, ModelErrorKind};
-use crate::{DType, Model};
+use crate::{DType, Model, WeightType};
 
 pub use executor::DeviceExecutor;
 use weights::DeviceWeights;
@@ -62,9 +62,15 @@ impl Model {
     /// Copies the weights to a device. The model can be dropped afterwards.
     ///
     /// # Errors
-    /// If a part of the model has no kernel, or device memory runs out.
+    /// If a part of the model or the type of its weights has no kernel, or device memory runs out.
     pub fn to_device(&self, device: &Arc<dyn Device>) -> Result<DeviceModel, ModelError> {
         check(&self.config)?;
+        if matches!(self.weight_type, WeightType::Q8 | WeightType::Q4) {
+            return Err(ModelError::unsupported(format!(
+                "weights as integers ({}) have no kernels on GPUs; load them for a GPU, without quantize",
+                self.weight_type
+            )));
+        }
         let ty = device_type(self.dtype);
         let weights = DeviceWeights::upload(device, ty, &self.weights).map_err(too_heavy)?;
         Ok(DeviceModel {
@@ -106,7 +112,7 @@ impl DeviceModel {
         layout::working_bytes(&self.config, self.ty, self.device.properties(), options)
     }
 
-    /// Bytes of all weights.
+    /// Bytes of all weight matrices on the device.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
     }

@@ -154,7 +154,7 @@ impl Upload<'_> {
         Buffer::from_numbers(self.device, Type::F32, numbers)
     }
 
-    /// Unpacks and converts rows on several threads, and copies them chunk by chunk.
+    /// Converts rows on several threads, and copies them chunk by chunk.
     fn matrix(&self, matrix: &Matrix) -> Result<DeviceMatrix, CudaError> {
         let (outputs, inputs) = (matrix.outputs(), matrix.inputs());
         let row_bytes = inputs * self.ty.bytes();

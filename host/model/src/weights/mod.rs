@@ -82,6 +82,8 @@ pub(crate) struct Loaded {
     /// Type of the KV cache, and of weights that are not quantized.
     pub dtype: DType,
     pub weight_type: WeightType,
+    /// Bytes of the weights in the file, if it stores them as quantized blocks.
+    pub stored_blocks: Option<u64>,
 }
 
 impl Weights {
@@ -94,9 +96,14 @@ impl Weights {
         let files = Files::open(source, config)?;
         let stored = files.stored_type(&typical(config));
         let dtype = dtype(options, config, stored)?;
-        let blocks = options.dtype.is_none() && matches!(stored, Some(StoredType::Blocks(_)));
+        let in_blocks = matches!(stored, Some(StoredType::Blocks(_)));
+        let stay_blocks = in_blocks && options.dtype.is_none() && !options.for_gpu;
         let (weight_type, formats) = match (options.quantize, dtype) {
-            (Quantize::Auto, _) if blocks => (WeightType::Q8, Formats::AsStored),
+            (Quantize::Q8 | Quantize::Q4, _) if options.for_gpu => {
+                let message = "weights as integers are computed on CPUs only; leave quantize out";
+                return Err(ModelError::unsupported(message));
+            }
+            (Quantize::Auto, _) if stay_blocks => (WeightType::Q8, Formats::AsStored),
             (Quantize::Q8, _) => (WeightType::Q8, Formats::All(Format::Int8)),
             (Quantize::Q4, _) => (WeightType::Q4, Formats::Four),
             (_, DType::F32) => (WeightType::F32, Formats::All(Format::F32)),
@@ -108,6 +115,7 @@ impl Weights {
         let packer = Packer::new(threads)
             .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
         let done = LoadProgress { done_bytes: 0, total_bytes: files.bytes() };
+        let stored_blocks = in_blocks.then_some(done.total_bytes);
         let ahead = ReadAhead::new(&files, config);
         expect_memory(formats.bytes(&files, config))?;
         let mut loader = Loader { files, config, formats, packer, ahead, progress, done };
@@ -118,7 +126,7 @@ impl Weights {
         let layers = (0..config.layers.len()).map(|i| loader.layer(i)).collect::<Result<_, _>>()?;
         let weights = Self { embedding, head, final_norm, layers };
         let weight_type = if weights.has_four_bits() { WeightType::Q4 } else { weight_type };
-        Ok(Loaded { weights, dtype, weight_type })
+        Ok(Loaded { weights, dtype, weight_type, stored_blocks })
     }
 
     /// The matrix from hidden states to logits.
@@ -358,7 +366,7 @@ fn dtype(
     // Sums in such layers exceed the range of f16: transformers and vLLM support Gemma 2 and 3 only in bf16 or f32.
     let overflows = config.output_norms;
     match options.dtype {
-        Some(DType::F16) if !options.knows_f16 => {
+        Some(DType::F16) if !options.for_gpu => {
             Err(ModelError::unsupported("f16 is computed on GPUs only; use f32 or bf16".to_owned()))
         }
         Some(DType::F16) if overflows => Err(ModelError::unsupported(
@@ -371,7 +379,7 @@ fn dtype(
                 Some(StoredType::F16) => DType::F16,
                 _ => DType::F32,
             });
-            let widened = stored == DType::F16 && (overflows || !options.knows_f16);
+            let widened = stored == DType::F16 && (overflows || !options.for_gpu);
             Ok(if widened { DType::F32 } else { stored })
         }
     }

@@ -141,7 +141,7 @@ fn log_loaded(config: &Config, loaded: &LoadedModel, loading: Instant) {
     tracing::info!(
         model = loaded.names[0],
         weights = %loaded.model.weight_type,
-        weight_bytes = loaded.model.weight_bytes(),
+        weight_bytes = loaded.weight_bytes(),
         load_ms = loading.elapsed().as_millis() as u64,
         max_seq_len = loaded.sizing.max_seq_len,
         blocks = loaded.sizing.total_blocks,

@@ -105,6 +105,11 @@ impl LoadedModel {
         }
     }
 
+    /// Bytes of all weight matrices, where they are computed with.
+    pub fn weight_bytes(&self) -> u64 {
+        self.placed.as_ref().map_or_else(|| self.model.weight_bytes(), Placed::weight_bytes)
+    }
+
     /// Name of the device that computes.
     pub fn device(&self) -> &str {
         self.placed.as_ref().map_or("cpu", Placed::name)
@@ -151,7 +156,7 @@ fn micros(time: Duration) -> Micros {
 pub fn check(config: &Config) -> Result<Option<Checkpoint>, StartError> {
     let on_gpu = match config.device {
         // Whether `auto` finds a GPU may depend on the moment.
-        DeviceChoice::Auto => Gpu::BUILT_IN,
+        DeviceChoice::Auto => Gpu::BUILT_IN && device::excluded(config).is_none(),
         DeviceChoice::Cpu | DeviceChoice::Cuda(_) => device::choose(config)?.is_some(),
     };
     check_dtype(config, on_gpu)?;
@@ -272,7 +277,7 @@ fn tokenizer_and_model(
     source: &Source<'_>,
     on_gpu: bool,
 ) -> Result<(Tokenizer, Model), ModelError> {
-    let options = LoadOptions { dtype: config.dtype, knows_f16: on_gpu, quantize: config.quantize };
+    let options = LoadOptions { dtype: config.dtype, for_gpu: on_gpu, quantize: config.quantize };
     let given_up = AtomicBool::new(false);
     let (tokenizer, model) = std::thread::scope(|scope| {
         let tokenizer =

@@ -99,7 +99,7 @@ fn read(path: &Path, device: &Arc<dyn Device>, extent: Extent) -> Result<(Case, 
     let arrays =
         candle_core::safetensors::load_buffer(&file("golden.safetensors")?, &candle_core::Device::Cpu)
             .map_err(|error| wrong(error.to_string()))?;
-    let options = LoadOptions { knows_f16: true, ..LoadOptions::default() };
+    let options = LoadOptions { for_gpu: true, ..LoadOptions::default() };
     let model =
         Model::load_with(&Source::Directory(path.to_owned()), &options, &mut |_| ControlFlow::Continue(()))
             .map_err(|error| wrong(error.to_string()))?;

@@ -82,6 +82,14 @@ impl Gpu {
             "computing on {}",
             self.name
         );
+        if let Some(stored_bytes) = model.stored_blocks {
+            tracing::info!(
+                stored_bytes,
+                weight_bytes = placed.weight_bytes(),
+                "the file's quantized weights became {}: GPUs have no kernels for integers",
+                model.weight_type
+            );
+        }
         Ok(Placed { model: placed, name: self.name })
     }
 }
@@ -90,6 +98,11 @@ impl Placed {
     /// Name of the device.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Bytes of all weight matrices on the device.
+    pub fn weight_bytes(&self) -> u64 {
+        self.model.weight_bytes()
     }
 
     /// Memory that `--gpu-memory-utilization` leaves for the pool after weights and working memory, by the maximum length

@@ -7,8 +7,8 @@ mod gpu;
 #[path = "none.rs"]
 mod gpu;
 
-use infer_model::ModelConfig;
 use infer_model::shapes::Shape;
+use infer_model::{KvCacheKind, ModelConfig, Quantize};
 
 pub use gpu::{Gpu, Placed, gpu_check, measure_engine, measure_kernels};
 
@@ -86,18 +86,27 @@ pub fn choose(config: &Config) -> Result<Option<Gpu>, StartError> {
         DeviceChoice::Auto => 0,
         DeviceChoice::Cuda(index) => index,
     };
-    let contiguous = config.kv_cache == infer_model::KvCacheKind::Contiguous;
-    let opened = match contiguous {
-        true => Err(Refusal {
-            reason: "--kv-cache contiguous, the reference backend, works only on the CPU".to_owned(),
-            cause: Cause::Excluded,
-        }),
-        false => Gpu::open(index),
+    let opened = match excluded(config) {
+        Some(reason) => Err(Refusal { reason, cause: Cause::Excluded }),
+        None => Gpu::open(index),
     };
     match opened {
         Ok(gpu) => Ok(Some(gpu)),
         Err(refusal) => do_without(refusal, config).map(|()| None),
     }
+}
+
+/// Why the settings exclude GPUs, whatever the model; `None` if they don't.
+pub fn excluded(config: &Config) -> Option<String> {
+    let setting = match (config.kv_cache, config.quantize) {
+        (KvCacheKind::Contiguous, _) => {
+            return Some("--kv-cache contiguous, the reference backend, works only on the CPU".to_owned());
+        }
+        (KvCacheKind::Paged, Quantize::Q8) => "--quantize q8",
+        (KvCacheKind::Paged, Quantize::Q4) => "--quantize q4",
+        (KvCacheKind::Paged, Quantize::Auto | Quantize::Off) => return None,
+    };
+    Some(format!("{setting} works only on the CPU, since GPUs have no kernels for integers"))
 }
 
 /// Whether a GPU can compute a model. If it can't and `auto` chose the GPU, the log says why the CPU is used.
@@ -152,6 +161,26 @@ mod tests {
             error.starts_with("--device: ") && error.ends_with("use `cpu` or `auto`"),
             "{error} ({there})"
         );
+    }
+
+    #[test]
+    fn settings_for_the_cpu_alone_are_an_error_only_if_a_gpu_was_requested() {
+        let auto = Config::default();
+        assert_eq!(excluded(&auto), None);
+        assert_eq!(excluded(&Config { quantize: Quantize::Off, ..auto.clone() }), None);
+        for (config, setting) in [
+            (Config { kv_cache: KvCacheKind::Contiguous, ..auto.clone() }, "--kv-cache contiguous"),
+            (Config { quantize: Quantize::Q8, ..auto.clone() }, "--quantize q8"),
+            (Config { quantize: Quantize::Q4, ..auto }, "--quantize q4"),
+        ] {
+            assert!(choose(&config).is_ok_and(|gpu| gpu.is_none()), "{setting}: the CPU serves");
+            let named = Config { device: DeviceChoice::Cuda(0), ..config };
+            let error = choose(&named).err().expect("a GPU was requested");
+            assert!(error.is_usage());
+            let said = error.to_string();
+            assert!(said.starts_with(&format!("--device: {setting}")), "{said}");
+            assert!(said.ends_with("use `cpu` or `auto`"), "{said}");
+        }
     }
 
     #[test]

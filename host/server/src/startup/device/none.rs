@@ -35,6 +35,11 @@ impl Placed {
         match *self {}
     }
 
+    /// Bytes of all weight matrices on the device.
+    pub fn weight_bytes(&self) -> u64 {
+        match *self {}
+    }
+
     /// Memory left for the pool, by the maximum length of a sequence.
     pub fn pool_bytes(&self, _: &Config, _: u32) -> Result<fn(u32) -> u64, ModelError> {
         match *self {}
