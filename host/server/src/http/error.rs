@@ -33,6 +33,8 @@ pub struct ApiError {
     retry_after_ms: u32,
     /// A retry would fail again, whatever the status suggests.
     for_good: bool,
+    /// Another host may take the request at once, so that a router should ask one.
+    elsewhere: bool,
     allow: Option<&'static str>,
     close: bool,
 }
@@ -47,6 +49,7 @@ impl ApiError {
             code,
             retry_after_ms: 0,
             for_good: false,
+            elsewhere: false,
             allow: None,
             close: false,
         }
@@ -81,8 +84,13 @@ impl ApiError {
         error
     }
 
-    /// 503, to be retried after a second.
+    /// 503, to be retried after a second, or at once with another host.
     pub fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
+        Self { elsewhere: true, ..Self::ended(code, message) }
+    }
+
+    /// 503 for a request that an operator ended: its client may retry it after a second, but no router for it.
+    pub fn ended(code: &'static str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message).retry_after_ms(1_000)
     }
 
@@ -127,7 +135,9 @@ impl ApiError {
             error.param("prompt")
         } else {
             let for_good = refusal.retry_after_ms == 0;
-            Self { for_good, ..error.retry_after_ms(refusal.retry_after_ms) }
+            // A rate counts on one host, and another one would let its tenant exceed it.
+            let elsewhere = !for_good && status == StatusCode::SERVICE_UNAVAILABLE;
+            Self { for_good, elsewhere, ..error.retry_after_ms(refusal.retry_after_ms) }
         }
     }
 
@@ -185,6 +195,7 @@ impl ApiError {
     /// Tells clients not to retry: the same request would fail again. There is no `Retry-After` then.
     pub fn for_good(mut self) -> Self {
         self.for_good = true;
+        self.elsewhere = false;
         self.retry_after_ms = 0;
         self
     }
@@ -260,6 +271,16 @@ impl ApiError {
         (self.retry_after_ms > 0).then(|| self.retry_after_ms.div_ceil(1_000))
     }
 
+    /// The value of `x-should-retry`, if there is one. OpenAI's clients retry 429 and 5xx unless it forbids that; routers
+    /// can be told to retry what it asks for, and nothing else.
+    pub(super) fn should_retry(&self) -> Option<&'static str> {
+        match (self.for_good, self.elsewhere) {
+            (true, _) => Some("false"),
+            (false, true) => Some("true"),
+            (false, false) => None,
+        }
+    }
+
     /// The JSON body alone.
     pub(super) fn body(&self) -> Vec<u8> {
         serde_json::to_vec(&self.info()).expect("wire types can be written as JSON")
@@ -288,9 +309,8 @@ impl ApiError {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
             headers.insert(HeaderName::from_static("retry-after-ms"), HeaderValue::from(self.retry_after_ms));
         }
-        if self.for_good {
-            // OpenAI's clients retry 429 and 5xx unless this header forbids it.
-            headers.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
+        if let Some(word) = self.should_retry() {
+            headers.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static(word));
         }
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
@@ -342,16 +362,33 @@ mod tests {
         }
     }
 
+    /// Whether there are times for a retry, and what is said about one.
+    fn advice(error: ApiError) -> ([bool; 2], Option<String>) {
+        let answer = error.into_answer();
+        let times = ["retry-after", "retry-after-ms"].map(|name| answer.headers().contains_key(name));
+        let word = answer.headers().get("x-should-retry").map(|word| word.to_str().unwrap().to_owned());
+        (times, word)
+    }
+
     #[test]
     fn error_for_good_has_no_time_for_a_retry() {
-        let headers = |error: ApiError| {
-            let answer = error.into_answer();
-            ["retry-after", "retry-after-ms", "x-should-retry"]
-                .map(|name| answer.headers().contains_key(name))
-        };
         let unavailable = || ApiError::unavailable("cancelled", "an operator cancelled it");
-        assert_eq!(headers(unavailable()), [true, true, false]);
-        assert_eq!(headers(unavailable().for_good()), [false, false, true]);
+        assert_eq!(advice(unavailable()), ([true; 2], Some("true".to_owned())));
+        assert_eq!(advice(unavailable().for_good()), ([false; 2], Some("false".to_owned())));
+        assert_eq!(advice(ApiError::ended("queue_cleared", "an operator did")), ([true; 2], None));
+    }
+
+    #[test]
+    fn routers_are_told_to_retry_what_another_host_may_take() {
+        let said = |reason, retry_after_ms| {
+            advice(ApiError::refused(&Refusal { reason, message: String::new(), retry_after_ms })).1
+        };
+        for reason in [RefusalReason::QueueFull, RefusalReason::Memory, RefusalReason::Draining] {
+            assert_eq!(said(reason, 50).as_deref(), Some("true"), "{reason:?}");
+            assert_eq!(said(reason, 0).as_deref(), Some("false"), "{reason:?}");
+        }
+        assert_eq!(said(RefusalReason::Rate, 50), None, "each host would grant the rate anew");
+        assert_eq!(said(RefusalReason::TooLong, 0), None);
     }
 
     #[test]

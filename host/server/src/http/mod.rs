@@ -51,11 +51,12 @@ fn wire(error: ApiError) -> Vec<u8> {
     let status = error.status();
     let (id, body) = (RequestId::of(&hyper::HeaderMap::new()), error.body());
     let (code, reason, len) = (status.as_u16(), status.canonical_reason().unwrap_or(""), body.len());
-    let retry =
+    let after =
         error.retry_after_s().map_or_else(String::new, |seconds| format!("retry-after: {seconds}\r\n"));
+    let advice = error.should_retry().map_or_else(String::new, |word| format!("x-should-retry: {word}\r\n"));
     let head = format!(
         "HTTP/1.1 {code} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n\
-         connection: close\r\n{retry}x-request-id: {}\r\n\r\n",
+         connection: close\r\n{after}{advice}x-request-id: {}\r\n\r\n",
         id.as_str()
     );
     [head.into_bytes(), body].concat()

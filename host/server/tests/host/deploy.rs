@@ -17,6 +17,21 @@ fn envoy_cuts_off_no_request_that_a_host_accepts() {
     assert!(number(envoy, "stream_idle_timeout") > config.bounds.request_timeout.as_secs());
 }
 
+/// By its status a refusal for good can't be told from one that another host wouldn't repeat.
+#[test]
+fn envoy_retries_what_hosts_ask_for() {
+    let envoy = include_str!("../../deploy/envoy.yaml");
+    let lines: Vec<&str> = envoy.lines().map(str::trim).collect();
+    let retried = lines.iter().find_map(|line| line.strip_prefix("retry_on: ")).expect("retries");
+    let retried: Vec<&str> = retried.split(',').collect();
+    assert!(retried.contains(&"retriable-headers"), "{retried:?}");
+    for by_status in ["5xx", "gateway-error", "retriable-4xx", "retriable-status-codes"] {
+        assert!(!retried.contains(&by_status), "{retried:?}");
+    }
+    let header = ["retriable_headers:", "- name: x-should-retry", "string_match: { exact: \"true\" }"];
+    assert!(lines.windows(3).any(|three| three == header), "{envoy}");
+}
+
 /// One that loads is alive but not ready: a probe that waits for more would restart it for ever with a large model.
 #[test]
 fn kubernetes_restarts_no_host_that_loads() {

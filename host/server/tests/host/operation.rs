@@ -94,6 +94,7 @@ async fn drain_finishes_streams_and_rejects_new_requests() {
     let refused = host.complete(json!({})).await;
     assert_eq!(refused.status(), 503);
     assert!(refused.headers().contains_key("retry-after"));
+    assert_eq!(refused.headers()["x-should-retry"], "true", "a router finds another host");
     let counters = &host.admin_get("/admin/state").await["counters"];
     assert_eq!((&counters["refused"]["draining"], &counters["submitted"]), (&json!(1), &json!(2)));
     let (mut running, rest) = (running, tokio::spawn(host.server.shutdown()));
@@ -543,11 +544,17 @@ async fn operators_see_and_cancel_requests() {
     // Clearing the queue fails the waiting requests.
     host.server.engine().hold_steps();
     let waiting = host.complete(json!({})).await;
+    let whole = request(json!({"stream": false}));
+    let whole = tokio::spawn(host.client.post(host.url("/v1/completions")).json(&whole).send());
+    host.until("both wait", |state| state["queue"]["waiting"] == 2).await;
     let cleared: Value =
         host.admin(Method::DELETE, "/admin/queue").send().await.unwrap().json().await.unwrap();
-    assert_eq!(cleared["cleared"], 1);
+    assert_eq!(cleared["cleared"], 2);
     let (name, error) = common::events(waiting).await.pop().unwrap();
     assert_eq!((name.as_str(), &error["code"]), ("error", &json!("queue_cleared")));
+    let whole = whole.await.unwrap().unwrap();
+    let has = ["retry-after", "x-should-retry"].map(|name| whole.headers().contains_key(name));
+    assert_eq!((whole.status().as_u16(), has), (503, [true, false]), "its client may ask again, later");
     host.server.engine().release_steps();
     host.server.shutdown().await;
 }
