@@ -1,9 +1,23 @@
-//! Programs that some tests need. Tests without them are skipped, and because the output of a passing test is hidden,
-//! `cargo xtask test` reports it.
+//! Programs and instruction sets that some tests need. Tests without them are skipped, and because the output of a passing
+//! test is hidden, `cargo xtask test` reports it.
 
 use std::process::{Command, Stdio};
 
 use crate::cargo::root;
+
+/// Features of a CPU, as Linux names them, and what isn't tested without all of them.
+type Needs = (&'static [&'static str], &'static str);
+
+/// Those of `infer_kernels::Isa` on x86-64.
+const X86: [Needs; 5] = [
+    (&["avx2", "fma", "f16c"], "kernels with AVX2: this CPU has no such instructions"),
+    (&["avx512f", "avx512bw"], "kernels with AVX-512: this CPU has no such instructions"),
+    (&["avx512_vnni"], "kernels with dot products of bytes in AVX-512: this CPU has no VNNI"),
+    (&["avx512_bf16"], "kernels with dot products of bf16 pairs: this CPU has no AVX512-BF16"),
+    (&["amx_tile", "amx_bf16", "amx_int8"], "kernels with tile registers: this CPU has no AMX"),
+];
+/// And on AArch64.
+const ARM: [Needs; 1] = [(&["asimddp"], "kernels with dot products of bytes in NEON: this CPU has none")];
 
 /// What is skipped on this machine, and why.
 pub fn left_out() -> Vec<&'static str> {
@@ -20,7 +34,29 @@ pub fn left_out() -> Vec<&'static str> {
     if !root().join(".git").exists() {
         left_out.push("checks of the source tree: not a git checkout");
     }
+    match std::fs::read_to_string("/proc/cpuinfo") {
+        Ok(cpu) => left_out.extend(lacking(&cpu)),
+        Err(_) => {
+            left_out.push("kernels with instructions that this CPU may lack: no /proc/cpuinfo says which");
+        }
+    }
     left_out
+}
+
+/// What isn't tested on the CPU of this `/proc/cpuinfo`.
+fn lacking(cpu: &str) -> Vec<&'static str> {
+    let features = |key: &str| {
+        let mut fields = cpu.lines().filter_map(|line| line.split_once(':'));
+        let (_, value) = fields.find(|(name, _)| name.trim() == key)?;
+        Some(value.split_whitespace().collect::<Vec<_>>())
+    };
+    let (there, sets) = match (features("flags"), features("Features")) {
+        (Some(flags), _) => (flags, &X86[..]),
+        (None, Some(features)) => (features, &ARM[..]),
+        (None, None) => return Vec::new(),
+    };
+    let lacks = |needs: &[&'static str]| needs.iter().any(|feature| !there.contains(feature));
+    sets.iter().filter(|(needs, _)| lacks(needs)).map(|(_, said)| *said).collect()
 }
 
 /// Whether a program can be started; `command` may include arguments, as in `CXX="ccache g++"`.
@@ -34,7 +70,19 @@ pub fn starts(command: &str, version: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::starts;
+    use super::{X86, lacking, starts};
+
+    #[test]
+    fn instruction_sets_that_a_cpu_lacks_are_named() {
+        let said = |features: &str| lacking(&format!("processor\t: 0\nmodel name\t: A: B\n{features}\n"));
+        let all: Vec<&str> = X86.iter().flat_map(|(needs, _)| *needs).copied().collect();
+        assert!(said(&format!("flags\t\t: fpu {}", all.join(" "))).is_empty());
+        let without_tiles = said(&format!("flags\t\t: fpu {}", all.join(" ").replace("amx_int8", "")));
+        assert_eq!(without_tiles, [X86[4].1]);
+        assert_eq!(said("flags\t\t: fpu sse2").len(), X86.len());
+        assert_eq!(said("Features\t: fp asimd").len(), 1);
+        assert!(said("Features\t: fp asimd asimddp").is_empty());
+    }
 
     #[test]
     fn programs_are_detected_by_starting_them() {
