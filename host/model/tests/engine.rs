@@ -6,13 +6,13 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::model;
+use common::{model, stored_as};
 use infer_core::engine::Policies;
 use infer_core::{
     Engine, EngineConfig, Event, Executor, Limits, Micros, Request, SamplingParams, SequenceId, SessionId,
     StepOutput, TenantId,
 };
-use infer_model::{DType, ExecutorOptions, KvCacheKind, Model, ModelExecutor};
+use infer_model::{DType, ExecutorOptions, KvCacheKind, Model, ModelExecutor, Quantize};
 
 const NEW_TOKENS: u32 = 24;
 
@@ -116,9 +116,14 @@ impl Host {
 
 #[test]
 fn greedy_tokens_are_the_same_alone_mixed_preempted_and_from_cached_blocks() {
-    for (name, dtype) in [("llama-f32", DType::F32), ("llama-bf16", DType::Bf16), ("gemma3-f32", DType::F32)]
-    {
-        let model = model(name, dtype);
+    for (name, dtype, quantize) in [
+        ("llama-f32", DType::F32, Quantize::Off),
+        ("llama-bf16", DType::Bf16, Quantize::Off),
+        ("gemma3-f32", DType::F32, Quantize::Off),
+        ("llama-bf16", DType::Bf16, Quantize::Q8),
+        ("qwen3moe-bf16", DType::Bf16, Quantize::Q4),
+    ] {
+        let model = stored_as(name, dtype, quantize);
         let want: Vec<Vec<u32>> = prompts()
             .iter()
             .map(|prompt| {
@@ -133,7 +138,11 @@ fn greedy_tokens_are_the_same_alone_mixed_preempted_and_from_cached_blocks() {
             (KvCacheKind::Paged, 14, true),
             (KvCacheKind::Contiguous, 256, false),
         ] {
-            let how = format!("{name}, {kind:?}, {blocks} blocks, caching {caching}");
+            // With integers, near ties may resolve differently between the two caches.
+            if kind == KvCacheKind::Contiguous && quantize != Quantize::Off {
+                continue;
+            }
+            let how = format!("{name}, {quantize:?}, {kind:?}, {blocks} blocks, caching {caching}");
             let mut host = Host::new(&model, kind, blocks, caching);
             // Twice, so that the second round finds blocks cached by the first.
             for round in 0..2 {

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Chunk, Driver, MAX_SEQ_LEN, model};
+use common::{Chunk, Driver, MAX_SEQ_LEN, model, stored_as};
 use infer_core::BlockCopy;
-use infer_model::{DType, KvCacheKind, Model};
+use infer_model::{DType, KvCacheKind, Model, Quantize, WeightType};
 
 const CASES: &[(&str, DType)] = &[
     ("llama-f32", DType::F32),
@@ -14,6 +14,23 @@ const CASES: &[(&str, DType)] = &[
     ("gemma3-f32", DType::F32),
     ("qwen3moe-bf16", DType::Bf16),
 ];
+
+/// Weights as integers, whose products round their inputs and have kernels of their own.
+const INTEGERS: &[(&str, Quantize)] = &[
+    ("llama-bf16", Quantize::Q8),
+    ("llama-bf16", Quantize::Q4),
+    ("qwen3moe-bf16", Quantize::Q8),
+    ("qwen3moe-bf16", Quantize::Q4),
+];
+
+/// All models, and what each is called.
+fn models() -> impl Iterator<Item = (String, Model)> {
+    let floats = CASES.iter().map(|(name, dtype)| ((*name).to_owned(), model(name, *dtype)));
+    let integers = INTEGERS
+        .iter()
+        .map(|(name, quantize)| (format!("{name} as {quantize:?}"), stored_as(name, DType::Bf16, *quantize)));
+    floats.chain(integers)
+}
 
 /// Prompts of ragged lengths, of arbitrary tokens.
 fn prompts() -> Vec<Vec<u32>> {
@@ -43,12 +60,16 @@ fn alone(model: &Model, kind: KvCacheKind) -> Vec<[Vec<u32>; 2]> {
 
 #[test]
 fn logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_block_size() {
-    for (name, dtype) in CASES {
-        let model = model(name, *dtype);
+    for (name, model) in models() {
+        let of_integers = matches!(model.weight_type, WeightType::Q8 | WeightType::Q4);
         for kind in [KvCacheKind::Paged, KvCacheKind::Contiguous] {
+            // Storage of keys and values knows nothing of weights.
+            if of_integers && kind == KvCacheKind::Contiguous {
+                continue;
+            }
             let want = alone(&model, kind);
             for (size, threads, block_size) in
-                [(400, 1, 16), (400, 2, 16), (1, 1, 16), (7, 2, 8), (16, 1, 32), (17, 1, 5)]
+                [(400, 1, 16), (400, 2, 16), (1, 1, 16), (7, 4, 8), (16, 3, 32), (17, 1, 5)]
             {
                 let how =
                     format!("{name} {kind:?}, chunks of {size}, {threads} threads, blocks of {block_size}");
@@ -113,8 +134,7 @@ fn both_kv_caches_agree_within_rounding() {
 /// A prefix hit: a second sequence reads the first one's full blocks and a copy of its partial one.
 #[test]
 fn sequence_starting_from_cached_blocks_has_the_same_bits_as_one_that_computed_them() {
-    for (name, dtype) in CASES {
-        let model = model(name, *dtype);
+    for (name, model) in models() {
         let prompt: Vec<u32> = (0..60).map(|i| (i * 13 + 5) % 512).collect();
         let mut driver = Driver::new(&model, KvCacheKind::Paged, 16, 1);
         let want = driver.run(&[Chunk { sequence: 1, start: 0, tokens: &prompt }]).remove(0).0;

@@ -1,12 +1,13 @@
 //! Golden checkpoints, and executors driven by hand.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use infer_core::{Batch, BlockId, DeviceFault, Executor, LogitsSlot, StepOutput};
 pub use infer_model::walk::Chunk;
 use infer_model::walk::{Draws, Walk};
-use infer_model::{DType, ExecutorOptions, KvCacheKind, Model, ModelExecutor, Source};
+use infer_model::{DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelExecutor, Quantize, Source};
 
 /// Logits that the driver can ask for in one batch.
 pub const SLOTS: u32 = 256;
@@ -20,7 +21,15 @@ pub fn golden(name: &str) -> PathBuf {
 
 /// A golden checkpoint.
 pub fn model(name: &str, dtype: DType) -> Model {
-    Model::load(&Source::Directory(golden(name)), Some(dtype)).expect("golden checkpoints load")
+    stored_as(name, dtype, Quantize::Off)
+}
+
+/// A golden checkpoint whose weights may be integers.
+pub fn stored_as(name: &str, dtype: DType, quantize: Quantize) -> Model {
+    let options = LoadOptions { dtype: Some(dtype), quantize, ..LoadOptions::default() };
+    let model =
+        Model::load_with(&Source::Directory(golden(name)), &options, &mut |_| ControlFlow::Continue(()));
+    model.expect("golden checkpoints load")
 }
 
 /// An executor, its sequences' blocks, and slots for the logits of a batch.
