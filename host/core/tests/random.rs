@@ -86,7 +86,7 @@ impl World {
             starvation_bound: Micros(rng.between(5_000, 100_000)),
             speculate: if rng.chance(60) { rng.between(1, 6) as u32 } else { 0 },
             max_samples: if rng.chance(50) { rng.between(1, 12) as u32 } else { u32::MAX },
-            plan_ahead: false,
+            plan_ahead: SplitMix(!seed.rotate_left(32)).chance(50),
         };
         let vocab = if rng.chance(40) { 2 } else { VOCAB };
         let executor = ScriptedExecutor::new(block_size, total_blocks, config.prompt_cache_entries, vocab);
@@ -240,8 +240,9 @@ impl World {
     }
 
     fn steps(&mut self, count: usize) {
-        for _ in 0..count {
-            let Some(batch) = self.engine.begin_step(self.now) else {
+        let mut behind = None;
+        for nth in 1..=count {
+            let Some(batch) = behind.take().or_else(|| self.engine.begin_step(self.now)) else {
                 let wake = self.engine.next_wake().unwrap_or(self.now);
                 self.now = self.now.plus(Micros(100)).max(wake.min(self.now.plus(Micros(60_000))));
                 self.check();
@@ -252,6 +253,10 @@ impl World {
             }
             if self.rng.chance(3) {
                 self.submit();
+            }
+            // A driver that plans ahead makes the next batch while this one is computed; none is left in flight.
+            if self.engine.plans_ahead() && nth < count {
+                behind = self.engine.begin_step(self.now);
             }
             let mut output = StepOutput::default();
             let result = self.execute(&batch, &mut output);

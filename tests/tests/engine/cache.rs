@@ -106,6 +106,8 @@ fn preemption_by_recompute_changes_no_token() {
         driver.submit(request(tokens.clone(), 120)).expect("admitted");
     }
     driver.run();
+    let preempted = driver.events.iter().filter(|event| matches!(event, Event::Preempted { .. })).count();
+    assert!(preempted > 0, "the pool was meant to be too small");
     for (stream, tokens) in driver.streams().into_iter().zip(prompts) {
         assert_eq!(stream, alone(tokens, 120));
     }

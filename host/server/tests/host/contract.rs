@@ -85,8 +85,7 @@ async fn client_chooses_the_dialect_unless_the_host_sets_one() {
 async fn ttft_is_measured_from_submission() {
     const HELD: Duration = Duration::from_millis(60);
     let host = Host::start(config()).await;
-    // The second one needs no prefill.
-    for _ in 0..2 {
+    for cached in [false, true] {
         host.server.engine().hold_steps();
         let answer =
             tokio::spawn(host.client.post(host.url("/v1/completions")).json(&request(json!({}))).send());
@@ -98,6 +97,7 @@ async fn ttft_is_measured_from_submission() {
         let ms = |key: &str| timings[key].as_f64().unwrap();
         assert!(ms("ttft_ms") >= HELD.as_secs_f64() * 1e3, "{timings}");
         assert!(ms("ttft_ms") >= ms("queue_ms") + ms("prefill_ms") - 0.01, "{timings}");
+        assert_eq!(timings["prefilled_tokens"] == 0, cached, "the second one needs no prefill: {timings}");
     }
     host.server.shutdown().await;
 }
