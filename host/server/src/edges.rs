@@ -39,7 +39,7 @@ const DEMO_VOCAB: u32 = 1_792;
 pub type Edge = fn(&[u8]);
 
 /// All edges, by the names of their corpora.
-pub const ALL: [(&str, Edge); 17] = [
+pub const ALL: [(&str, Edge); 18] = [
     ("request", request),
     ("chat", chat),
     ("messages", messages),
@@ -57,6 +57,7 @@ pub const ALL: [(&str, Edge); 17] = [
     ("trace", trace),
     ("recording", recording),
     ("fuzz_case", fuzz_case),
+    ("cache_file", cache_file),
 ];
 
 /// The body of a completion request, or of one for embeddings.
@@ -280,6 +281,11 @@ pub fn component(bytes: &[u8]) {
         let _ = policy.import_state(&state);
     }
     let _ = policy.restart();
+}
+
+/// A file of cached prefixes (`--cache-file`).
+pub fn cache_file(bytes: &[u8]) {
+    let _ = crate::cache_file::examine(bytes);
 }
 
 /// Longest request on the host of replays.

@@ -377,6 +377,18 @@ mod tests {
     }
 
     #[test]
+    fn fuzzing_seed_is_a_file_that_is_read() {
+        let seed = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fuzz/corpus/cache_file/three.cache");
+        let made = written();
+        if std::env::var_os("WRITE_SEEDS").is_some() {
+            std::fs::write(seed, &made).unwrap();
+        }
+        let kept = std::fs::read(seed).expect("the corpus has one");
+        assert!(kept == made, "{seed} is another than is made here; WRITE_SEEDS=1 writes it");
+        assert_eq!(super::super::examine(&kept), Ok(()));
+    }
+
+    #[test]
     fn it_is_a_safetensors_file() {
         let file = written();
         let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();

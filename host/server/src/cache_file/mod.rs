@@ -14,8 +14,10 @@ use std::io::{self, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use infer_core::engine::Policies;
 use infer_core::{
-    Batch, BlockId, CachedBlock, DeviceFault, Engine, Executor, Micros, Row, StepOutput, TenantId,
+    Batch, BlockId, CachedBlock, DeviceFault, Engine, EngineConfig, Executor, Micros, Row, StepOutput,
+    TenantId,
 };
 
 use crate::config::{Config, ConfigError};
@@ -48,6 +50,42 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
         Ok(false) => wrong("it holds something else than a prefix cache; name a new file"),
         Ok(true) | Err(_) => Ok(()),
     }
+}
+
+/// Reads the bytes of a file, for `edges`. Whatever they list, an engine takes what it can of it, before it is known
+/// whether the rest is sound; and a sound file would be written again with the same bytes.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn examine(bytes: &[u8]) -> Result<(), String> {
+    const BLOCK_SIZE: u32 = 2;
+    let saved = Saved::open(bytes, bytes.len() as u64)?;
+    let (about, list, probe) = (saved.about.clone(), saved.list.clone(), saved.probe.clone());
+    if about.block_size == BLOCK_SIZE {
+        // A tenant in three is gone.
+        let known = (0..about.tenants.len() as u32).map(|nth| (nth % 3 < 2).then_some(TenantId(nth)));
+        let (from, kept) = of_known_tenants(&list, &known.collect::<Vec<_>>(), 5);
+        assert!(from.len() == kept.len() && from.is_sorted(), "{from:?}");
+        let config = EngineConfig { block_size: BLOCK_SIZE, total_blocks: 16, ..EngineConfig::default() };
+        let mut engine = Engine::new(config, Policies::builtin());
+        engine.restore_cache(&kept, Micros(1));
+        engine.check_invariants();
+    }
+    let mut content = Vec::new();
+    saved.blocks(|_, block| {
+        content.extend_from_slice(block);
+        Ok(())
+    })?;
+    let mut again = Vec::new();
+    // Writing to memory takes no time worth a limit.
+    let end = Instant::now() + Duration::from_secs(3_600);
+    let width = probe.len();
+    let written = format::write(&mut again, &about, &list, &probe, end, |nth, block| {
+        block.copy_from_slice(&content[nth * width..][..width]);
+        Ok(())
+    });
+    assert!(written.is_ok() && again == bytes, "a sound file is written again as it was");
+    Ok(())
 }
 
 /// Where the file is, if one is wanted and there are blocks to save. What a link leads to is replaced, not the link.
