@@ -279,6 +279,16 @@ fn unsafe_code_is_confined_and_forbidden_elsewhere() {
     }
 }
 
+#[test]
+fn tests_compiled_to_wasm_have_a_runner() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).expect("it is there");
+    let (config, manifest) = (read(".cargo/config.toml"), read("host/wasm/Cargo.toml"));
+    let (_, target) = config.split_once("[target.wasm32-wasip2]").expect("the target has settings");
+    for name in ["\"infer-wasm\"", "\"wasi-runner\""] {
+        assert!(target.contains(name) && manifest.contains(&format!("name = {name}")), "{name}");
+    }
+}
+
 /// Backticked names with at least three underscores; `first_words_..` stands for a longer name.
 #[test]
 fn tests_named_in_regressions_exist() {
