@@ -1,5 +1,6 @@
 //! Effects that prefix caching and load must have, on the real engine with its built-in policies.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use infer_core::builtin::FirstComeFirstServed;
@@ -137,13 +138,41 @@ impl Watch for Rows<'_> {
     }
 }
 
-#[test]
-fn little_more_than_what_is_new_to_a_conversation_is_prefilled() {
+/// The requests of conversations at a moderate load, in the order of their ends.
+fn chats() -> Vec<RequestOutcome> {
     let chat = Workload::named("chat", 600).expect("a known workload");
     let (settings, mut rows) = (settings(0.5, 1), Vec::new());
     let capacity = Capacity::of(&chat, &settings);
     simulate_watched(&settings, Policies::builtin(), &chat, &capacity, Rows(&mut rows));
     assert_eq!(rows.len(), 600);
+    rows
+}
+
+#[test]
+fn later_turns_are_the_history_and_what_is_new() {
+    /// Longest prompt of the workload.
+    const WINDOW: u32 = 3_000;
+    let (mut histories, mut continued) = (BTreeMap::new(), 0);
+    for row in chats() {
+        let id = row.conversation.expect("it converses");
+        // The end of an output is no text.
+        let history = histories.insert(id, row.prompt_tokens + row.output_tokens - 1);
+        let repeated = row.prompt_tokens - row.new_tokens;
+        match history {
+            None => assert_eq!(repeated, 0, "a first turn is all new"),
+            Some(history) if history + row.new_tokens <= WINDOW => {
+                assert_eq!(repeated, history, "{row:?}");
+                continued += 1;
+            }
+            Some(history) => assert!(repeated < history, "the oldest turns are left out: {row:?}"),
+        }
+    }
+    assert!(continued > 200, "{continued}");
+}
+
+#[test]
+fn little_more_than_what_is_new_to_a_conversation_is_prefilled() {
+    let rows = chats();
     let sum = |read: fn(&RequestOutcome) -> u32| rows.iter().map(|row| u64::from(read(row))).sum::<u64>();
     let (whole, new, prefilled) =
         (sum(|row| row.prompt_tokens), sum(|row| row.new_tokens), sum(|row| row.prefilled_tokens));
