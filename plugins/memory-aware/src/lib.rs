@@ -50,7 +50,7 @@ pub struct Config {
     pub reserve: f64,
     /// Sequences that may run at once, out of the host's slots.
     pub max_in_flight: u32,
-    /// Memory pressure, 0 to 1, from which clients should slow down.
+    /// Memory pressure, 0 to 1, from which operators and load balancers are told that more requests would only wait.
     pub backpressure_at: f64,
 }
 
@@ -99,7 +99,7 @@ impl Policy for MemoryAware {
             },
             "backpressure_at": {
                 "type": "number", "minimum": 0, "maximum": 1, "default": 0.8,
-                "description": "Memory pressure from which clients should slow down"
+                "description": "Memory pressure from which backpressure is reported, to operators and load balancers: in metrics, state and console. Clients are not told, and none is refused for it"
             }
         }
     }"#;

@@ -79,7 +79,7 @@ pub enum Verdict {
 pub struct Pressure {
     /// 0 (idle) to 1000 (nothing more fits).
     pub level_permille: u32,
-    /// Whether clients should slow down.
+    /// Whether more requests would only wait. Operators and load balancers see it; clients aren't told.
     pub backpressure: bool,
     /// Blocks kept back.
     pub reserved_blocks: u32,

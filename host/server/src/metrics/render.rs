@@ -297,7 +297,7 @@ fn own(f: &mut Families, s: &State) {
     f.gauge("infer_pressure", "Admission's memory pressure, 0 to 1", s.pressure.level);
     f.gauge(
         "infer_backpressure",
-        "1 while clients should slow down",
+        "1 while the admission policy reports that more requests would only wait; clients are not told",
         u8::from(s.pressure.backpressure).into(),
     );
     f.gauge("infer_kv_blocks_reserved", "Blocks that admission reserves", s.pressure.reserved_blocks.into());
