@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["replay", "record"])]
     pub json: bool,
 
-    /// Disable every key and command that changes the host.
+    /// Disable every key and command that changes the host; always so for an operator with the role `viewer`.
     #[arg(long)]
     pub read_only: bool,
 
@@ -61,7 +61,7 @@ pub struct Args {
     pub mouse: bool,
 
     /// Record everything the host sends to a new file, for a demo or a bug report. The file contains no token
-    /// and no prompts, but names of sessions and users.
+    /// and no prompts, but names of sessions, users and the operator.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "once"])]
     pub record: Option<PathBuf>,
 

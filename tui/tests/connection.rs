@@ -116,6 +116,10 @@ async fn a_refusal_carries_the_hosts_message() {
     let error = client.swap(&order("broken")).await.unwrap_err();
     assert_eq!(error.to_string(), "broken: the self-test trapped (HTTP 422)");
     assert_eq!(client.cancel(999).await.unwrap_err().to_string(), "no request 999 (HTTP 404)");
+    assert_eq!(
+        client.cancel(403).await.unwrap_err().to_string(),
+        "this takes the role `operator`; `ana` is a `viewer` (HTTP 403)"
+    );
 }
 
 #[tokio::test]

@@ -297,7 +297,7 @@ pub struct Plan {
 pub struct Foot {
     /// When it ended.
     pub at: u64,
-    /// `stopped`, `full`, `shutdown`.
+    /// `stopped`, `full`, `shutdown`, or `dismissed` if the operator who started it lost the token or the role.
     pub reason: String,
     /// Recorded requests.
     pub requests: u64,

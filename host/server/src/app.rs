@@ -12,6 +12,7 @@ use infer_chat::ChatTemplate;
 use infer_model::{SamplingDefaults, Tokenizer};
 use tokio::sync::watch;
 
+use crate::admin::operators::Operators;
 use crate::config::{Config, ConfigError};
 use crate::data::{Compiler, Embeds, PendingTemplate};
 use crate::engine::{Clock, EngineHandle};
@@ -31,6 +32,8 @@ pub struct App {
     pub clock: Clock,
     /// Tenants and their API keys.
     pub tenants: Tenants,
+    /// Operators and their tokens.
+    pub operators: Operators,
     /// Histograms and windows.
     pub recorder: Recorder,
     /// Scrapes of `/metrics`, one at a time.
@@ -57,11 +60,13 @@ pub struct App {
     served: OnceLock<Served>,
 }
 
-/// What guards the data plane.
+/// What guards the planes.
 pub struct Doors {
     /// Tenants and their API keys.
     pub tenants: Tenants,
-    /// TLS, if it is configured.
+    /// Operators and their tokens.
+    pub operators: Operators,
+    /// TLS of the data plane, if it is configured.
     pub tls: Option<Arc<Tls>>,
     /// URL of the data plane.
     pub data_url: String,
@@ -129,7 +134,7 @@ impl App {
         clock: Clock,
         shutdown: watch::Receiver<bool>,
     ) -> Result<Self, ConfigError> {
-        let Doors { tenants, tls, data_url } = doors;
+        let Doors { tenants, operators, tls, data_url } = doors;
         Ok(Self {
             traces: Traces::start(config.otlp.as_deref()).map_err(|e| ConfigError(format!("--otlp: {e}")))?,
             reload: Reload::new(&config, &tenants),
@@ -137,6 +142,7 @@ impl App {
             config,
             clock,
             tenants,
+            operators,
             tls,
             connections: Connections::default(),
             unsent: Unsent::default(),

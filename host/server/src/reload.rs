@@ -1,4 +1,4 @@
-//! Reloads what can change while the host runs: tenants, the certificate, policy configurations.
+//! Reloads what can change while the host runs: tenants, operators, the certificate, policy configurations.
 //!
 //! Each is reloaded independently: if one is invalid, the old one stays in use, the log says why, and the others are
 //! still reloaded. Deliberately absent: what needs a restart (addresses, model, chat template, sizes).
@@ -21,7 +21,7 @@ const RATE_KEEPER: &str = "token-bucket";
 /// The outcome of reloading something.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// `api-keys`, `tls`, or a policy slot.
+    /// `api-keys`, `operators`, `tls`, `policy-config`, or a policy slot.
     pub what: &'static str,
     /// What changed.
     pub done: String,
@@ -94,6 +94,9 @@ pub async fn reload(app: &App) -> Vec<Outcome> {
     };
     if app.config.api_keys.is_some() {
         note("api-keys", reload_tenants(app));
+    }
+    if app.operators.has_file() {
+        note("operators", app.operators.reload().map(|()| format!("{} tokens", app.operators.token_count())));
     }
     if let Some(tls) = &app.tls {
         note("tls", tls.reload().map(|()| "new connections use the new certificate".to_owned()));

@@ -77,7 +77,7 @@ impl Client {
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         match response.status() {
             status if status.is_success() => Ok(response),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            StatusCode::UNAUTHORIZED => {
                 self.token.look_again().await;
                 Err(ConnError::Unauthorized { url: self.address(), advice: self.token.advice() })
             }

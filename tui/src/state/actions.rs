@@ -1,5 +1,5 @@
 //! Everything that changes the host: swap, promote, roll back, cancel, clear, drain. Each needs a
-//! confirmation, none is possible with `--read-only`, and every outcome is shown and logged.
+//! confirmation, none is possible with `--read-only` or for a viewer, and every outcome is shown and logged.
 
 use std::time::Duration;
 
@@ -30,17 +30,19 @@ impl App {
     /// Whether changes are allowed; shows the reason if not.
     pub(super) fn may_change(&mut self) -> bool {
         let why = if matches!(self.link, Link::Replay | Link::Ended) {
-            "not possible: this is a recording"
+            "this is a recording".to_owned()
         } else if self.read_only {
-            "not possible: the console runs with --read-only"
+            "the console runs with --read-only".to_owned()
         } else if self.link != Link::Live || !self.heard {
-            "not possible: there is no connection to the host"
+            "there is no connection to the host".to_owned()
+        } else if let Some(viewer) = self.viewer() {
+            format!("this takes the role `operator`; {} is a {}", viewer.name, viewer.role)
         } else if self.feed().restarts != self.live.restarts {
-            "not possible: the paused screen shows the host before its restart; press space to resume"
+            "the paused screen shows the host before its restart; press space to resume".to_owned()
         } else {
             return true;
         };
-        self.notify(Level::Warning, why.to_owned());
+        self.notify(Level::Warning, format!("not possible: {why}"));
         false
     }
 

@@ -27,7 +27,8 @@ pub mod why;
 use std::time::Duration;
 
 use infer_api::admin::{
-    BlockMap, CacheReport, HistoryEntry, Policies, RequestDetail, RequestRow, State, SwapAnswer, TenantRow,
+    BlockMap, CacheReport, HistoryEntry, OperatorInfo, Policies, RequestDetail, RequestRow, State,
+    SwapAnswer, TenantRow,
 };
 
 use crate::order::Order;
@@ -211,7 +212,7 @@ impl Feed {
 pub struct App {
     /// Address of the host, for the title.
     pub address: String,
-    /// Whether changes are refused.
+    /// Whether changes are refused whoever the operator is.
     pub read_only: bool,
     /// Whether a recording is made, which needs the data of all screens.
     pub recording: bool,
@@ -286,6 +287,13 @@ impl App {
     #[must_use]
     pub fn state(&self) -> Option<&State> {
         self.feed().state.as_ref()
+    }
+
+    /// Returns the operator whose token this is, if that is one who may change nothing.
+    #[must_use]
+    pub fn viewer(&self) -> Option<&OperatorInfo> {
+        let operator = self.live.state.as_ref()?.operator.as_ref();
+        operator.filter(|operator| !operator.may_change())
     }
 
     /// Whether the screen is paused.

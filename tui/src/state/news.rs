@@ -198,8 +198,14 @@ impl App {
             self.on_restart(now);
         }
         let before = self.live.state.as_ref().map(slots);
+        let known = self.viewer().cloned();
         self.live.state = Some(state);
         self.heard = true;
+        if let Some(viewer) = self.viewer().filter(|viewer| known.as_ref() != Some(*viewer)) {
+            let text = format!("read-only: {} is a {} of this host", viewer.name, viewer.role);
+            self.live.log.push(now, Level::Info, "console", text.clone());
+            self.notify(Level::Info, text);
+        }
         self.after_state(before, now);
     }
 

@@ -39,8 +39,13 @@ pub(super) fn header(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         if app.recording {
             right.push(Span::styled("● REC  ", theme.bad));
         }
-        if app.read_only && area.width >= 60 {
-            right.push(Span::styled("read-only  ", theme.label));
+        let read_only = match app.viewer() {
+            Some(_) => "viewer, read-only  ",
+            None if app.read_only => "read-only  ",
+            None => "",
+        };
+        if area.width >= 60 {
+            right.push(Span::styled(read_only, theme.label));
         }
         if area.width >= 80 {
             let up = format!("step {}  up {}  ", count(state.step), age(state.uptime_ms));

@@ -139,6 +139,9 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         (&Method::DELETE, ["admin", "policies", _, "shadow"] | ["admin", "queue" | "cache"])
         | (&Method::POST, ["admin", "drain"]) => json(&serde_json::json!({})),
         (&Method::DELETE, ["admin", "requests", "999"]) => error(StatusCode::NOT_FOUND, "no request 999"),
+        (&Method::DELETE, ["admin", "requests", "403"]) => {
+            error(StatusCode::FORBIDDEN, "this takes the role `operator`; `ana` is a `viewer`")
+        }
         (&Method::DELETE, ["admin", "requests", _]) => json(&serde_json::json!({})),
         (&Method::GET, ["crowded", "admin", "events"]) => {
             let frame = sample::frame("snapshot", &sample::crowd());

@@ -15,6 +15,9 @@ pub const MAX_STATE_BYTES: usize = MAX_ROWS * MAX_ROW_BYTES + (4 << 20);
 pub struct State {
     /// Version, model and device.
     pub host: HostInfo,
+    /// Who asked. `None` from hosts that don't send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<OperatorInfo>,
     /// Milliseconds since the host started.
     pub uptime_ms: u64,
     /// Whether the host drains: it finishes its requests and refuses new ones.
@@ -56,6 +59,23 @@ pub struct State {
     pub requests: Vec<RequestRow>,
     /// Number of live requests.
     pub requests_total: u32,
+}
+
+/// The operator whose token came with a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorInfo {
+    /// Name in the host's file of operators; `admin` with the host's own token.
+    pub name: String,
+    /// `viewer`, who can change nothing, or `operator`.
+    pub role: String,
+}
+
+impl OperatorInfo {
+    /// Whether the host lets this operator change anything.
+    #[must_use]
+    pub fn may_change(&self) -> bool {
+        self.role == "operator"
+    }
 }
 
 /// Sums over the requests of one prefix-cache event.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use infer_api::admin::{AdminEvent, Change, MAX_ROWS, PolicySlot, RowsChange, State};
+use infer_api::admin::{AdminEvent, Change, MAX_ROWS, OperatorInfo, PolicySlot, RowsChange, State};
 use infer_core::snapshot::RequestSnapshot;
 
 use super::state;
@@ -17,6 +17,8 @@ const EVENTS: usize = 32;
 /// What one console has been sent.
 #[derive(Default)]
 pub struct Changes {
+    /// Whose console it is.
+    operator: Option<OperatorInfo>,
     begun: bool,
     /// In the order in which the engine reported them last.
     rows: Vec<RequestSnapshot>,
@@ -26,6 +28,11 @@ pub struct Changes {
 }
 
 impl Changes {
+    /// Nothing yet.
+    pub fn of(operator: OperatorInfo) -> Self {
+        Self { operator: Some(operator), ..Self::default() }
+    }
+
     /// Keeps events that may come in floods for the next change; returns others, to be sent at once.
     pub fn take(&mut self, event: AdminEvent) -> Option<AdminEvent> {
         match event {
@@ -46,6 +53,7 @@ impl Changes {
         let served = app.served()?;
         let report = state::report(app, served).await?;
         let mut numbers = state::numbers(app, served, &report);
+        numbers.operator.clone_from(&self.operator);
         let rows = self.rows(*report);
         let slots = numbers.policies.clone();
         if !std::mem::replace(&mut self.begun, true) {

@@ -10,6 +10,7 @@ use infer_api::admin::{
 use infer_core::inspect::{BlockCells, BlockColumn, BlockDetail, BlockState, CacheTree, TreeBlock};
 use infer_core::{BlockId, Micros, SessionId, TenantId};
 
+use super::operators::{Caller, Role};
 use super::state::{self, asked, ordered};
 use crate::app::{App, Served};
 use crate::cache_file;
@@ -104,7 +105,7 @@ fn cell_value(column: BlockColumn, states: &[BlockState], values: &[u32]) -> u32
 }
 
 /// `GET /admin/blocks/{id}`.
-pub async fn block(app: &App, id: &str) -> Result<Answer, ApiError> {
+pub async fn block(app: &App, caller: &Caller, id: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let unknown = || {
         let shown: String = id.chars().take(32).collect();
@@ -115,10 +116,10 @@ pub async fn block(app: &App, id: &str) -> Result<Answer, ApiError> {
     let look = move |engine: &infer_core::Engine, now| (engine.block_detail(wanted), now);
     let (detail, now) = asked(app, served.engine.inspect(look)).await?;
     let detail = detail.ok_or_else(unknown)?;
-    Ok(json(StatusCode::OK, &block_info(app, served, detail, now)))
+    Ok(json(StatusCode::OK, &block_info(Texts { app, served, caller }, detail, now)))
 }
 
-fn block_info(app: &App, served: &Served, detail: BlockDetail, now: Micros) -> BlockInfo {
+fn block_info(texts: Texts<'_>, detail: BlockDetail, now: Micros) -> BlockInfo {
     let free = detail.state == BlockState::Free;
     BlockInfo {
         id: detail.id.0,
@@ -140,7 +141,7 @@ fn block_info(app: &App, served: &Served, detail: BlockDetail, now: Micros) -> B
         age_ms: if free { 0 } else { ms_since(now, detail.last_used) },
         expires_ms: detail.expires.map(|at| ms_since(at, now)),
         uses: detail.uses,
-        text: text(app, served, &detail.prefix),
+        text: texts.of(&detail.prefix),
     }
 }
 
@@ -186,7 +187,7 @@ pub async fn empty_cache(app: &App) -> Result<Answer, ApiError> {
 }
 
 /// `GET /admin/cache`.
-pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
+pub async fn cache(app: &App, caller: &Caller, query: &Query) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let top = number(query, "top", 20, TOP)?;
     let (tree, now) = asked(app, served.engine.inspect(|engine, now| (engine.cache_tree(), now))).await?;
@@ -211,6 +212,7 @@ pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
         blocks.into_iter().map(|id| engine.block_detail(id)).collect()
     };
     let details = asked(app, served.engine.inspect(look)).await?;
+    let texts = Texts { app, served, caller };
     for (prefix, detail) in report.prefixes.iter_mut().zip(details) {
         prefix.shared_tokens *= served.block_size;
         // The block may hold another prefix now.
@@ -219,7 +221,7 @@ pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
         prefix.hash = detail.hash.map(hex).unwrap_or_default();
         // The text before the block is listed with an earlier prefix.
         let own = detail.prefix.len().saturating_sub(served.block_size as usize);
-        prefix.text = text(app, served, &detail.prefix[own..]);
+        prefix.text = texts.of(&detail.prefix[own..]);
     }
     Ok(json(StatusCode::OK, &report))
 }
@@ -307,14 +309,25 @@ fn sessions(
     (all.into_iter().map(named).collect(), total)
 }
 
-/// Returns tokens as text if the host shows text; of a long text the end.
-fn text(app: &App, served: &Served, tokens: &[u32]) -> Option<String> {
-    if !app.config.show_text || tokens.is_empty() {
-        return None;
+/// Makes text of tokens, for those who may see it.
+#[derive(Clone, Copy)]
+struct Texts<'a> {
+    app: &'a App,
+    served: &'a Served,
+    caller: &'a Caller,
+}
+
+impl Texts<'_> {
+    /// Returns tokens as text if the host shows text, and to this caller; of a long text the end.
+    fn of(self, tokens: &[u32]) -> Option<String> {
+        let is_shown = self.app.config.show_text && self.caller.operator.role >= Role::Operator;
+        if !is_shown || tokens.is_empty() {
+            return None;
+        }
+        let text = self.served.tokenizer.decode(tokens, false).ok()?;
+        let skip = text.chars().count().saturating_sub(TEXT);
+        Some(text.chars().skip(skip).collect())
     }
-    let text = served.tokenizer.decode(tokens, false).ok()?;
-    let skip = text.chars().count().saturating_sub(TEXT);
-    Some(text.chars().skip(skip).collect())
 }
 
 fn number(

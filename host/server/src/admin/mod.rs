@@ -1,7 +1,8 @@
-//! The admin plane, used by operators, `infer policy` and the console. Every path requires the token.
+//! The admin plane, used by operators, `infer policy` and the console. Every path requires an operator's token.
 
 mod changes;
 mod inspect;
+pub mod operators;
 mod policies;
 mod requests;
 mod route;

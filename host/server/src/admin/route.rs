@@ -1,5 +1,6 @@
-//! The admin plane's routes, and the token check in front of them.
+//! The admin plane's routes, and the checks of token and role in front of them.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -8,7 +9,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request, StatusCode};
 use infer_core::policy::PolicyKind;
 
-use super::token::Token;
+use super::operators::{Caller, Operator, Operators, Role};
 use super::{inspect, policies, requests, stream, trace};
 use crate::app::App;
 use crate::http::{Answer, ApiError, Query, RequestId, check_head, discard, json};
@@ -58,6 +59,38 @@ enum Endpoint {
     StartTrace,
     StopTrace,
     Metrics,
+}
+
+impl Endpoint {
+    /// The least role that may use it. A viewer sees everything but text of prompts. Recordings have no text either,
+    /// but only one can run, and it costs the engine time.
+    fn role(self) -> Role {
+        match self {
+            Self::State
+            | Self::Events
+            | Self::Blocks
+            | Self::BlockMap
+            | Self::Block
+            | Self::Cache
+            | Self::Policies
+            | Self::Shadow
+            | Self::History
+            | Self::Request
+            | Self::Metrics => Role::Viewer,
+            Self::LiftQuarantine
+            | Self::Swap
+            | Self::Rollback
+            | Self::Promote
+            | Self::StopShadow
+            | Self::Cancel
+            | Self::ClearQueue
+            | Self::EmptyCache
+            | Self::Reload
+            | Self::Drain
+            | Self::StartTrace
+            | Self::StopTrace => Role::Operator,
+        }
+    }
 }
 
 /// The first route whose path matches counts.
@@ -132,13 +165,13 @@ fn parameter<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {
     }
 }
 
-/// Responds to one request.
-pub async fn route(app: Arc<App>, token: Arc<Token>, request: Request<Incoming>) -> Answer {
+/// Responds to one request of `peer`.
+pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     let mut body = Some(body);
     let request_id = RequestId::of(&head.headers);
-    let answer = match check_head(&head).and_then(|()| authorize(&head.headers, &token)) {
-        Ok(()) => dispatch(app, &head, &mut body).await,
+    let answer = match check_head(&head).and_then(|()| authenticate(&head.headers, &app.operators)) {
+        Ok(operator) => dispatch(app, Caller { operator, peer }, &head, &mut body).await,
         Err(error) => Err(error),
     };
     let mut answer = answer.unwrap_or_else(ApiError::into_answer);
@@ -147,21 +180,36 @@ pub async fn route(app: Arc<App>, token: Arc<Token>, request: Request<Incoming>)
     answer
 }
 
-fn authorize(headers: &HeaderMap, token: &Token) -> Result<(), ApiError> {
+fn authenticate(headers: &HeaderMap, operators: &Operators) -> Result<Arc<Operator>, ApiError> {
     let given = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok());
     let bearer = given.and_then(|v| {
         let (scheme, rest) = v.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim())
     });
-    if bearer.is_some_and(|given| token.matches(given)) {
-        return Ok(());
-    }
-    let message = "the admin plane requires `Authorization: Bearer TOKEN`; the token is the value of \
-                   INFER_ADMIN_TOKEN or in the file that the host names when it starts";
-    Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
+    bearer.and_then(|given| operators.find(given)).ok_or_else(|| {
+        let message = "the admin plane requires `Authorization: Bearer TOKEN`; the token is the value of \
+                       INFER_ADMIN_TOKEN, or in the file that the host names when it starts, or an operator's own \
+                       (--operators)";
+        ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    })
 }
 
-async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> Result<Answer, ApiError> {
+/// 403 for who may not use an endpoint.
+fn authorize(operator: &Operator, endpoint: Endpoint) -> Result<(), ApiError> {
+    let (Operator { name, role, .. }, wanted) = (operator, endpoint.role());
+    if *role >= wanted {
+        return Ok(());
+    }
+    let message = format!("this takes the role `{}`; `{name}` is a `{}`", wanted.name(), role.name());
+    Err(ApiError::new(StatusCode::FORBIDDEN, "role_required", message))
+}
+
+async fn dispatch(
+    app: Arc<App>,
+    caller: Caller,
+    head: &Parts,
+    body: &mut Option<Incoming>,
+) -> Result<Answer, ApiError> {
     let path = head.uri.path();
     let Some((route, parameter)) = Route::of(path) else {
         let shown: String = path.chars().take(128).collect();
@@ -169,14 +217,16 @@ async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> R
     };
     let action = route.action(head.method.as_str());
     let action = action.ok_or_else(|| ApiError::method_not_allowed(path, route.allow))?;
+    authorize(&caller.operator, action.endpoint)?;
     let query = Query::parse(head.uri.query(), action.query)?;
-    let call = Call { app, parameter, query, headers: &head.headers, body };
+    let call = Call { app, caller, parameter, query, headers: &head.headers, body };
     call.to(action.endpoint).await
 }
 
 /// A request that matched a route.
 struct Call<'a> {
     app: Arc<App>,
+    caller: Caller,
     parameter: &'a str,
     query: Query,
     headers: &'a HeaderMap,
@@ -185,15 +235,15 @@ struct Call<'a> {
 
 impl Call<'_> {
     async fn to(self, endpoint: Endpoint) -> Result<Answer, ApiError> {
-        let Self { app, parameter, query, headers, body } = self;
+        let Self { app, caller, parameter, query, headers, body } = self;
         let kind = || policy_kind(parameter);
         match endpoint {
-            Endpoint::State => Ok(json(StatusCode::OK, &super::state(&app).await?)),
-            Endpoint::Events => stream::events(app, &query),
+            Endpoint::State => Ok(json(StatusCode::OK, &super::state(&app, &caller).await?)),
+            Endpoint::Events => stream::events(app, caller, &query),
             Endpoint::Blocks => requests::blocks(&app).await,
             Endpoint::BlockMap => inspect::map(&app, &query).await,
-            Endpoint::Block => inspect::block(&app, parameter).await,
-            Endpoint::Cache => inspect::cache(&app, &query).await,
+            Endpoint::Block => inspect::block(&app, &caller, parameter).await,
+            Endpoint::Cache => inspect::cache(&app, &caller, &query).await,
             Endpoint::Policies => policies::list(&app).await,
             Endpoint::LiftQuarantine => policies::lift_quarantine(&app, parameter),
             Endpoint::Swap => policies::swap(app, kind()?, &query, headers, body).await,
@@ -208,7 +258,7 @@ impl Call<'_> {
             Endpoint::EmptyCache => inspect::empty_cache(&app).await,
             Endpoint::Reload => requests::reload(app).await,
             Endpoint::Drain => requests::drain(&app),
-            Endpoint::StartTrace => trace::start(app, &query).await,
+            Endpoint::StartTrace => trace::start(app, caller, &query).await,
             Endpoint::StopTrace => trace::stop(&app),
             Endpoint::Metrics => Ok(metrics::render(&app, headers).await),
         }
@@ -248,6 +298,45 @@ mod tests {
             let found = Route::of(path).map(|(route, parameter)| (route.path, parameter));
             assert_eq!(found, expected, "{path}");
         }
+    }
+
+    /// Every way to change anything, and no other, takes an operator. A route that this doesn't list fails it.
+    #[test]
+    fn every_method_of_every_path_has_the_role_that_is_listed_here() {
+        let roles: Vec<_> = ROUTES
+            .iter()
+            .flat_map(|route| {
+                let actions = [Some(route.action), route.other].into_iter().flatten();
+                actions.map(move |action| (action.endpoint.role().name(), action.method, route.path))
+            })
+            .collect();
+        let listed = [
+            ("viewer", "GET", "admin/state"),
+            ("viewer", "GET", "admin/events"),
+            ("viewer", "GET", "admin/blocks"),
+            ("viewer", "GET", "admin/blocks/map"),
+            ("viewer", "GET", "admin/blocks/{id}"),
+            ("viewer", "GET", "admin/cache"),
+            ("operator", "DELETE", "admin/cache"),
+            ("viewer", "GET", "admin/policies"),
+            ("operator", "DELETE", "admin/policies/quarantine/{sha256}"),
+            ("operator", "PUT", "admin/policies/{kind}"),
+            ("operator", "POST", "admin/policies/{kind}/rollback"),
+            ("operator", "POST", "admin/policies/{kind}/promote"),
+            ("viewer", "GET", "admin/policies/{kind}/shadow"),
+            ("operator", "DELETE", "admin/policies/{kind}/shadow"),
+            ("viewer", "GET", "admin/policies/{kind}/history"),
+            ("viewer", "GET", "admin/requests/{id}"),
+            ("operator", "DELETE", "admin/requests/{id}"),
+            ("operator", "DELETE", "admin/queue"),
+            ("operator", "POST", "admin/reload"),
+            ("operator", "POST", "admin/drain"),
+            ("operator", "POST", "admin/trace/start"),
+            ("operator", "POST", "admin/trace/stop"),
+            ("viewer", "GET", "metrics"),
+        ];
+        assert_eq!(roles, listed);
+        assert!(roles.iter().all(|(role, method, _)| (*role == "viewer") == (*method == "GET")));
     }
 
     #[test]

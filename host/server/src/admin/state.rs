@@ -13,6 +13,7 @@ use infer_core::trial::{CanaryReport, CanaryState};
 use infer_core::{FinishReason, Micros, PrefixEvent};
 use infer_model::KvCacheKind;
 
+use super::operators::Caller;
 use super::tenants;
 use crate::app::{App, Served};
 use crate::engine::{self, EngineReport, EngineStopped, PrefixHits, RequestMeta};
@@ -59,16 +60,16 @@ async fn within<T>(
     answer.map_err(|_| ApiError::unavailable("busy", message))?.map_err(ApiError::from)
 }
 
-/// Returns the whole state.
-pub async fn state(app: &App) -> Result<State, ApiError> {
+/// Returns the whole state, as a caller sees it.
+pub async fn state(app: &App, caller: &Caller) -> Result<State, ApiError> {
     let served = app.served()?;
     let report = report(app, served).await?;
     let rows = report.snapshot.requests.iter().zip(&report.metas).take(MAX_ROWS);
     let requests = rows.map(|(row, meta)| request_row(row, meta, report.at).listed()).collect();
-    Ok(State { requests, ..numbers(app, served, &report) })
+    Ok(State { operator: Some(caller.info()), requests, ..numbers(app, served, &report) })
 }
 
-/// Returns the state without its requests.
+/// Returns the state without its requests and without who asked.
 pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
     let EngineReport { snapshot, step_us, prefix_hits, at, .. } = report;
     let at = *at;
@@ -87,6 +88,7 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
             .to_owned(),
             data_plane: app.data_url.clone(),
         },
+        operator: None,
         uptime_ms: at.0 / 1_000,
         draining: app.is_draining(),
         step: snapshot.step,

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::changes::Changes;
+use super::operators::Caller;
 use crate::app::App;
 use crate::http::{Answer, ApiError, Query};
 
@@ -25,6 +26,7 @@ const MAX_HZ: f64 = 20.0;
 
 struct Feed {
     app: Arc<App>,
+    caller: Caller,
     events: broadcast::Receiver<AdminEvent>,
     ticks: Interval,
     shutdown: watch::Receiver<bool>,
@@ -32,8 +34,8 @@ struct Feed {
     changes: Option<Changes>,
 }
 
-/// Starts the stream, which ends with the host.
-pub fn events(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
+/// Starts the stream, which ends with the host, or when its caller is dismissed.
+pub fn events(app: Arc<App>, caller: Caller, query: &Query) -> Result<Answer, ApiError> {
     let hz = match query.get("hz") {
         None => DEFAULT_HZ,
         Some(text) => text.parse::<f64>().ok().filter(|hz| (0.1..=MAX_HZ).contains(hz)).ok_or_else(|| {
@@ -42,7 +44,7 @@ pub fn events(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
     };
     let changes = match query.get("changes") {
         None | Some("false") => None,
-        Some("true" | "") => Some(Changes::default()),
+        Some("true" | "") => Some(Changes::of(caller.info())),
         Some(other) => {
             return Err(ApiError::invalid("changes", format!("`{other}` is neither true nor false")));
         }
@@ -52,7 +54,7 @@ pub fn events(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
     // After a long step, snapshots resume at the usual rate instead of in a burst.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let shutdown = app.shutdown.clone();
-    let feed = Feed { app, events, ticks, shutdown, changes };
+    let feed = Feed { app, caller, events, ticks, shutdown, changes };
     let frames = stream::unfold(feed, |mut feed| async move {
         let event = feed.next().await?;
         Some((Ok(Frame::data(frame(&event))), feed))
@@ -69,6 +71,7 @@ impl Feed {
             tokio::select! {
                 biased;
                 () = stopped(&mut self.shutdown) => return None,
+                () = self.app.operators.dismissed(&self.caller.operator) => return None,
                 event = self.events.recv() => {
                     let event = match event {
                         Ok(event) => event,
@@ -84,7 +87,10 @@ impl Feed {
                 }
                 _ = self.ticks.tick() => {
                     let state = match &mut self.changes {
-                        None => super::state(&self.app).await.map(|state| AdminEvent::Snapshot(Box::new(state))),
+                        None => {
+                            let state = super::state(&self.app, &self.caller).await;
+                            state.map(|state| AdminEvent::Snapshot(Box::new(state)))
+                        }
                         Some(changes) => changes.next(&self.app).await,
                     };
                     if let Ok(event) = state {

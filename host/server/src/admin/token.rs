@@ -1,4 +1,4 @@
-//! The admin token: from `INFER_ADMIN_TOKEN`, or made at start and kept in a file that only this user can
+//! The host's own admin token: from `INFER_ADMIN_TOKEN`, or made at start and kept in a file that only this user can
 //! read.
 //!
 //! [`place`] says where the file may be. The host writes to the first of those directories that it can make

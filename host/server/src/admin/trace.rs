@@ -24,6 +24,7 @@ const BATCH: usize = 512;
 
 struct Stream {
     app: Arc<App>,
+    caller: Caller,
     recording: Recording,
     writer: Writer,
     shutdown: watch::Receiver<bool>,
@@ -32,7 +33,7 @@ struct Stream {
 }
 
 /// Starts a recording. Its lines are the response's body.
-pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
+pub async fn start(app: Arc<App>, caller: Caller, query: &Query) -> Result<Answer, ApiError> {
     let decisions = match query.get("decisions") {
         None | Some("off") => false,
         Some("on") => true,
@@ -68,7 +69,7 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
         decisions,
     };
     let (shutdown, max_bytes) = (app.shutdown.clone(), max_mib << 20);
-    let stream = Stream { app, recording, writer, shutdown, max_bytes, head: Some(head) };
+    let stream = Stream { app, caller, recording, writer, shutdown, max_bytes, head: Some(head) };
     let frames = stream::unfold(Some(stream), |stream| async move {
         let (bytes, rest) = stream?.next().await;
         Some((Ok(Frame::data(bytes.into())), rest))
@@ -125,6 +126,7 @@ impl Stream {
             let first = tokio::select! {
                 biased;
                 _ = self.shutdown.wait_for(|stop| *stop) => Err("shutdown"),
+                () = self.app.operators.dismissed(&self.caller.operator) => Err("dismissed"),
                 happening = self.recording.next() => happening.ok_or("stopped"),
             };
             let first = match first {

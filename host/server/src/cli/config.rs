@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::Failure;
 use super::flags::Flags;
+use crate::admin::operators;
 use crate::config::{ConfigError, Origin, SETTINGS, Setting, Settings};
 use crate::data::{GivenTemplate, PendingTemplate};
 use crate::http::Tls;
@@ -47,6 +48,9 @@ fn check(args: &ConfigArgs) -> Result<(), Failure> {
     let config = args.flags.config()?;
     let wrong = |flag: &str, wrong: String| ConfigError(format!("--{flag}: {wrong}"));
     let tenants = Tenants::open(&config)?;
+    if let Some(path) = &config.operators {
+        operators::read(path).map_err(|e| wrong("operators", e))?;
+    }
     if let Some((cert, key)) = &config.tls {
         Tls::open(cert, key).map_err(|e| wrong("tls-cert", e))?;
     }

@@ -21,7 +21,7 @@ const MAX_INPUT_BYTES: u64 = 4_096;
 pub enum KeysCommand {
     /// Creates a key for a tenant and adds its digest to the file; prints the key, once
     New(NewArgs),
-    /// Prints the digest of a key read from standard input
+    /// Prints the digest of a key, or of an operator's token, read from standard input
     Hash,
     /// Lists the tenants of a file
     List(FileArg),

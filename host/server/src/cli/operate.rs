@@ -37,7 +37,7 @@ pub enum AdminCommand {
     /// Drops all cached blocks that no request uses, the prompts kept behind them, the second level, and the file of
     /// --cache-file
     EmptyCache(Target),
-    /// Reads API keys, TLS certificate and --policy-config again, as SIGHUP does
+    /// Reads API keys, operators, TLS certificate and --policy-config again, as SIGHUP does
     Reload(Target),
     /// Refuses new requests from now on; only a restart undoes this
     Drain(Target),

@@ -52,6 +52,8 @@ pub struct Config {
     pub admin_port: u16,
     /// Bearer token of the admin plane; `None` to generate one and keep it in a file.
     pub admin_token: Option<String>,
+    /// File of further operators of the admin plane.
+    pub operators: Option<PathBuf>,
     /// Where to compute.
     pub device: DeviceChoice,
     /// Share of a GPU's memory that may be used.

@@ -247,6 +247,12 @@ pub const SETTINGS: &[Setting] = &[
         "TOML file of tenants and the digests of their API keys; see `infer keys`",
     ).worded(),
     setting(
+        "operators",
+        "FILE",
+        "none",
+        "TOML file of further operators of the admin plane: their roles, and the digests of their tokens (`infer keys hash`)",
+    ).worded(),
+    setting(
         "allowed-origins",
         "ORIGINS",
         "none",

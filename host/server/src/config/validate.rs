@@ -55,6 +55,7 @@ impl Config {
             admin_host,
             admin_port,
             admin_token: None,
+            operators: read(all, "operators", None, path)?,
             device: read(all, "device", DeviceChoice::Auto, DeviceChoice::parse)?,
             gpu_memory_utilization: read(all, "gpu-memory-utilization", 0.9, parse::share)?,
             deterministic: read(all, "deterministic", false, parse::switch)?,

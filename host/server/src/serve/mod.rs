@@ -15,6 +15,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::admin::operators::Operators;
 use crate::admin::token::TokenFile;
 use crate::app::{App, Doors, Served};
 use crate::config::Config;
@@ -65,15 +66,16 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
     let (data_addr, admin_addr) = (data.address, control.address);
     let publisher = listen::kv_events(&config).await?;
     let (token, token_file) = admin_token(&config, admin_addr.port())?;
+    let operators = Operators::open(&config, token.clone())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), model = config.model, "starting");
     let (shutdown, stopping) = watch::channel(false);
     let (end, ending) = watch::channel(false);
     warn_of_open_doors(data_addr, admin_addr, &tenants);
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let doors = Doors { tenants, tls, data_url: format!("{scheme}://{data_addr}") };
+    let doors = Doors { tenants, operators, tls, data_url: format!("{scheme}://{data_addr}") };
     let app = Arc::new(App::new(config, doors, clock, stopping.clone())?);
     let closing = Closing { data: stopping.clone(), control: ending };
-    let planes = serve_planes(&app, data, control, token.clone(), closing);
+    let planes = serve_planes(&app, data, control, closing);
     let engine = match start_engine(&app, executor).await {
         Ok(engine) => engine,
         Err(error) => {
@@ -88,6 +90,12 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
         .unzip();
     tokio::spawn(watch_over(Arc::clone(&app), stopping));
     tokio::spawn(prepare(Arc::clone(&app)));
+    if app.operators.has_file() {
+        tracing::info!(
+            tokens = app.operators.token_count(),
+            "the admin plane also accepts the operators' tokens"
+        );
+    }
     if let Some(file) = &token_file {
         tracing::info!("the admin token is in {}", file.path().display());
     }
@@ -153,7 +161,7 @@ impl RunningServer {
         self.kv_endpoints.as_ref()
     }
 
-    /// Reads API keys, certificate and policy configurations again, and returns the outcome of each.
+    /// Reads API keys, operators, certificate and policy configurations again, and returns the outcome of each.
     pub async fn reload(&self) -> Vec<reload::Outcome> {
         reload::reload(&self.app).await
     }

@@ -33,13 +33,7 @@ pub(super) struct Closing {
 }
 
 /// Accepts connections on both planes.
-pub(super) fn serve_planes(
-    app: &Arc<App>,
-    data: Listener,
-    control: Listener,
-    token: Token,
-    closing: Closing,
-) -> Planes {
+pub(super) fn serve_planes(app: &Arc<App>, data: Listener, control: Listener, closing: Closing) -> Planes {
     let bounds = &app.config.bounds;
     let patience =
         Patience { head: bounds.header_timeout, idle: bounds.idle_timeout, write: bounds.write_timeout };
@@ -61,13 +55,12 @@ pub(super) fn serve_planes(
     };
     let for_data = Arc::clone(app);
     let for_admin = Arc::clone(app);
-    let token = Arc::new(token);
     Planes {
         data: tokio::spawn(data.serve(data_options, closing.data, move |peer, request| {
             data::route(Arc::clone(&for_data), peer, request)
         })),
-        control: tokio::spawn(control.serve(admin_options, closing.control, move |_, request| {
-            admin::route(Arc::clone(&for_admin), Arc::clone(&token), request)
+        control: tokio::spawn(control.serve(admin_options, closing.control, move |peer, request| {
+            admin::route(Arc::clone(&for_admin), peer, request)
         })),
     }
 }
@@ -88,7 +81,7 @@ pub(super) fn warn_of_open_doors(data: SocketAddr, control: SocketAddr, tenants:
     }
     if !control.ip().is_loopback() {
         tracing::warn!(
-            "the admin plane at {control} can be reached from other machines, and its token crosses the network unencrypted"
+            "the admin plane at {control} can be reached from other machines, and its tokens cross the network unencrypted"
         );
     }
     if tenants.need_keys() {

@@ -79,14 +79,20 @@ pub fn grants(shown: &str, text: &str) -> Result<Vec<Grant>, String> {
 
 /// Checks a tenant's name.
 pub fn check_name(name: &str) -> Result<(), String> {
+    check_form("a tenant's name", name)?;
+    if ["default", "other"].contains(&name) {
+        return Err(format!("`{name}` is reserved for metrics; choose another name"));
+    }
+    Ok(())
+}
+
+/// Checks the form of a name; an error calls it `what`.
+pub(crate) fn check_form(what: &str, name: &str) -> Result<(), String> {
     let fits = (1..=MAX_NAME_BYTES).contains(&name.len());
     if !fits || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
         return Err(format!(
-            "a tenant's name must have 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes or underscores"
+            "{what} must have 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes or underscores"
         ));
-    }
-    if ["default", "other"].contains(&name) {
-        return Err(format!("`{name}` is reserved for metrics; choose another name"));
     }
     Ok(())
 }
@@ -126,7 +132,8 @@ fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
     Ok(grant)
 }
 
-fn digests(document: &Document<'_>, field: &Entry<'_>) -> Result<Vec<KeyDigest>, String> {
+/// Reads a list of digests.
+pub(crate) fn digests(document: &Document<'_>, field: &Entry<'_>) -> Result<Vec<KeyDigest>, String> {
     let expected = || document.wrong(field, "expected a list of digests, `[\"sha256:...\"]`");
     let list = field.value().as_array().ok_or_else(expected)?;
     list.iter()

@@ -11,5 +11,6 @@ mod usage;
 
 pub use book::{Tenant, Tenants, VARIABLE};
 pub use file::{Grant, MAX_KEYS, MAX_TENANTS, check_name, grants, read, weight_of};
+pub(crate) use file::{check_form, digests};
 pub use key::{KeyDigest, check_strength, fresh};
 pub use usage::{Latencies, Usage, UsageSnapshot};

@@ -27,6 +27,7 @@ mod messages;
 mod offload;
 mod openai;
 mod operation;
+mod operators;
 mod policies;
 mod reasoning;
 mod responses;

@@ -81,6 +81,37 @@ fn read_only_sends_no_changes() {
 }
 
 #[test]
+fn a_viewers_console_is_read_only_and_says_so_until_the_role_changes() {
+    let state = |role: &str| {
+        let AdminEvent::Snapshot(state) = snapshot(2_000) else { panic!("a snapshot") };
+        let mut state = *state;
+        state.operator = Some(OperatorInfo { name: "ana".into(), role: role.into() });
+        AdminEvent::Snapshot(Box::new(state))
+    };
+    let notice = |app: &App| app.notice.as_ref().map(|notice| notice.text.clone()).unwrap_or_default();
+    let area = Rect::new(0, 0, 80, 24);
+    let mut app = app();
+    assert!(!print::screen(&app, 0, area).contains("read-only"));
+    event(&mut app, state("viewer"), 0);
+    assert_eq!(notice(&app), "read-only: ana is a viewer of this host");
+    assert!(print::screen(&app, 0, area).contains("viewer, read-only"));
+    for key in ['r', 's', 'p', 'x'] {
+        keys(&mut app, &[Key::Char('4'), Key::Char(key)], 0);
+        assert_eq!((notice(&app).as_str(), &app.dialog), (VIEWER, &None), "{key}");
+    }
+    app.notice = None;
+    event(&mut app, state("viewer"), 0);
+    assert_eq!(notice(&app), "", "it is said once");
+
+    event(&mut app, state("operator"), 0);
+    assert!(!print::screen(&app, 0, area).contains("read-only"));
+    app.on_key(Key::Char('r'), 0);
+    assert_eq!(question(&app), "Roll scheduler back from continuous to static-batch?");
+}
+
+const VIEWER: &str = "not possible: this takes the role `operator`; ana is a viewer";
+
+#[test]
 fn pause_freezes_only_the_screen() {
     let mut app = app();
     app.on_key(Key::Char(' '), 0);
