@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::config::{Config, PolicyChoice, read_policy_configs};
-use crate::engine::EngineStopped;
+use crate::engine::{By, EngineStopped};
 use crate::policies::{Choices, Reconfigured};
 use crate::tenants::Tenants;
 
@@ -77,8 +77,8 @@ fn keep_rates(mut choices: Choices, admission_chosen: bool, tenants: &Tenants) -
     choices
 }
 
-/// Reloads everything and logs the outcomes.
-pub async fn reload(app: &App) -> Vec<Outcome> {
+/// Reloads everything and logs the outcomes; `by` is the operator who wants it.
+pub async fn reload(app: &App, by: Option<&By>) -> Vec<Outcome> {
     let _turn = app.reload.turn.lock().await;
     let mut outcomes = Vec::new();
     let mut note = |what, done: Result<String, String>| {
@@ -106,7 +106,7 @@ pub async fn reload(app: &App) -> Vec<Outcome> {
         Ok(wanted) => {
             for (kind, choice) in PolicyKind::ALL.into_iter().zip(wanted) {
                 if choice != app.reload.choices()[kind as usize] {
-                    note(kind.name(), reconfigure(app, kind, choice).await);
+                    note(kind.name(), reconfigure(app, kind, choice, by.cloned()).await);
                 }
             }
         }
@@ -140,9 +140,14 @@ fn wanted(app: &App) -> Result<Choices, String> {
     Ok(keep_rates(wanted, app.config.admission_chosen, &app.tenants))
 }
 
-async fn reconfigure(app: &App, kind: PolicyKind, choice: PolicyChoice) -> Result<String, String> {
+async fn reconfigure(
+    app: &App,
+    kind: PolicyKind,
+    choice: PolicyChoice,
+    by: Option<By>,
+) -> Result<String, String> {
     let served = app.served().map_err(|e| e.message().to_owned())?;
-    let done = served.policies.reconfigure(kind, choice.clone()).await;
+    let done = served.policies.reconfigure(kind, choice.clone(), by).await;
     match done.map_err(|e| e.to_string())? {
         Reconfigured::Done(answer) => {
             app.reload.apply(kind, choice);

@@ -78,6 +78,10 @@ async fn shadow_is_compared_promoted_stopped_and_ends_when_it_fails() {
     ];
     assert_eq!(modes(&history), want);
     assert!(history[7].2.contains("trap"), "{history:?}");
+    let (_, entries) = host.ask(Method::GET, "/admin/policies/scheduler/history").await;
+    let by: Vec<_> = entries.as_array().expect("a list").iter().map(|entry| entry["by"].as_str()).collect();
+    let own = Some("admin");
+    assert_eq!(by, [None, own, own, own, own, own, own, None], "nobody wanted the fault: {entries}");
     host.server.shutdown().await;
 }
 

@@ -395,12 +395,26 @@ fn history_text(entry: &HistoryEntry, uptime_ms: u64) -> String {
     };
     // The date follows from the age.
     let time = entry.at_utc.split_once('T').map_or(String::new(), |(_, time)| format!("  {time}"));
-    format!("{ago:>7} ago{time}  step {:<9} {change}  ({})", count(entry.step), entry.reason)
+    let by = entry.by.as_ref().map_or(String::new(), |by| format!("by {by}: "));
+    format!("{ago:>7} ago{time}  step {:<9} {change}  ({by}{})", count(entry.step), entry.reason)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_that_an_operator_made_has_the_operators_name() {
+        let made = |by: Option<&str>| HistoryEntry {
+            from: "lru".into(),
+            to: "session".into(),
+            reason: "swap".into(),
+            by: by.map(str::to_owned),
+            ..HistoryEntry::default()
+        };
+        assert!(history_text(&made(Some("ana")), 0).ends_with("lru -> session  (by ana: swap)"));
+        assert!(history_text(&made(None), 0).ends_with("lru -> session  (swap)"));
+    }
 
     #[test]
     fn gauges_of_several_policies_are_told_apart() {

@@ -207,6 +207,9 @@ pub struct HistoryEntry {
     /// loses its baseline, because another slot's policy changed.
     #[serde(default)]
     pub mode: String,
+    /// Name of the operator who asked for it; `None` for what the host does by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// A quarantined component: with this configuration it can be swapped in only by force.

@@ -174,11 +174,12 @@ pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
 }
 
 /// `DELETE /admin/cache`: drops what no request uses, and the file of `--cache-file`.
-pub async fn empty_cache(app: &App) -> Result<Answer, ApiError> {
+pub async fn empty_cache(app: &App, caller: &Caller) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let removed = cache_file::remove(&app.config).await;
     let (dropped, in_use) = ordered(app, served.engine.empty_cache()).await?;
-    tracing::info!(dropped, in_use, "an operator emptied the cache");
+    let Caller { operator, peer } = caller;
+    tracing::info!(operator = operator.name, %peer, dropped, in_use, "an operator emptied the cache");
     removed.map_err(|error| {
         let message = format!("the cache is empty, but the file of --cache-file can't be removed: {error}");
         ApiError::internal("cache_file", message)

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use super::token::{Token, VARIABLE};
 use crate::config::{Config, ConfigError, Document, Entry};
+use crate::engine::By;
 use crate::tenants::{self, KeyDigest};
 
 /// The operator with the host's own token.
@@ -70,6 +71,11 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// As the engine notes it with a change.
+    pub fn by(&self) -> By {
+        By { operator: self.operator.name.clone(), peer: self.peer }
+    }
+
     /// As consoles see it.
     pub fn info(&self) -> OperatorInfo {
         OperatorInfo { name: self.operator.name.clone(), role: self.operator.role.name().to_owned() }

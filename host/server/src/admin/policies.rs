@@ -13,6 +13,7 @@ use infer_core::engine::CANARY_WINDOW;
 use infer_core::policy::PolicyKind;
 use serde_json::{Value, json as object};
 
+use super::operators::Caller;
 use super::state;
 use crate::app::App;
 use crate::engine::SwapMode;
@@ -37,6 +38,7 @@ pub async fn list(app: &App) -> Result<Answer, ApiError> {
 /// `PUT /admin/policies/{kind}`.
 pub async fn swap(
     app: Arc<App>,
+    caller: &Caller,
     kind: PolicyKind,
     query: &Query,
     headers: &HeaderMap,
@@ -74,7 +76,7 @@ pub async fn swap(
         };
         (PolicySource::Component(body[..].into()), config)
     };
-    let order = SwapOrder { source, config, mode, force, of };
+    let order = SwapOrder { source, config, mode, force, of, by: Some(caller.by()) };
     // In a task of its own: a swap is completed even if its client disconnects.
     let task = tokio::spawn(async move { app.served()?.policies.swap(kind, order).await.map_err(refused) });
     answer(task).await
@@ -165,22 +167,30 @@ fn config_object(config: Value) -> Result<Value, ApiError> {
 }
 
 /// `POST /admin/policies/{kind}/rollback`.
-pub async fn rollback(app: Arc<App>, kind: PolicyKind, query: &Query) -> Result<Answer, ApiError> {
-    let of = query.get("of").map(str::to_owned);
-    let task =
-        tokio::spawn(
-            async move { app.served()?.policies.rollback(kind, of.as_deref()).await.map_err(refused) },
-        );
+pub async fn rollback(
+    app: Arc<App>,
+    caller: &Caller,
+    kind: PolicyKind,
+    query: &Query,
+) -> Result<Answer, ApiError> {
+    let (of, by) = (query.get("of").map(str::to_owned), Some(caller.by()));
+    let task = tokio::spawn(async move {
+        app.served()?.policies.rollback(kind, of.as_deref(), by).await.map_err(refused)
+    });
     answer(task).await
 }
 
 /// `POST /admin/policies/{kind}/promote`.
-pub async fn promote(app: Arc<App>, kind: PolicyKind, query: &Query) -> Result<Answer, ApiError> {
-    let of = query.get("of").map(str::to_owned);
-    let task =
-        tokio::spawn(
-            async move { app.served()?.policies.promote(kind, of.as_deref()).await.map_err(refused) },
-        );
+pub async fn promote(
+    app: Arc<App>,
+    caller: &Caller,
+    kind: PolicyKind,
+    query: &Query,
+) -> Result<Answer, ApiError> {
+    let (of, by) = (query.get("of").map(str::to_owned), Some(caller.by()));
+    let task = tokio::spawn(async move {
+        app.served()?.policies.promote(kind, of.as_deref(), by).await.map_err(refused)
+    });
     answer(task).await
 }
 
@@ -195,14 +205,14 @@ pub async fn shadow(app: &App, kind: PolicyKind) -> Result<Answer, ApiError> {
 }
 
 /// `DELETE /admin/policies/{kind}/shadow`. Responds with the final report.
-pub async fn stop_shadow(app: Arc<App>, kind: PolicyKind) -> Result<Answer, ApiError> {
-    app.served()?.policies.stop_shadow(kind).await.map_err(refused)?;
+pub async fn stop_shadow(app: Arc<App>, caller: &Caller, kind: PolicyKind) -> Result<Answer, ApiError> {
+    app.served()?.policies.stop_shadow(kind, Some(caller.by())).await.map_err(refused)?;
     shadow(&app, kind).await
 }
 
 /// `DELETE /admin/policies/quarantine/{sha256}`.
-pub fn lift_quarantine(app: &App, sha256: &str) -> Result<Answer, ApiError> {
-    if app.served()?.engine.observer().quarantine().lift(sha256) {
+pub fn lift_quarantine(app: &App, caller: &Caller, sha256: &str) -> Result<Answer, ApiError> {
+    if app.served()?.policies.lift_quarantine(sha256, Some(&caller.by())) {
         return Ok(json(StatusCode::OK, &object!({"lifted": sha256})));
     }
     let shown: String = sha256.chars().take(64).collect();

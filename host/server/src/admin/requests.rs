@@ -6,6 +6,7 @@ use hyper::StatusCode;
 use infer_api::admin::Blocks;
 use serde_json::json as value;
 
+use super::operators::Caller;
 use super::state::{asked, ordered};
 use crate::app::App;
 use crate::engine::Wanted;
@@ -39,7 +40,7 @@ pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
 ///
 /// A number is always the engine's id, even if no such sequence is live: otherwise a client that numbers its requests
 /// could lose one when a sequence of that number has just ended. `?by=request_id` finds those.
-pub async fn cancel(app: &App, id: &str, query: &Query) -> Result<Answer, ApiError> {
+pub async fn cancel(app: &App, caller: &Caller, id: &str, query: &Query) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let wanted = match query.get("by") {
         None => Wanted::of(id),
@@ -56,23 +57,28 @@ pub async fn cancel(app: &App, id: &str, query: &Query) -> Result<Answer, ApiErr
             "no live request `{shown}`; see `requests` of /admin/state"
         )));
     };
-    tracing::info!(id = first, sequences = cancelled.len(), "an operator cancelled a request");
+    let Caller { operator, peer } = caller;
+    let sequences = cancelled.len();
+    tracing::info!(operator = operator.name, %peer, id = first, sequences, "an operator cancelled a request");
     Ok(json(StatusCode::OK, &value!({"id": first, "ids": cancelled, "cancelled": true})))
 }
 
 /// `DELETE /admin/queue`.
-pub async fn clear_queue(app: &App) -> Result<Answer, ApiError> {
+pub async fn clear_queue(app: &App, caller: &Caller) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let message = "an operator cleared the queue; try again later".to_owned();
     let cleared = ordered(app, served.engine.clear_queue(message)).await?;
-    tracing::info!(cleared, "an operator cleared the queue");
+    let Caller { operator, peer } = caller;
+    tracing::info!(operator = operator.name, %peer, cleared, "an operator cleared the queue");
     Ok(json(StatusCode::OK, &value!({"cleared": cleared})))
 }
 
 /// `POST /admin/reload`: does what SIGHUP does. 422 if anything could not be reloaded.
-pub async fn reload(app: Arc<App>) -> Result<Answer, ApiError> {
+pub async fn reload(app: Arc<App>, caller: &Caller) -> Result<Answer, ApiError> {
+    let by = caller.by();
+    tracing::info!(operator = by.operator, peer = %by.peer, "an operator asked for a reload");
     // In a task of its own: a reload is completed even if its client disconnects.
-    let task = tokio::spawn(async move { crate::reload::reload(&app).await });
+    let task = tokio::spawn(async move { crate::reload::reload(&app, Some(&by)).await });
     let outcomes = task.await.map_err(|e| ApiError::internal("reload", format!("the reload failed: {e}")))?;
     let wrong = outcomes.iter().any(|outcome| outcome.error.is_some());
     let status = if wrong { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
@@ -80,7 +86,9 @@ pub async fn reload(app: Arc<App>) -> Result<Answer, ApiError> {
 }
 
 /// `POST /admin/drain`. The host stays up, but not ready, until it is stopped.
-pub fn drain(app: &App) -> Result<Answer, ApiError> {
+pub fn drain(app: &App, caller: &Caller) -> Result<Answer, ApiError> {
+    let Caller { operator, peer } = caller;
+    tracing::info!(operator = operator.name, %peer, "an operator drains the host");
     app.drain();
     let live = app.served().map_or(0, |served| served.engine.live());
     Ok(json(StatusCode::OK, &value!({"draining": true, "live_requests": live})))

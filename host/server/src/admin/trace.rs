@@ -12,6 +12,7 @@ use infer_core::policy::PolicyInfo;
 use infer_core::snapshot::SlotSnapshot;
 use tokio::sync::watch;
 
+use crate::admin::operators::Caller;
 use crate::app::{App, Served};
 use crate::http::{Answer, ApiError, Query, json};
 use crate::trace::{Recording, Writer};
@@ -49,7 +50,8 @@ pub async fn start(app: Arc<App>, caller: Caller, query: &Query) -> Result<Answe
     };
     let served = app.served()?;
     let (recording, live) = begin(&app, served, decisions).await?;
-    tracing::info!(decisions, max_mib, "a recording started");
+    let Caller { operator, peer } = &caller;
+    tracing::info!(operator = operator.name, %peer, decisions, max_mib, "a recording started");
     let for_names = Arc::clone(&app);
     let describe = move |kind, policy: &Arc<PolicyInfo>| match for_names.served() {
         Ok(served) => served.policies.describe(kind, policy),
@@ -102,13 +104,15 @@ async fn begin(
 }
 
 /// Ends the recording. Its stream then ends with the last line.
-pub fn stop(app: &App) -> Result<Answer, ApiError> {
+pub fn stop(app: &App, caller: &Caller) -> Result<Answer, ApiError> {
     let stopped = app.served()?.engine.tap().stop();
     let stopped = stopped.ok_or_else(|| {
         let message = "no recording is running; start one with POST /admin/trace/start";
         ApiError::new(StatusCode::CONFLICT, "not_recording", message)
     })?;
-    tracing::info!(happenings = stopped.happenings, lost = stopped.lost, "a recording was stopped");
+    let Caller { operator, peer } = caller;
+    let (happenings, lost) = (stopped.happenings, stopped.lost);
+    tracing::info!(operator = operator.name, %peer, happenings, lost, "a recording was stopped");
     Ok(json(StatusCode::OK, &stopped))
 }
 

@@ -4,6 +4,7 @@
 //! slot, too. So the engine thread checks again what the caller saw, after the steps in flight and right before the
 //! change.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,15 @@ pub enum SwapMode {
     Shadow,
     /// Live, and judged over this much busy time.
     Canary(Micros),
+}
+
+/// The operator who asked for a change, for the log and the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct By {
+    /// The operator's name.
+    pub operator: String,
+    /// Where the request came from.
+    pub peer: SocketAddr,
 }
 
 /// What must still hold when a change is made.

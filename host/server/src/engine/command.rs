@@ -10,7 +10,7 @@ use infer_core::snapshot::{RequestSnapshot, Snapshot};
 use infer_core::{Durations, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use super::change::{NotChanged, Provided, SlotChange, Swapped};
+use super::change::{By, NotChanged, Provided, SlotChange, Swapped};
 use super::hits::PrefixHits;
 use super::stream::{Marks, RequestMeta, StreamEvent};
 
@@ -44,10 +44,10 @@ pub enum Command {
     Prime(oneshot::Sender<CacheEvents>),
     /// Drop what `Prime` keeps: the policy does not come.
     EndPriming,
-    /// Change a slot, provided that something still holds.
-    Change(SlotChange, Provided, oneshot::Sender<Result<Swapped, NotChanged>>),
-    /// Stop a shadow; replies with it.
-    StopShadow(PolicyKind, oneshot::Sender<Option<AnyPolicy>>),
+    /// Change a slot, provided that something still holds, for an operator or for the host itself.
+    Change(SlotChange, Provided, Option<By>, oneshot::Sender<Result<Swapped, NotChanged>>),
+    /// Stop a shadow, for an operator or for the host itself; replies with it.
+    StopShadow(PolicyKind, Option<By>, oneshot::Sender<Option<AnyPolicy>>),
     /// Do nothing, but wake the thread: the gate or the scan flag changed.
     Wake,
     /// End the thread, and with it all open streams.

@@ -12,7 +12,7 @@ use infer_core::request::RefusalReason;
 use infer_core::{Engine, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use super::change::{NotChanged, Provided, SlotChange, Swapped};
+use super::change::{By, NotChanged, Provided, SlotChange, Swapped};
 use super::clock::Clock;
 use super::command::{
     Command, EngineReport, KvListener, KvSnapshot, RequestReport, Seat, Submission, Wanted,
@@ -244,18 +244,23 @@ impl EngineHandle {
         let _ = self.send(Command::EndPriming);
     }
 
-    /// Changes a slot, provided that something still holds right before the change.
+    /// Changes a slot, provided that something still holds right before the change; `by` is the operator who wants it.
     pub async fn change(
         &self,
         change: SlotChange,
         provided: Provided,
+        by: Option<By>,
     ) -> Result<Result<Swapped, NotChanged>, EngineStopped> {
-        self.ask(|reply| Command::Change(change, provided, reply)).await
+        self.ask(|reply| Command::Change(change, provided, by, reply)).await
     }
 
     /// Stops a slot's shadow and returns it, if it has one.
-    pub async fn stop_shadow(&self, kind: PolicyKind) -> Result<Option<AnyPolicy>, EngineStopped> {
-        self.ask(|reply| Command::StopShadow(kind, reply)).await
+    pub async fn stop_shadow(
+        &self,
+        kind: PolicyKind,
+        by: Option<By>,
+    ) -> Result<Option<AnyPolicy>, EngineStopped> {
+        self.ask(|reply| Command::StopShadow(kind, by, reply)).await
     }
 
     /// Replaces the tenants' terms. Tenants that are not named get the default terms.

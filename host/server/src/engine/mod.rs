@@ -17,7 +17,7 @@ mod stream;
 mod thread;
 mod wire;
 
-pub use change::{NotChanged, Provided, Seen, SlotChange, SwapMode, Swapped};
+pub use change::{By, NotChanged, Provided, Seen, SlotChange, SwapMode, Swapped};
 pub use clock::Clock;
 pub use command::{EngineReport, KvBatch, KvListener, KvSnapshot, RequestReport, Submission, Wanted};
 pub use gate::StepGate;

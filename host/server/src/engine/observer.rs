@@ -13,6 +13,7 @@ use infer_core::trial::{CanaryReport, CanaryState, ShadowReport, ShadowState};
 use infer_core::{Change, Micros, SequenceId};
 use tokio::sync::broadcast;
 
+use super::change::By;
 use super::clock::Clock;
 use super::quarantine::Quarantine;
 use super::wire;
@@ -58,6 +59,8 @@ pub struct Noted<'a> {
     pub reason: String,
     /// What happened, as in `HistoryEntry::mode`.
     pub mode: &'a str,
+    /// The operator who wanted it.
+    pub by: Option<&'a By>,
 }
 
 impl Observer {
@@ -125,7 +128,7 @@ impl Observer {
         wire::fault_info(fault, path.map(|path| path.display().to_string()))
     }
 
-    /// A shadow came or ended. `note` says why it came without the live policy's state.
+    /// A shadow came or ended; `by` is the operator who wanted it. `note` says why it came without the live policy's state.
     pub fn shadow(
         &self,
         kind: PolicyKind,
@@ -133,6 +136,7 @@ impl Observer {
         report: &ShadowReport,
         note: Option<&str>,
         step: u64,
+        by: Option<&By>,
     ) {
         let (at, reason) = match report.state {
             ShadowState::Watching => {
@@ -141,11 +145,11 @@ impl Observer {
             }
             state => (report.ended, format!("in shadow no more, {}: {}", state.name(), report.reason)),
         };
-        self.note(kind, Noted { at, step, from: live, to: &report.policy, reason, mode: "shadow" });
+        self.note(kind, Noted { at, step, from: live, to: &report.policy, reason, mode: "shadow", by });
     }
 
-    /// Reports that a canary started, was disturbed, or ended.
-    pub fn canary(&self, report: &CanaryReport, step: u64, at: Micros) {
+    /// Reports that a canary started, was disturbed, or ended; `by` is the operator who wanted it.
+    pub fn canary(&self, report: &CanaryReport, step: u64, at: Micros, by: Option<&By>) {
         let noted = match report.state {
             CanaryState::Promoted => Some((report.ended, "stays")),
             CanaryState::Watching => report.disturbed.map(|_| (at, "disturbed")),
@@ -153,7 +157,8 @@ impl Observer {
         };
         if let Some((at, mode)) = noted {
             let (from, reason) = (report.policy.name.clone(), report.reason.clone());
-            self.note(report.kind, Noted { at, step, from, to: &report.policy, reason, mode });
+            let by = by.filter(|_| report.state == CanaryState::Promoted);
+            self.note(report.kind, Noted { at, step, from, to: &report.policy, reason, mode, by });
         }
         self.publish(AdminEvent::Canary(Box::new(wire::canary_info(report))));
     }
@@ -180,7 +185,7 @@ impl Observer {
 
     /// Logs a change of a slot's policy, shadow or canary, and adds it to the history.
     pub fn note(&self, kind: PolicyKind, noted: Noted<'_>) {
-        let Noted { at, step, from, to, reason, mode } = noted;
+        let Noted { at, step, from, to, reason, mode, by } = noted;
         let entry = HistoryEntry {
             at_ms: at.0 / 1_000,
             at_utc: self.clock.utc(at),
@@ -191,6 +196,7 @@ impl Observer {
             config_sha256: to.config_digest.clone(),
             reason,
             mode: mode.to_owned(),
+            by: by.map(|by| by.operator.clone()),
         };
         tracing::info!(
             slot = kind.name(),
@@ -200,6 +206,8 @@ impl Observer {
             config_sha256 = entry.config_sha256,
             step = entry.step,
             reason = entry.reason,
+            operator = entry.by,
+            peer = by.map(|by| by.peer.to_string()),
             "policy {}",
             entry.mode
         );

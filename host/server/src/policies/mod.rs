@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::config::PolicyChoice;
 use crate::engine::{
-    EngineHandle, EngineStopped, NotChanged, Provided, Seen, SlotChange, SwapMode, Swapped, canary_info,
+    By, EngineHandle, EngineStopped, NotChanged, Provided, Seen, SlotChange, SwapMode, Swapped, canary_info,
 };
 
 pub use describe::shipped;
@@ -62,6 +62,8 @@ pub struct SwapOrder {
     pub force: bool,
     /// Fail unless this policy is live: a name, or a component's digest.
     pub of: Option<String>,
+    /// Who wants it.
+    pub by: Option<By>,
 }
 
 /// Loads and swaps policies.
@@ -107,7 +109,7 @@ impl PolicyManager {
     /// Loads and checks a policy off the engine thread, then swaps it in. If it is live already, with the same
     /// configuration, nothing changes: a repeated order must not cost the slot its way back.
     pub async fn swap(&self, kind: PolicyKind, order: SwapOrder) -> Result<SwapAnswer, PolicyError> {
-        let SwapOrder { source, config, mode, force, of } = order;
+        let SwapOrder { source, config, mode, force, of, by } = order;
         let source = self.resolve_names(kind, source);
         let (new, _turn) = self.loaded(move |loader| load(loader, kind, source, config)).await?;
         let info = Arc::clone(&new.origin.info);
@@ -118,19 +120,23 @@ impl PolicyManager {
         let swapped = match may_come {
             Ok(()) if mode == SwapMode::Now && runs(&slot, &info) => {
                 drop_elsewhere(new.policy);
+                pardoned.iter().for_each(|entry| log_lifted(&entry.sha256, by.as_ref()));
                 return Ok(unchanged(&slot, step));
             }
             Ok(()) => {
                 let there = of.is_some().then(|| Seen::live(&slot));
-                self.bring_in(new, |policy| SlotChange::Swap(policy, mode), there).await
+                self.bring_in(new, |policy| SlotChange::Swap(policy, mode), there, by.clone()).await
             }
             Err(error) => {
                 drop_elsewhere(new.policy);
                 Err(error)
             }
         };
-        if swapped.is_err() {
-            pardoned.into_iter().for_each(|entry| self.engine.observer().quarantine().put_back(entry));
+        for entry in pardoned {
+            match &swapped {
+                Ok(_) => log_lifted(&entry.sha256, by.as_ref()),
+                Err(_) => self.engine.observer().quarantine().put_back(entry),
+            }
         }
         let answer = self.finish(swapped?, mode_name(mode), &info);
         let canary = if matches!(mode, SwapMode::Canary(_)) { self.canary(kind, &info).await } else { None };
@@ -150,6 +156,7 @@ impl PolicyManager {
         &self,
         kind: PolicyKind,
         choice: PolicyChoice,
+        by: Option<By>,
     ) -> Result<Reconfigured, PolicyError> {
         let (new, _turn) = self.loaded(move |loader| load_choice(loader, kind, &choice)).await?;
         let slot = self.slot(kind).await?;
@@ -163,7 +170,7 @@ impl PolicyManager {
         }
         let info = Arc::clone(&new.origin.info);
         let change = |policy| SlotChange::Swap(policy, SwapMode::Now);
-        let swapped = self.bring_in(new, change, Some(Seen::live(&slot))).await?;
+        let swapped = self.bring_in(new, change, Some(Seen::live(&slot)), by).await?;
         let answer = self.finish(swapped, "now", &info);
         self.note_configured(kind, info);
         Ok(Reconfigured::Done(answer))
@@ -202,6 +209,7 @@ impl PolicyManager {
         New { mut policy, origin }: New,
         change: impl FnOnce(AnyPolicy) -> SlotChange,
         there: Option<Seen>,
+        by: Option<By>,
     ) -> Result<Swapped, PolicyError> {
         let kind = policy.kind();
         let provided = Provided { there, sound: parts(&origin).cloned().collect() };
@@ -211,7 +219,7 @@ impl PolicyManager {
         }
         // Before it is live: a fault in its first step is reported with what it was made of.
         self.origins.remember(kind, origin);
-        let swapped = self.engine.change(change(policy), provided).await?;
+        let swapped = self.engine.change(change(policy), provided, by).await?;
         let swapped = swapped.map_err(|why| not_changed(kind, why))?;
         priming.done();
         Ok(swapped)
@@ -274,13 +282,18 @@ impl PolicyManager {
 
     /// Makes the shadow the live policy, or accepts the canary early, unless it is quarantined by now. With `of`,
     /// fails unless that policy is the shadow or canary.
-    pub async fn promote(&self, kind: PolicyKind, of: Option<&str>) -> Result<SwapAnswer, PolicyError> {
+    pub async fn promote(
+        &self,
+        kind: PolicyKind,
+        of: Option<&str>,
+        by: Option<By>,
+    ) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
         let tried = Seen::tried(&self.slot(kind).await?).ok_or(PolicyError::NothingToPromote(kind))?;
         let info = Arc::clone(tried.policy());
         expect(kind, &info, of)?;
         let provided = Provided { there: Some(tried), sound: self.parts_of(kind, &info) };
-        let swapped = self.engine.change(SlotChange::Promote(kind), provided).await?;
+        let swapped = self.engine.change(SlotChange::Promote(kind), provided, by).await?;
         let swapped = swapped.map_err(|why| match why {
             // Its trial is over, and no other has begun.
             NotChanged::Overtaken(slot) if Seen::tried(&slot).is_none() => {
@@ -292,10 +305,19 @@ impl PolicyManager {
         Ok(self.finish(swapped, "promote", &info))
     }
 
+    /// Ends the quarantine of a component. Returns false if it is in none.
+    pub fn lift_quarantine(&self, sha256: &str, by: Option<&By>) -> bool {
+        let lifted = self.engine.observer().quarantine().lift(sha256);
+        if lifted {
+            log_lifted(sha256, by);
+        }
+        lifted
+    }
+
     /// Stops a slot's shadow.
-    pub async fn stop_shadow(&self, kind: PolicyKind) -> Result<(), PolicyError> {
+    pub async fn stop_shadow(&self, kind: PolicyKind, by: Option<By>) -> Result<(), PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
-        drop_elsewhere(self.engine.stop_shadow(kind).await?.ok_or(PolicyError::NoShadow(kind))?);
+        drop_elsewhere(self.engine.stop_shadow(kind, by).await?.ok_or(PolicyError::NoShadow(kind))?);
         Ok(())
     }
 
@@ -338,6 +360,15 @@ impl PolicyManager {
         }
         answer
     }
+}
+
+fn log_lifted(sha256: &str, by: Option<&By>) {
+    tracing::info!(
+        sha256,
+        operator = by.map(|by| by.operator.as_str()),
+        peer = by.map(|by| by.peer.to_string()),
+        "quarantine lifted"
+    );
 }
 
 /// Ends the engine's priming on drop, unless it is `done`.

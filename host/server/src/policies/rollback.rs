@@ -9,7 +9,7 @@ use infer_core::snapshot::SlotSnapshot;
 
 use super::load::load_again;
 use super::{Origin, PolicyError, PolicyManager, blocking, expect, not_changed};
-use crate::engine::{Provided, Seen, SlotChange, Swapped};
+use crate::engine::{By, Provided, Seen, SlotChange, Swapped};
 
 /// Policies that rollbacks can reach behind the engine's previous one, per slot.
 pub(super) const EARLIER: usize = 8;
@@ -21,13 +21,18 @@ impl PolicyManager {
     /// Brings a slot's previous policy back; called again, the one before it. Skips quarantined policies, those that
     /// were rolled back from, and those that are the live one once more. With `of`, fails unless that policy is live:
     /// of two concurrent rollbacks only one takes effect.
-    pub async fn rollback(&self, kind: PolicyKind, of: Option<&str>) -> Result<SwapAnswer, PolicyError> {
+    pub async fn rollback(
+        &self,
+        kind: PolicyKind,
+        of: Option<&str>,
+        by: Option<By>,
+    ) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
         let slot = self.slot(kind).await?;
         expect(kind, &slot.policy, of)?;
         let rolled_back = match self.previous(&slot) {
-            Some(previous) => self.rollback_to_previous(&slot, previous).await,
-            None => self.rollback_to_earlier(slot).await,
+            Some(previous) => self.rollback_to_previous(&slot, previous, by).await,
+            None => self.rollback_to_earlier(slot, by).await,
         };
         let (swapped, back) = rolled_back.map_err(|error| match error {
             PolicyError::Quarantined { name, reason, .. } => {
@@ -42,16 +47,18 @@ impl PolicyManager {
         &self,
         slot: &SlotSnapshot,
         previous: Arc<PolicyInfo>,
+        by: Option<By>,
     ) -> Result<(Swapped, Arc<PolicyInfo>), PolicyError> {
         let kind = slot.kind;
         let provided = Provided { there: Some(Seen::live(slot)), sound: self.parts_of(kind, &previous) };
-        let swapped = self.engine.change(SlotChange::Rollback(kind), provided).await?;
+        let swapped = self.engine.change(SlotChange::Rollback(kind), provided, by).await?;
         Ok((swapped.map_err(|why| not_changed(kind, why))?, previous))
     }
 
     async fn rollback_to_earlier(
         &self,
         slot: SlotSnapshot,
+        by: Option<By>,
     ) -> Result<(Swapped, Arc<PolicyInfo>), PolicyError> {
         let (kind, there) = (slot.kind, Seen::live(&slot));
         let last = self.last_earlier(&slot);
@@ -60,7 +67,7 @@ impl PolicyManager {
         let loader = self.loader.clone();
         let new = blocking(move || load_again(&loader, kind, earlier)).await?;
         let info = Arc::clone(&new.origin.info);
-        let swapped = self.bring_in(new, SlotChange::RollbackTo, Some(there)).await?;
+        let swapped = self.bring_in(new, SlotChange::RollbackTo, Some(there), by).await?;
         // Drops it, since it is live, and those after it, which were rolled back from.
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].truncate(at);
         let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);

@@ -163,6 +163,6 @@ impl RunningServer {
 
     /// Reads API keys, operators, certificate and policy configurations again, and returns the outcome of each.
     pub async fn reload(&self) -> Vec<reload::Outcome> {
-        reload::reload(&self.app).await
+        reload::reload(&self.app, None).await
     }
 }

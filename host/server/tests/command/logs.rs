@@ -12,6 +12,7 @@ use infer_server::tenants::{KeyDigest, fresh};
 use serde_json::{Value, json};
 
 use crate::chaos::until;
+use crate::commands::KEPT;
 use crate::process::{COMPLETION, Home, Host};
 
 /// Writes the log to a file, one JSON object a line.
@@ -114,6 +115,60 @@ fn log_says_who_was_served_and_who_was_refused() {
     for secret in [&alice, &stranger] {
         assert!(!log.contains(secret.as_str()), "{log}");
     }
+}
+
+#[test]
+fn every_change_by_an_operator_is_a_line_with_name_and_address() {
+    let home = Home::new();
+    let token = fresh().unwrap();
+    fs::write(home.path("bo.token"), &token).unwrap();
+    let table = format!("[operators.bo]\nrole = \"operator\"\ntokens = [\"{}\"]\n", KeyDigest::of(&token));
+    fs::write(home.path("operators.toml"), table).unwrap();
+    let host = Host::start(home.serve(&format!("{KEPT}; {TO_FILE}"), &["--operators", "operators.toml"]));
+    for command in [
+        &["policy", "swap", "scheduler", "static-batch"][..],
+        &["policy", "rollback", "scheduler"],
+        &["policy", "swap", "scheduler", "static-batch", "--mode", "shadow"],
+        &["policy", "promote", "scheduler"],
+        &["admin", "clear-queue"],
+        &["admin", "empty-cache"],
+        &["admin", "reload"],
+        &["sim", "record", "--seconds", "1", "--out", "host.jsonl"],
+        &["admin", "drain"],
+    ] {
+        let whom = ["--admin", &host.admin, "--token-file", "bo.token"];
+        let output = home.command("", &[command, &whom].concat()).output().expect("sh starts");
+        assert!(output.status.success(), "{command:?}: {output:?}");
+    }
+    let history = home
+        .command("", &["policy", "history", "scheduler", "--admin", &host.admin, "--token-file", "bo.token"])
+        .output()
+        .expect("sh starts");
+    let history = String::from_utf8(history.stdout).unwrap();
+    assert_eq!(history.matches("  by bo").count(), 5, "{history}");
+    host.ends();
+    let log = log(&home);
+    for message in [
+        "policy swap",
+        "policy rollback",
+        "policy shadow",
+        "policy promote",
+        "an operator cleared the queue",
+        "an operator emptied the cache",
+        "an operator asked for a reload",
+        "a recording started",
+        "a recording was stopped",
+        "an operator drains the host",
+    ] {
+        let lines = lines(&log, message);
+        assert!(!lines.is_empty(), "{message}: {log}");
+        for line in lines {
+            assert_eq!(line["operator"], "bo", "{line}");
+            assert!(line["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{line}");
+        }
+    }
+    assert_eq!(lines(&log, "policy start")[0].get("operator"), None, "nobody asked for it");
+    assert!(!log.contains(&token), "{log}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::common::{Host, config, first_chunk};
 use futures_util::StreamExt;
-use infer_server::config::Config;
+use infer_server::config::{Config, PolicyChoice};
 use infer_server::tenants::KeyDigest;
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
@@ -130,6 +130,43 @@ async fn a_reload_ends_the_streams_of_who_is_no_operator_any_more() {
     assert!(rest.contains("\"reason\":\"dismissed\""), "{rest}");
     assert_eq!(ask(&host, VIEWER, Method::GET, "/admin/state").await.status(), 401);
     assert_eq!(ask(&host, OPERATOR, Method::POST, "/admin/drain").await.status(), 403);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_history_of_a_slot_says_who_changed_it() {
+    let (file, dir) = (file(), tempfile::tempdir().unwrap());
+    let configs = dir.path().join("policies.json");
+    let write = |batch_size: u32| {
+        std::fs::write(&configs, json!({"scheduler": {"batch_size": batch_size}}).to_string()).unwrap();
+    };
+    write(2);
+    let host = Host::start(Config {
+        operators: Some(file.path().to_owned()),
+        scheduler: PolicyChoice { name: "static-batch".into(), config: r#"{"batch_size": 2}"#.into() },
+        policy_config: Some(configs.clone()),
+        ..config()
+    })
+    .await;
+    write(3);
+    host.server.reload().await;
+    write(4);
+    assert_eq!(ask(&host, OPERATOR, Method::POST, "/admin/reload").await.status(), 200);
+    let rollback = "/admin/policies/scheduler/rollback";
+    assert_eq!(ask(&host, OPERATOR, Method::POST, rollback).await.status(), 200);
+    assert_eq!(host.admin(Method::POST, rollback).send().await.unwrap().status(), 200);
+
+    let path = "/admin/policies/scheduler/history";
+    let history: Value = ask(&host, VIEWER, Method::GET, path).await.json().await.unwrap();
+    let noted: Vec<_> = history.as_array().unwrap().iter().map(|e| [&e["mode"], &e["by"]]).collect();
+    let want = [
+        ("start", None),
+        ("swap", None),
+        ("swap", Some("bo")),
+        ("rollback", Some("bo")),
+        ("rollback", Some("admin")),
+    ];
+    assert_eq!(json!(noted), json!(want), "a reload by a signal is nobody's: {history}");
     host.server.shutdown().await;
 }
 

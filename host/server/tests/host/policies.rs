@@ -172,15 +172,16 @@ async fn repeated_swap_changes_nothing_and_digests_tell_configurations_apart() {
 
     let history = host.admin_get("/admin/policies/scheduler/history").await;
     let entries = history.as_array().unwrap();
-    let noted: Vec<_> = entries.iter().map(|e| [&e["mode"], &e["config_sha256"]]).collect();
+    let noted: Vec<_> = entries.iter().map(|e| [&e["mode"], &e["config_sha256"], &e["by"]]).collect();
+    let own = Some("admin");
     let want = [
-        ["start", ""],
-        ["swap", &one],
-        ["swap", &two],
-        ["canary", &two],
-        ["stays", &two],
-        ["rollback", &one],
-        ["rollback", ""],
+        ("start", "", None),
+        ("swap", one.as_str(), own),
+        ("swap", two.as_str(), own),
+        ("canary", two.as_str(), own),
+        ("stays", two.as_str(), own),
+        ("rollback", one.as_str(), own),
+        ("rollback", "", own),
     ];
     assert_eq!(json!(noted), json!(want));
     let times: Vec<&str> = entries.iter().map(|e| e["at_utc"].as_str().unwrap()).collect();
@@ -286,7 +287,7 @@ async fn overtaken<T>(engine: &EngineHandle, change: SlotChange, call: impl Futu
     // While the engine is blocked, its look and the change are queued in this order.
     let mut call = std::pin::pin!(call);
     assert!(futures_util::poll!(call.as_mut()).is_pending());
-    let mut changed = std::pin::pin!(engine.change(change, Provided::default()));
+    let mut changed = std::pin::pin!(engine.change(change, Provided::default(), None));
     assert!(futures_util::poll!(changed.as_mut()).is_pending());
     drop(let_go);
     occupied.await.unwrap();
@@ -301,7 +302,7 @@ async fn change_of_a_slot_that_has_just_changed_is_refused() {
     let manager = PolicyManager::new(policies::loader().unwrap(), engine.clone(), Arc::default());
     let swap = async |name: &str, mode: SwapMode| {
         let source = PolicySource::Name(name.to_owned());
-        let order = SwapOrder { source, config: json!({}), mode, force: false, of: None };
+        let order = SwapOrder { source, config: json!({}), mode, force: false, of: None, by: None };
         manager.swap(SCHEDULER, order).await.unwrap();
     };
     let live = async || slot(&host.admin_get("/admin/policies").await, "scheduler")["name"].clone();
@@ -309,7 +310,7 @@ async fn change_of_a_slot_that_has_just_changed_is_refused() {
     swap("srpt", SwapMode::Canary(CANARY_WINDOW)).await;
 
     // The canary is removed: its predecessor must not be rolled back, too.
-    let rollback = manager.rollback(SCHEDULER, None);
+    let rollback = manager.rollback(SCHEDULER, None, None);
     let refused = overtaken(&engine, SlotChange::Rollback(SCHEDULER), rollback).await.unwrap_err();
     let message = "the scheduler slot has just changed and runs `fair`; see its history, then retry";
     assert_eq!((refused.check(), refused.to_string()), ("not_there", message.to_owned()));
@@ -318,13 +319,13 @@ async fn change_of_a_slot_that_has_just_changed_is_refused() {
     // The canary is accepted: its promotion does not mean the shadow beside it.
     swap("srpt", SwapMode::Canary(CANARY_WINDOW)).await;
     swap("static-batch", SwapMode::Shadow).await;
-    let promote = manager.promote(SCHEDULER, None);
+    let promote = manager.promote(SCHEDULER, None, None);
     let refused = overtaken(&engine, SlotChange::Promote(SCHEDULER), promote).await.unwrap_err();
     assert_eq!((refused.check(), live().await), ("not_there", json!("srpt")));
 
     // Without a shadow, nothing is left to promote.
     swap("fair", SwapMode::Canary(CANARY_WINDOW)).await;
-    let promote = manager.promote(SCHEDULER, None);
+    let promote = manager.promote(SCHEDULER, None, None);
     let refused = overtaken(&engine, SlotChange::Promote(SCHEDULER), promote).await.unwrap_err();
     assert_eq!((refused.check(), live().await), ("nothing_to_promote", json!("fair")));
     host.server.shutdown().await;
@@ -340,7 +341,7 @@ async fn policy_that_fails_on_its_way_into_its_slot_stays_out() {
     let provided = Provided { there: None, sound: vec![info.clone()] };
     // As its trial in the same slot might end.
     engine.observer().quarantine().add(SCHEDULER, &info, "clients were worse off", Micros(1));
-    let change = engine.change(SlotChange::Swap(policy, SwapMode::Now), provided).await.unwrap();
+    let change = engine.change(SlotChange::Swap(policy, SwapMode::Now), provided, None).await.unwrap();
     let Err(NotChanged::Quarantined(entry)) = change else { panic!("it is refused") };
     assert_eq!(entry.reason, "clients were worse off");
     assert_eq!(slot(&host.admin_get("/admin/policies").await, "scheduler")["name"], "continuous");
@@ -353,12 +354,13 @@ async fn shadow_that_is_quarantined_meanwhile_is_not_promoted() {
     let engine = host.server.engine().clone();
     let manager = PolicyManager::new(policies::loader().unwrap(), engine.clone(), Arc::default());
     let source = PolicySource::Name("srpt".to_owned());
-    let order = SwapOrder { source, config: json!({}), mode: SwapMode::Shadow, force: false, of: None };
+    let order =
+        SwapOrder { source, config: json!({}), mode: SwapMode::Shadow, force: false, of: None, by: None };
     manager.swap(SCHEDULER, order).await.unwrap();
     let report = engine.report().await.unwrap();
     let shadow = report.snapshot.policies.iter().find_map(|slot| slot.shadow.as_ref()).unwrap();
     engine.observer().quarantine().add(SCHEDULER, &shadow.policy, "it failed elsewhere", Micros(1));
-    let refused = manager.promote(SCHEDULER, None).await.unwrap_err();
+    let refused = manager.promote(SCHEDULER, None, None).await.unwrap_err();
     assert_eq!(refused.check(), "quarantined", "{refused}");
     assert_eq!(slot(&host.admin_get("/admin/policies").await, "scheduler")["name"], "continuous");
     host.server.shutdown().await;

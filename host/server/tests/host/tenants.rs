@@ -322,7 +322,7 @@ async fn request_that_is_refused_after_a_choice_has_run_is_charged() {
     let policy = AdmitsOne { prompt_tokens: 4, ..AdmitsOne::default() };
     let refuses = Arc::clone(&policy.refuses);
     let change = SlotChange::Swap(AnyPolicy::Admission(Box::new(policy)), SwapMode::Now);
-    host.server.engine().change(change, Provided::default()).await.unwrap().unwrap();
+    host.server.engine().change(change, Provided::default(), None).await.unwrap().unwrap();
     let fields = json!({"prompt": [1, 2, 3, 4], "n": 2, "max_tokens": 1_500, "ignore_eos": true});
     let mut stream = first_chunk(host.complete(fields).await).await;
     refuses.store(true, Ordering::Relaxed);
@@ -348,7 +348,7 @@ async fn request_that_is_refused_while_a_choice_is_prefilled_is_charged_and_repo
     let host = Host::start(Config { prefill_chunk: 1, ..config() }).await;
     let policy = AdmitsOne { prompt_tokens: 1_000, soon: true, ..AdmitsOne::default() };
     let change = SlotChange::Swap(AnyPolicy::Admission(Box::new(policy)), SwapMode::Now);
-    host.server.engine().change(change, Provided::default()).await.unwrap().unwrap();
+    host.server.engine().change(change, Provided::default(), None).await.unwrap().unwrap();
     let mut published = host.server.engine().observer().subscribe();
     let text = host.complete(json!({"prompt": vec![1; 1_000], "n": 2})).await.text().await.unwrap();
     assert!(text.contains("\"code\":\"refused\"") && !text.contains("event: token\n"), "{text}");

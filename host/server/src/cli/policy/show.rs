@@ -259,8 +259,9 @@ pub(super) fn history(entries: Vec<HistoryEntry>) {
         } else {
             format!("  {}", first_line(&entry.reason))
         };
+        let by = entry.by.as_ref().map(|by| format!("  by {by}")).unwrap_or_default();
         println!(
-            "{}  {seconds:>10.3} s  step {:<8} {:<8} {from} -> {} ({}){reason}",
+            "{}  {seconds:>10.3} s  step {:<8} {:<8} {from} -> {} ({}){by}{reason}",
             entry.at_utc,
             entry.step,
             entry.mode,

@@ -8,7 +8,7 @@ use infer_core::{Engine, FinishReason, Micros, SequenceId};
 
 use super::events::drop_elsewhere;
 use super::{Driver, Live};
-use crate::engine::change::{NotChanged, Provided, SlotChange, Swapped};
+use crate::engine::change::{By, NotChanged, Provided, SlotChange, Swapped};
 use crate::engine::command::{Command, EngineReport, KvSnapshot, RequestReport, Seat, Submission, Wanted};
 use crate::engine::stream::RequestMeta;
 use crate::trace::Happening;
@@ -70,12 +70,14 @@ impl Driver {
                 self.take_all_back();
                 let _ = reply.send(self.engine.begin_priming());
             }
-            Command::Change(change, provided, reply) => {
-                retire(reply.send(self.change(change, &provided, now)));
+            Command::Change(change, provided, by, reply) => {
+                retire(reply.send(self.change(change, &provided, by, now)));
             }
-            Command::StopShadow(kind, reply) => {
+            Command::StopShadow(kind, by, reply) => {
                 self.take_all_back();
-                let (stopped, _) = self.timed(|engine| engine.stop_shadow(kind, now));
+                // What these steps led to is nobody's doing.
+                self.dispatch();
+                let (stopped, _) = self.timed(by, |engine| engine.stop_shadow(kind, now));
                 retire(reply.send(stopped));
             }
             Command::Wake | Command::Stop => {}
@@ -88,6 +90,7 @@ impl Driver {
         &mut self,
         change: SlotChange,
         provided: &Provided,
+        by: Option<By>,
         now: Micros,
     ) -> Result<Swapped, NotChanged> {
         self.take_all_back();
@@ -98,7 +101,7 @@ impl Driver {
             drop_elsewhere(change);
             return Err(why);
         }
-        let (made, pause) = self.timed(|engine| change.make(engine, now));
+        let (made, pause) = self.timed(by, |engine| change.make(engine, now));
         match made {
             Ok(Some(report)) => Ok(Swapped { report, pause }),
             Ok(None) => Err(NotChanged::Nothing),
@@ -110,12 +113,14 @@ impl Driver {
     }
 
     /// Changes a slot between two steps and measures the pause. Dispatches before the reply, so that the caller finds
-    /// the change in the history.
-    fn timed<T>(&mut self, change: impl FnOnce(&mut Engine) -> T) -> (T, Duration) {
+    /// the change in the history, under the name of who wanted it.
+    fn timed<T>(&mut self, by: Option<By>, change: impl FnOnce(&mut Engine) -> T) -> (T, Duration) {
         let begun = Instant::now();
         let outcome = change(&mut self.engine);
         let pause = begun.elapsed();
+        self.by = by;
         self.dispatch();
+        self.by = None;
         (outcome, pause)
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use infer_core::trial::ShadowState;
 use infer_core::{Change, Event, FinishReason, Micros, SequenceId};
 
 use super::Driver;
@@ -88,13 +89,20 @@ impl Driver {
                 if change == Change::Verdict {
                     observer.quarantine().add(kind, &left, &reason, at);
                 }
-                observer.note(kind, Noted { at, step, from, to: &policy, reason, mode: change.name() });
+                // A policy may fail in its very first call.
+                let by = self.by.as_ref().filter(|_| !matches!(change, Change::Fault | Change::Verdict));
+                let mode = change.name();
+                observer.note(kind, Noted { at, step, from, to: &policy, reason, mode, by });
             }
             Event::Shadow { kind, live, report, state_note } => {
                 let step = self.engine.next_step();
-                self.shared.observer.shadow(kind, live, &report, state_note.as_deref(), step);
+                let by = self.by.as_ref().filter(|_| report.state != ShadowState::Failed);
+                self.shared.observer.shadow(kind, live, &report, state_note.as_deref(), step, by);
             }
-            Event::Canary(report) => self.shared.observer.canary(&report, self.engine.next_step(), now),
+            Event::Canary(report) => {
+                let step = self.engine.next_step();
+                self.shared.observer.canary(&report, step, now, self.by.as_ref());
+            }
         }
     }
 

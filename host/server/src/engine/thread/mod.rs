@@ -19,6 +19,7 @@ use infer_core::sharing::SharedContext;
 use infer_core::{Engine, Event, Executor, Micros, SequenceId, StepOutput};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
+use super::change::By;
 use super::clock::Clock;
 use super::command::{Command, KvListener};
 use super::gate::StepGate;
@@ -161,6 +162,8 @@ struct Driver {
     kv_told: u64,
     /// The device can compute nothing more.
     device_lost: bool,
+    /// Who wanted the change whose events are being dispatched.
+    by: Option<By>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -194,6 +197,7 @@ impl Driver {
             kv_listener: None,
             kv_told: 0,
             device_lost: false,
+            by: None,
         }
     }
 
@@ -273,6 +277,7 @@ impl Driver {
                 to: &slot.policy,
                 reason: "start".to_owned(),
                 mode: "start",
+                by: None,
             };
             self.shared.observer.note(slot.kind, noted);
         }
