@@ -13,7 +13,7 @@ use super::operators::{Caller, Operator, Operators, Role};
 use super::{inspect, policies, requests, stream, trace};
 use crate::app::App;
 use crate::http::{Answer, ApiError, Query, RequestId, check_head, discard, json};
-use crate::metrics;
+use crate::metrics::{self, Reader};
 
 /// A path of the admin plane, which accepts one or two methods.
 struct Route {
@@ -260,7 +260,7 @@ impl Call<'_> {
             Endpoint::Drain => requests::drain(&app, &caller),
             Endpoint::StartTrace => trace::start(app, caller, &query).await,
             Endpoint::StopTrace => trace::stop(&app, &caller),
-            Endpoint::Metrics => Ok(metrics::render(&app, headers).await),
+            Endpoint::Metrics => Ok(metrics::render(&app, headers, Reader::Operator).await),
         }
     }
 }

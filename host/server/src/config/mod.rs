@@ -203,8 +203,10 @@ pub enum PoolingChoice {
 /// Which planes serve `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsPlane {
-    /// Both; the data plane asks for no key.
+    /// Both. The data plane asks for no key and, if there is a file of tenants, shows nothing of single ones.
     Public,
+    /// Both, each with the metrics of every tenant. The data plane asks for no key.
+    Tenants,
     /// The admin plane alone.
     Admin,
 }
@@ -318,6 +320,11 @@ impl Config {
         const NEARLY_FREE: u32 = 128;
         let drafting = self.max_batch_size * (1 + self.speculate);
         drafting.min(NEARLY_FREE).max(self.max_batch_size).min(self.step_tokens(true))
+    }
+
+    /// Whether anyone may read the metrics of single tenants.
+    pub fn shows_tenants(&self) -> bool {
+        self.api_keys.is_none() || self.metrics == MetricsPlane::Tenants
     }
 
     /// The policy of a slot.

@@ -261,10 +261,11 @@ pub const SETTINGS: &[Setting] = &[
     ).worded(),
     setting(
         "metrics",
-        "public|admin",
+        "public|tenants|admin",
         "public",
-        "Where /metrics is served: `public` (on both planes; the data plane asks for no key), or `admin` (only on the \
-         admin plane)",
+        "Where /metrics is served: `public` (on both planes; the data plane asks for no key and, with --api-keys, shows \
+         nothing of single tenants), `tenants` (the same, but with each tenant's metrics), or `admin` (only on the admin \
+         plane)",
     ),
     setting("max-body-bytes", "BYTES", "8MiB", "Maximum size of a request body"),
     setting(

@@ -78,7 +78,7 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("policy-config", "/nonexistent.json")], &["--policy-config", "/nonexistent.json"]),
         (&[("operators", "")], &["--operators", "empty"]),
         (&[("allowed-origins", "example.org")], &["--allowed-origins", "example.org", "SCHEME://HOST"]),
-        (&[("metrics", "private")], &["--metrics", "`public`", "`admin`"]),
+        (&[("metrics", "private")], &["--metrics", "`public`", "`tenants`", "`admin`"]),
         (&[("policy-deadline", "2s")], &["--policy-deadline", "1ms to 1s"]),
         (&[("policy-memory", "4GiB")], &["--policy-memory", "1MiB to 1GiB"]),
         (&[("policy-strikes", "0")], &["--policy-strikes", "1 to 1000"]),

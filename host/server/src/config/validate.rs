@@ -116,7 +116,9 @@ impl Config {
             api_key: None,
             allowed_origins: read(all, "allowed-origins", None, |t| AllowedOrigins::parse(t).map(Some))?,
             metrics: read(all, "metrics", MetricsPlane::Public, |t| {
-                parse::choice(t, &[("public", MetricsPlane::Public), ("admin", MetricsPlane::Admin)])
+                let (public, tenants) =
+                    (("public", MetricsPlane::Public), ("tenants", MetricsPlane::Tenants));
+                parse::choice(t, &[public, tenants, ("admin", MetricsPlane::Admin)])
             })?,
             max_body_bytes: read(all, "max-body-bytes", 8 << 20, |t| {
                 let bytes = parse::bytes(t)?;

@@ -16,7 +16,7 @@ use crate::http::{
     AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ErrorForm, ReadBody, RequestId, check_head,
     discard, json, read_body,
 };
-use crate::metrics;
+use crate::metrics::{self, Reader};
 use crate::tenants::Tenant;
 
 /// Most bytes of a path in the log: whoever can connect chooses it, and needs no key.
@@ -105,7 +105,7 @@ impl Route {
 
     /// Whether a host with this configuration has it.
     pub fn is_served(&self, config: &Config) -> bool {
-        self.endpoint != Endpoint::Metrics || config.metrics == MetricsPlane::Public
+        self.endpoint != Endpoint::Metrics || config.metrics != MetricsPlane::Admin
     }
 
     /// The value of the path's parameter, empty if the route has none; `None` for the path of another route.
@@ -322,7 +322,7 @@ async fn dispatch(
         Endpoint::Detokenize => models::detokenize(app, read(app, head, body).await?).await,
         Endpoint::Health => health(app),
         Endpoint::Ready => ready(app),
-        Endpoint::Metrics => Ok(metrics::render(app, &head.headers).await),
+        Endpoint::Metrics => Ok(metrics::render(app, &head.headers, Reader::Anyone).await),
         Endpoint::Version => Ok(models::version(app)),
         Endpoint::OpenApi => Ok(openapi::answer(app)),
     }

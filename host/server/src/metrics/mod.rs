@@ -11,5 +11,5 @@ mod window;
 
 pub use process::ProcessUsage;
 pub use recorder::Recorder;
-pub use render::{Scrapes, render};
+pub use render::{Reader, Scrapes, render};
 pub use window::{Rates, Window, percentile};

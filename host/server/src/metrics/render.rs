@@ -35,14 +35,27 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// follow each other; and metrics are needed most when the device is stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// All metrics. While the model loads, or after the engine has stopped, only the host's own are there; during a
-/// long step the engine's are those of the last scrape, with `infer_state_age_seconds`.
-pub async fn render(app: &App, headers: &HeaderMap) -> Answer {
+/// Who reads metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// Whoever reaches the data plane: without the metrics of single tenants, unless the configuration shows them.
+    Anyone,
+    /// Who has a token of the admin plane.
+    Operator,
+}
+
+/// All metrics that a reader may see. While the model loads, or after the engine has stopped, only the host's own are
+/// there; during a long step the engine's are those of the last scrape, with `infer_state_age_seconds`.
+pub async fn render(app: &App, headers: &HeaderMap, reader: Reader) -> Answer {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
     let open_metrics = accepts.into_iter().any(|v| v.contains("application/openmetrics-text"));
-    let text = app.scrapes.text(app).await;
+    let all = app.scrapes.text(app).await;
+    let text = match reader {
+        Reader::Anyone if !app.config.shows_tenants() => without_tenants(&all),
+        Reader::Anyone | Reader::Operator => all.to_string(),
+    };
     match open_metrics {
-        true => http::text(OPEN_METRICS, text.to_string()),
+        true => http::text(OPEN_METRICS, text),
         false => http::text(PROMETHEUS, older(&text)),
     }
 }
@@ -109,6 +122,19 @@ impl Scrapes {
         }
         Arc::clone(&last.text)
     }
+}
+
+/// Leaves out the metrics of single tenants.
+fn without_tenants(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let about = ["# HELP ", "# TYPE ", "# UNIT "].iter().find_map(|mark| line.strip_prefix(mark));
+        if !about.unwrap_or(line).starts_with(tenants::PREFIX) {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out
 }
 
 /// Converts to the older format: a counter has the name of its samples, and there is no end mark.

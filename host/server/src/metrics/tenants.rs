@@ -9,6 +9,9 @@ use super::families::{Families, Kind};
 use crate::app::App;
 use crate::tenants::{Latencies, UsageSnapshot};
 
+/// With what the names of all of them begin, and of no others.
+pub const PREFIX: &str = "infer_tenant_";
+
 /// Usage and latencies by tenant; `Tenants::usage` bounds the number of rows.
 pub fn usage(f: &mut Families, app: &App) {
     let all = app.tenants.usage();

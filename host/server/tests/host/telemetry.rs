@@ -1,10 +1,11 @@
 //! Metrics and traces as monitoring systems receive them.
 
-use crate::common::{Host, config, first_chunk};
 #[cfg(feature = "otel")]
-use crate::common::{events, request};
+use crate::common::events;
+use crate::common::{Host, config, first_chunk, request};
 use futures_util::StreamExt;
 use infer_server::config::{Config, MetricsPlane};
+use infer_server::tenants::KeyDigest;
 use reqwest::Method;
 use serde_json::{Value, json};
 #[cfg(feature = "otel")]
@@ -93,6 +94,35 @@ async fn metrics_are_on_the_planes_that_the_setting_names() {
         assert!(answer.text().await.unwrap().contains("\ninfer_ready 1"));
         let without_token = host.client.get(format!("http://{}/metrics", host.server.admin_addr));
         assert_eq!(without_token.send().await.unwrap().status(), 401);
+        host.server.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenants_are_in_nobodys_metrics_but_the_operators_unless_the_setting_says_so() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (key, digest) = ("a-key", KeyDigest::of("a-key"));
+    std::fs::write(file.path(), format!("[tenants.acme]\nkeys = [\"{digest}\"]\n")).unwrap();
+    for metrics in [MetricsPlane::Public, MetricsPlane::Tenants] {
+        let host = Host::start(Config { metrics, api_keys: Some(file.path().to_owned()), ..config() }).await;
+        let post = host.client.post(host.url("/v1/completions")).bearer_auth(key).json(&request(json!({})));
+        assert!(post.send().await.unwrap().text().await.unwrap().contains("event: done"));
+        for accept in ["text/plain", "application/openmetrics-text"] {
+            let text = async |plane: reqwest::RequestBuilder| {
+                plane.header("accept", accept).send().await.unwrap().text().await.unwrap()
+            };
+            let public = text(host.client.get(host.url("/metrics"))).await;
+            let all = text(host.admin(Method::GET, "/metrics")).await;
+            let told = "infer_tenant_requests_total{tenant=\"acme\"} 1";
+            assert!(all.contains(told), "{all}");
+            let is_shown = metrics == MetricsPlane::Tenants;
+            assert_eq!(public.contains(told), is_shown, "{public}");
+            assert_eq!(public.contains("acme") || public.contains("infer_tenant_"), is_shown, "{public}");
+            for kept in ["vllm:num_requests_running{", "\ninfer_ready 1", "infer_prompt_tokens_total "] {
+                assert!(public.contains(kept), "`{kept}` isn't in: {public}");
+            }
+            assert_eq!(public.ends_with("# EOF\n"), accept != "text/plain", "{public}");
+        }
         host.server.shutdown().await;
     }
 }

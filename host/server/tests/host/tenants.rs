@@ -116,7 +116,7 @@ async fn prefixes_are_shared_only_within_tenant_and_salt() {
     assert!(cached(&bob, None).await >= 96);
     assert_eq!(cached(&bob, Some("x")).await, 0, "a salt is a tenant's own");
 
-    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let metrics = host.admin(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
     for line in [
         "infer_tenant_requests_total{tenant=\"alice\"} 4",
         "infer_tenant_prompt_tokens_total{tenant=\"bob\"} 300",
@@ -148,7 +148,7 @@ async fn rate_limit_applies_per_tenant_by_default() {
     for _ in 0..4 {
         done(&host, &quick, tokens.clone()).await;
     }
-    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let metrics = host.admin(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
     assert!(metrics.contains("infer_tenant_requests_refused_total{tenant=\"slow\"} 2"), "{metrics}");
     let slots = host.admin_get("/admin/policies").await;
     assert!(slots["slots"][1]["name"].as_str().unwrap().contains("token-bucket"), "{slots}");
@@ -216,7 +216,7 @@ async fn operators_see_what_each_tenant_waits_for() {
     );
     assert_eq!(ms(first, "ttft_p99_ms"), 0.0, "none of its requests has a token");
 
-    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let metrics = host.admin(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
     for line in [
         "infer_tenant_requests_waiting{tenant=\"flood\"} 2",
         "infer_tenant_requests_running{tenant=\"quiet\"} 0",
@@ -258,7 +258,7 @@ async fn choices_and_prompts_are_charged_all_or_nothing() {
     assert_eq!(never.headers()["x-should-retry"], "false");
     assert_eq!(done(&host, &slow, asked(3, 1)).await["usage"]["completion_tokens"], 60);
     // Each request counts once, for any number of choices.
-    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let metrics = host.admin(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
     for line in [
         "infer_tenant_requests_total{tenant=\"slow\"} 2",
         "infer_tenant_requests_refused_total{tenant=\"slow\"} 4",
@@ -310,7 +310,7 @@ impl AdmissionPolicy for AdmitsOne {
 }
 
 async fn has_metrics(host: &Host, lines: &[&str]) {
-    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let metrics = host.admin(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
     for line in lines {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
@@ -500,7 +500,7 @@ async fn chats_need_a_key_and_obey_its_limits() {
         (&body["error"]["type"], &body["error"]["code"]),
         (&json!("rate_limit_error"), &json!("rate_limited"))
     );
-    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let metrics = host.admin(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
     let prompt = &taken["usage"]["prompt_tokens"];
     for line in [
         "infer_tenant_requests_total{tenant=\"alice\"} 2".to_owned(),
