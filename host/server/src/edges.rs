@@ -191,10 +191,11 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// A file of tenants and keys.
+/// A file of tenants and keys, or one of operators.
 pub fn tenants(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = crate::tenants::grants("tenants.toml", text);
+        let _ = crate::admin::operators::parse("operators.toml", text);
     }
 }
 

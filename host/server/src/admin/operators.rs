@@ -168,7 +168,7 @@ pub fn read(path: &Path) -> Result<Vec<Operator>, String> {
 }
 
 /// Parses a file's text; `shown` names the file in errors.
-fn parse(shown: &str, text: &str) -> Result<Vec<Operator>, String> {
+pub fn parse(shown: &str, text: &str) -> Result<Vec<Operator>, String> {
     let document = Document::parse(shown, text)?;
     let mut all: Vec<Operator> = Vec::new();
     for top in document.entries() {
