@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use infer_core::engine::Policies;
 use infer_core::{
-    Engine, EngineConfig, Event, Executor, FinishReason, Micros, Refusal, Request, SamplingParams,
+    AdapterId, Engine, EngineConfig, Event, Executor, FinishReason, Micros, Refusal, Request, SamplingParams,
     SequenceId, SessionId, StepOutput, TenantId, TokenLogprobs, Usage,
 };
 use infer_model::{KvCacheKind, Model, ModelExecutor};
@@ -147,6 +147,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> Request {
         tenant: TenantId(0),
         session: SessionId(0),
         cache_salt: 0,
+        adapter: AdapterId::NONE,
         priority: 0,
         deadline: Micros::NEVER,
         prompt: Arc::from(prompt),

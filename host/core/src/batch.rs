@@ -1,6 +1,6 @@
 //! One step's work: flattened, of variable length, without padding. Only the engine makes it.
 
-use crate::ids::{BlockId, LogitsSlot, OffloadSlot, SequenceId};
+use crate::ids::{AdapterId, BlockId, LogitsSlot, OffloadSlot, SequenceId};
 use crate::request::SamplingParams;
 
 /// What the executor computes in one step.
@@ -41,6 +41,8 @@ pub struct Batch {
 pub struct Row {
     /// Its sequence.
     pub sequence: SequenceId,
+    /// What changes the model for all of its tokens.
+    pub adapter: AdapterId,
     /// First of its tokens in `Batch::tokens`.
     pub token_start: u32,
     /// Tokens it computes; 0 only with `logits_from`.

@@ -33,6 +33,15 @@ pub struct BlockId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
 
+/// Dense number of an adapter: small matrices that change what the model computes for a request. 0 is the model as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AdapterId(pub u32);
+
+impl AdapterId {
+    /// The model as it is.
+    pub const NONE: Self = Self(0);
+}
+
 /// Hash of the client's conversation id; 0 means "no conversation".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);

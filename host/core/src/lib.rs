@@ -60,7 +60,7 @@ pub use durations::Durations;
 pub use engine::Engine;
 pub use event::{Change, Event, FailureCause, Handover, PrefixEvent};
 pub use executor::{DeviceFault, DeviceFaultKind, Executor, StepOutput, TokenLogprobs};
-pub use ids::{BlockId, LogitsSlot, Micros, OffloadSlot, SequenceId, SessionId, TenantId};
+pub use ids::{AdapterId, BlockId, LogitsSlot, Micros, OffloadSlot, SequenceId, SessionId, TenantId};
 pub use kv::cached::CachedBlock;
 pub use kv::feed as kv_events;
 pub use request::{Constraint, FinishReason, Refusal, Request, SamplingExtras, SamplingParams, Usage};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ids::{Micros, SessionId, TenantId};
+use crate::ids::{AdapterId, Micros, SessionId, TenantId};
 
 /// Sampling parameters. Greedy if `temperature` is 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,12 +117,14 @@ pub trait Constraint: Send + Sync + fmt::Debug {
 /// One validated request; the server has checked shapes and ranges that need no engine state.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The tenant that pays; keys the prefix cache together with `cache_salt`.
+    /// The tenant that pays; keys the prefix cache together with `cache_salt` and `adapter`.
     pub tenant: TenantId,
     /// The conversation it continues, or 0.
     pub session: SessionId,
     /// Separates prefix caches of one tenant; 0 for none.
     pub cache_salt: u64,
+    /// What changes the model for it. Keys and values of one adapter are of no use to another, nor to the model alone.
+    pub adapter: AdapterId,
     /// Larger is more urgent.
     pub priority: i32,
     /// When the first token is due, on the driver's clock.

@@ -9,7 +9,7 @@ use common::scripted::{Ask, Bench, Say, VOCAB, fcfs, of_session, prompt, request
 use infer_core::config::Limits;
 use infer_core::policy::Retention;
 use infer_core::testing::{SplitMix, solo};
-use infer_core::{EngineConfig, Event, FinishReason, Micros, PrefixEvent, Request, TenantId};
+use infer_core::{AdapterId, EngineConfig, Event, FinishReason, Micros, PrefixEvent, Request, TenantId};
 
 #[test]
 fn each_start_is_classified_once_by_its_hit() {
@@ -73,13 +73,40 @@ fn prompts_are_counted_when_they_start() {
 }
 
 #[test]
-fn tenants_and_salts_share_nothing() {
+fn tenants_salts_and_adapters_share_nothing() {
+    let mut bench = Bench::new(EngineConfig { prompt_cache_entries: 8, ..small() });
+    let of = |(tenant, salt, adapter)| Request {
+        tenant: TenantId(tenant),
+        cache_salt: salt,
+        adapter: AdapterId(adapter),
+        ..request(prompt(1, 13), 2)
+    };
+    let scopes = [(0, 0, 0), (1, 0, 0), (0, 5, 0), (1, 5, 0), (0, 0, 1), (0, 0, 2), (1, 5, 1)];
+    for (event, cached, computed) in
+        [(PrefixEvent::MissFull, 0, 13), (PrefixEvent::FullHitNoPrefillNeeded, 13, 0)]
+    {
+        for scope in scopes {
+            let id = bench.submit(of(scope));
+            bench.run();
+            assert_eq!(started(&bench, id), (event, cached, computed), "{scope:?}");
+            assert_eq!(bench.tokens(id), solo(&of(scope), VOCAB), "{scope:?}");
+        }
+    }
+}
+
+#[test]
+fn sequences_of_one_batch_of_prompts_with_other_adapters_share_nothing() {
     let mut bench = Bench::new(small());
-    for (tenant, salt) in [(0, 0), (1, 0), (0, 5), (1, 5)] {
-        let request = Request { tenant: TenantId(tenant), cache_salt: salt, ..request(prompt(1, 13), 2) };
-        let id = bench.submit(request);
-        bench.run();
-        assert_eq!(started(&bench, id).0, PrefixEvent::MissFull, "tenant {tenant}, salt {salt}");
+    let shared: Arc<[u32]> = prompt(1, 13).into();
+    let of = |adapter| Request {
+        adapter: AdapterId(adapter),
+        prompt: Arc::clone(&shared),
+        ..request(prompt(1, 13), 2)
+    };
+    let ids = bench.engine.submit_all(vec![of(0), of(1), of(1)], bench.now).expect("there is room");
+    bench.run();
+    for (id, adapter) in ids.into_iter().zip([0, 1, 1]) {
+        assert_eq!(bench.tokens(id), solo(&of(adapter), VOCAB), "{id:?}");
     }
 }
 

@@ -17,8 +17,8 @@ use infer_core::policy::{AnyPolicy, PolicyKind};
 use infer_core::snapshot::Counters;
 use infer_core::testing::{self, ScriptedExecutor, SplitMix, TestSlots, solo, solo_embedding};
 use infer_core::{
-    Batch, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Event, Executor, FinishReason, Limits, Micros,
-    Request, SamplingExtras, SamplingParams, SequenceId, SessionId, StepOutput, TenantId,
+    AdapterId, Batch, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Event, Executor, FinishReason,
+    Limits, Micros, Request, SamplingExtras, SamplingParams, SequenceId, SessionId, StepOutput, TenantId,
 };
 
 const VOCAB: u32 = 11;
@@ -146,6 +146,7 @@ impl World {
         request.session = SessionId(session);
         request.tenant = TenantId(rng.below(3) as u32 / 2);
         request.cache_salt = rng.below(8) / 7;
+        request.adapter = AdapterId(self.submitted as u32 % 5 / 3);
         request.priority = rng.below(3) as i32 - 1;
         if rng.chance(40) {
             request.stop_tokens = Arc::from([3, 7]);
@@ -159,6 +160,7 @@ impl World {
             let extras = SamplingExtras { embed: true, ..SamplingExtras::default() };
             request.sampling = SamplingParams { extras: Some(Arc::new(extras)), ..Default::default() };
             request.max_new_tokens = 1;
+            request.adapter = AdapterId::NONE;
         }
         request
     }

@@ -9,7 +9,9 @@ use common::{Mirror, RandomScheduler};
 use infer_core::engine::Policies;
 use infer_core::policy::Retention;
 use infer_core::testing::{SplitMix, solo};
-use infer_core::{BlockId, CachedBlock, EngineConfig, Executor, Micros, PrefixEvent, Request, TenantId};
+use infer_core::{
+    AdapterId, BlockId, CachedBlock, EngineConfig, Executor, Micros, PrefixEvent, Request, TenantId,
+};
 
 /// What one process leaves to the next: the list, and the content of its blocks.
 type Left = (Vec<CachedBlock>, Vec<Vec<u8>>);
@@ -107,21 +109,28 @@ fn a_smaller_pool_takes_what_was_used_last() {
 }
 
 #[test]
-fn tenants_and_salts_stay_apart() {
-    let of =
-        |tenant, salt| Request { tenant: TenantId(tenant), cache_salt: salt, ..request(prompt(1, 17), 1) };
+fn tenants_salts_and_adapters_stay_apart() {
+    let of = |(tenant, salt, adapter)| Request {
+        tenant: TenantId(tenant),
+        cache_salt: salt,
+        adapter: AdapterId(adapter),
+        ..request(prompt(1, 17), 1)
+    };
     let mut before = Bench::new(small());
-    before.submit(of(1, 0));
-    before.submit(of(2, 7));
+    let scopes = [(1, 0, 0), (2, 7, 0), (1, 0, 3)];
+    for scope in scopes {
+        before.submit(of(scope));
+    }
     before.run();
     let left = leave(&mut before);
-    assert_eq!(left.0.len(), 8);
-    for (tenant, salt, cached) in [(1, 0, 16), (2, 7, 16), (2, 0, 0), (1, 7, 0), (0, 0, 0)] {
+    assert_eq!(left.0.len(), 12);
+    for scope in [(1, 0, 0), (2, 7, 0), (1, 0, 3), (2, 0, 0), (1, 7, 0), (0, 0, 0), (1, 0, 1), (2, 7, 3)] {
         let mut after = Bench::new(next_process());
         take_back(&mut after, &left);
-        let id = after.submit(of(tenant, salt));
+        let id = after.submit(of(scope));
         after.run();
-        assert_eq!(started(&after, id).1, cached, "tenant {tenant}, salt {salt}");
+        let cached = if scopes.contains(&scope) { 16 } else { 0 };
+        assert_eq!(started(&after, id).1, cached, "tenant, salt and adapter: {scope:?}");
     }
 }
 
@@ -220,6 +229,7 @@ fn nonsense_is_not_restored() {
         tokens: tokens.into(),
         tenant: TenantId(0),
         salt: 0,
+        adapter: AdapterId::NONE,
         ttl: None,
         unused: Micros::ZERO,
     };

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use common::{model, stored_as};
 use infer_core::engine::Policies;
 use infer_core::{
-    Engine, EngineConfig, Event, Executor, Limits, Micros, Request, SamplingParams, SequenceId, SessionId,
-    StepOutput, TenantId,
+    AdapterId, Engine, EngineConfig, Event, Executor, Limits, Micros, Request, SamplingParams, SequenceId,
+    SessionId, StepOutput, TenantId,
 };
 use infer_model::{DType, ExecutorOptions, KvCacheKind, Model, ModelExecutor, Quantize};
 
@@ -80,6 +80,7 @@ impl Host {
             tenant: TenantId::default(),
             session: SessionId::default(),
             cache_salt: 0,
+            adapter: AdapterId::NONE,
             priority: 0,
             deadline: Micros::NEVER,
             prompt: Arc::from(prompt),

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use infer_core::{Micros, Request, SamplingParams, SessionId, TenantId};
+use infer_core::{AdapterId, Micros, Request, SamplingParams, SessionId, TenantId};
 use infer_server::config::Config;
 use infer_server::engine::{NewRequest, RequestMeta};
 use infer_server::serve::{self, RunningServer};
@@ -44,6 +44,7 @@ async fn submit(server: &RunningServer, index: u32) -> infer_server::engine::Liv
         tenant: TenantId(0),
         session: SessionId(0),
         cache_salt: 0,
+        adapter: AdapterId::NONE,
         priority: 0,
         deadline: Micros::NEVER,
         prompt: (0..64).map(|at| at * 7 + index % 50).collect(),

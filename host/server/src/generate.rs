@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use infer_core::engine::Policies;
 use infer_core::{
-    Engine, Event, Executor, FinishReason, Micros, Request, SamplingParams, SessionId, StepOutput, TenantId,
+    AdapterId, Engine, Event, Executor, FinishReason, Micros, Request, SamplingParams, SessionId, StepOutput,
+    TenantId,
 };
 use infer_model::{KvCacheKind, SamplingDefaults, StopStrings, Tokenizer};
 
@@ -128,6 +129,7 @@ impl Sequential {
             tenant: TenantId(0),
             session: SessionId(0),
             cache_salt: 0,
+            adapter: AdapterId::NONE,
             priority: 0,
             deadline: Micros::NEVER,
             prompt: what.prompt.as_slice().into(),

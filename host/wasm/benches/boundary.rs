@@ -14,7 +14,7 @@ use infer_core::config::{EngineConfig, Limits};
 use infer_core::engine::{Engine, Policies};
 use infer_core::event::Event;
 use infer_core::executor::StepOutput;
-use infer_core::ids::{Micros, SessionId, TenantId};
+use infer_core::ids::{AdapterId, Micros, SessionId, TenantId};
 use infer_core::policy::{
     AdmissionPolicy, AnyPolicy, Memory, PolicyKind, SchedulerPolicy, SequenceColumns, StepView, TenantColumns,
 };
@@ -206,6 +206,7 @@ fn request(n: u32) -> Request {
         tenant: TenantId(0),
         session: SessionId(0),
         cache_salt: 0,
+        adapter: AdapterId::NONE,
         priority: 0,
         deadline: Micros::NEVER,
         // No two share a prefix.

@@ -133,13 +133,14 @@ impl Engine {
     ) -> Result<(), Refusal> {
         let mut requests = requests.into_iter();
         let Some(request) = requests.next() else { return Ok(()) };
-        let (prompt, tenant, salt) = (Arc::clone(&request.prompt), request.tenant, request.cache_salt);
+        let prompt = Arc::clone(&request.prompt);
+        let scope = |request: &Request| (request.tenant, request.cache_salt, request.adapter);
+        let scope_of_first = scope(&request);
         let first = self.enter(request, None, now);
         all.push(first);
         let charged = self.ask_about_all(first, requests.as_slice(), now)?;
         for request in requests {
-            let alike = Arc::ptr_eq(&prompt, &request.prompt)
-                && (tenant, salt) == (request.tenant, request.cache_salt);
+            let alike = Arc::ptr_eq(&prompt, &request.prompt) && scope(&request) == scope_of_first;
             all.push(self.enter(request, alike.then_some(first), now));
         }
         self.admit_each(all, charged, now)
@@ -199,7 +200,7 @@ impl Engine {
         }
     }
 
-    /// Stores a request as a sequence that is in no queue yet. `like` has the same prompt, tenant and salt.
+    /// Stores a request as a sequence that is in no queue yet. `like` has the same prompt, tenant, salt and adapter.
     fn enter(&mut self, mut request: Request, like: Option<SeqIx>, now: Micros) -> SeqIx {
         let id = SequenceId(self.next_id);
         self.next_id += 1;

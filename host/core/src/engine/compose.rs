@@ -43,6 +43,7 @@ impl Engine {
         let logits_to = if fills_prompt { self.kv.reserve_logits(sequence, now) } else { None };
         let mut row = Row {
             sequence: sequence.id,
+            adapter: sequence.request.adapter,
             token_start: batch.tokens.len() as u32,
             token_len: tokens,
             context_len: sequence.reached() + tokens,

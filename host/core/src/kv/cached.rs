@@ -6,7 +6,7 @@
 use super::Kv;
 use super::blocks::{Block, Blocks};
 use super::index::{Content, Scope};
-use crate::ids::{BlockId, Micros, SessionId, TenantId};
+use crate::ids::{AdapterId, BlockId, Micros, SessionId, TenantId};
 use crate::list::NONE;
 
 /// A full block that can be found by its content.
@@ -22,6 +22,8 @@ pub struct CachedBlock {
     pub tenant: TenantId,
     /// Separates caches of one tenant; 0 for none.
     pub salt: u64,
+    /// The adapter that it was computed with. Its number means nothing to another process.
+    pub adapter: AdapterId,
     /// How long it is kept after its last use: zero for no limit, `None` if no policy has decided.
     pub ttl: Option<Micros>,
     /// Time since its last use; if its time has no limit, at most since it was restored.
@@ -63,6 +65,7 @@ impl Kv {
                 tokens: self.blocks.index.tokens(id).into(),
                 tenant: block.scope.tenant,
                 salt: block.scope.salt,
+                adapter: block.scope.adapter,
                 ttl: block.ttl,
                 unused: block.unused(now),
             }
@@ -89,7 +92,7 @@ impl Kv {
             if !fits || block.left() == Some(Micros::ZERO) {
                 continue;
             }
-            let scope = Scope { tenant: block.tenant, salt: block.salt };
+            let scope = Scope { tenant: block.tenant, salt: block.salt, adapter: block.adapter };
             let before = parent.map_or_else(|| self.chain.root(scope), |parent| self.blocks.get(parent).hash);
             let hash = self.chain.block(before, &block.tokens);
             let content = Content { hash, parent, scope, tokens: &block.tokens };

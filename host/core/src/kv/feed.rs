@@ -4,7 +4,7 @@
 //! Reports exactly the blocks that `Kv::watch` could find. Off unless there is a listener.
 
 use super::index::{Content, Scope};
-use crate::ids::TenantId;
+use crate::ids::{AdapterId, TenantId};
 
 /// A change of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum KvEvent {
 /// A block of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvBlock {
-    /// Identifies its tokens, everything before them, tenant and salt, for the life of this process.
+    /// Identifies its tokens, everything before them, tenant, salt and adapter, for the life of this process.
     pub hash: u64,
     /// The preceding block; `None` for a first one.
     pub parent: Option<u64>,
@@ -31,11 +31,13 @@ pub struct KvBlock {
     pub tenant: TenantId,
     /// Separates caches of one tenant; 0 for none.
     pub salt: u64,
+    /// The adapter that it was computed with.
+    pub adapter: AdapterId,
 }
 
 impl KvBlock {
     pub(super) fn new(content: &Content<'_>, parent: Option<u64>) -> Self {
-        let Scope { tenant, salt } = content.scope;
-        Self { hash: content.hash, parent, tokens: content.tokens.into(), tenant, salt }
+        let Scope { tenant, salt, adapter } = content.scope;
+        Self { hash: content.hash, parent, tokens: content.tokens.into(), tenant, salt, adapter }
     }
 }

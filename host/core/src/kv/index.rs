@@ -8,14 +8,15 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-use crate::ids::{BlockId, TenantId};
+use crate::ids::{AdapterId, BlockId, TenantId};
 use crate::list::NONE;
 
-/// The tenant and salt of a cache. Part of the first block's hash, compared on every hit.
+/// The tenant, salt and adapter of a cache. Part of the first block's hash, compared on every hit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scope {
     pub tenant: TenantId,
     pub salt: u64,
+    pub adapter: AdapterId,
 }
 
 /// What a full block holds, and after what.
@@ -43,6 +44,7 @@ impl ChainHash {
         let mut hasher = SipHasher13::new_with_keys(self.key[0], self.key[1]);
         hasher.write_u32(scope.tenant.0);
         hasher.write_u64(scope.salt);
+        hasher.write_u32(scope.adapter.0);
         hasher.finish()
     }
 
@@ -138,7 +140,8 @@ mod tests {
     fn equal_hashes_of_unequal_content_are_told_apart() {
         let mut blocks = Blocks::new(2, 4);
         let now = Micros(0);
-        let scope = |tenant, salt| Scope { tenant: TenantId(tenant), salt };
+        let scope = |tenant, salt| Scope { tenant: TenantId(tenant), salt, adapter: AdapterId::NONE };
+        let adapted = Scope { adapter: AdapterId(1), ..scope(1, 0) };
         fn content(parent: Option<BlockId>, scope: Scope, tokens: &[u32]) -> Content<'_> {
             Content { hash: 7, parent, scope, tokens }
         }
@@ -153,6 +156,7 @@ mod tests {
             (Some(second), scope(1, 0), [1, 2], None),
             (None, scope(2, 0), [1, 2], None),
             (None, scope(1, 9), [1, 2], None),
+            (None, adapted, [1, 2], None),
             (None, scope(1, 0), [1, 3], None),
         ] {
             assert_eq!(
@@ -164,19 +168,20 @@ mod tests {
     }
 
     #[test]
-    fn hashes_depend_on_key_tenant_salt_order_and_preceding_blocks() {
-        let hash = |key, tenant, salt, blocks: &[[u32; 2]]| {
+    fn hashes_depend_on_key_scope_order_and_preceding_blocks() {
+        let hash = |key, (tenant, salt, adapter), blocks: &[[u32; 2]]| {
             let chain = ChainHash::new([key, 0]);
-            let root = chain.root(Scope { tenant: TenantId(tenant), salt });
+            let root = chain.root(Scope { tenant: TenantId(tenant), salt, adapter: AdapterId(adapter) });
             blocks.iter().fold(root, |before, tokens| chain.block(before, tokens))
         };
         let all = [
-            hash(0, 0, 0, &[[1, 2], [3, 4]]),
-            hash(1, 0, 0, &[[1, 2], [3, 4]]),
-            hash(0, 1, 0, &[[1, 2], [3, 4]]),
-            hash(0, 0, 1, &[[1, 2], [3, 4]]),
-            hash(0, 0, 0, &[[3, 4], [1, 2]]),
-            hash(0, 0, 0, &[[3, 4]]),
+            hash(0, (0, 0, 0), &[[1, 2], [3, 4]]),
+            hash(1, (0, 0, 0), &[[1, 2], [3, 4]]),
+            hash(0, (1, 0, 0), &[[1, 2], [3, 4]]),
+            hash(0, (0, 1, 0), &[[1, 2], [3, 4]]),
+            hash(0, (0, 0, 1), &[[1, 2], [3, 4]]),
+            hash(0, (0, 0, 0), &[[3, 4], [1, 2]]),
+            hash(0, (0, 0, 0), &[[3, 4]]),
         ];
         let distinct: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len());

@@ -29,6 +29,7 @@ use crate::kv::index::{ChainHash, Content, Scope};
 use crate::kv::offload::Offload;
 use crate::kv::prompts::Prompts;
 use crate::kv::sessions::{Sessions, Turn};
+use crate::request::Request;
 use crate::sequence::{HitState, SeqIx, Sequence, Slab};
 
 #[derive(Debug)]
@@ -399,5 +400,6 @@ fn owner_of(sequence: &Sequence) -> (TenantId, SessionId) {
 }
 
 fn scope_of(sequence: &Sequence) -> Scope {
-    Scope { tenant: sequence.request.tenant, salt: sequence.request.cache_salt }
+    let Request { tenant, cache_salt: salt, adapter, .. } = sequence.request;
+    Scope { tenant, salt, adapter }
 }

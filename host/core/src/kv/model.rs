@@ -55,7 +55,7 @@ struct World {
 }
 
 fn scope(tenant: u32) -> Scope {
-    Scope { tenant: TenantId(tenant), salt: 0 }
+    Scope { tenant: TenantId(tenant), ..Scope::default() }
 }
 
 impl World {

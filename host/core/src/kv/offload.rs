@@ -490,7 +490,7 @@ mod tests {
     }
 
     fn content(parent: Option<BlockId>, tenant: u32, tokens: &[u32]) -> Content<'_> {
-        let scope = Scope { tenant: TenantId(tenant), salt: 0 };
+        let scope = Scope { tenant: TenantId(tenant), ..Scope::default() };
         // One hash for all: only the rest tells them apart.
         Content { hash: 7, parent, scope, tokens }
     }
@@ -522,7 +522,7 @@ mod tests {
     /// How many leading blocks of a chain the second level has.
     fn found(blocks: &Blocks, tenant: u32, numbers: &[u32]) -> usize {
         let offload = blocks.offload.as_ref().unwrap();
-        let scope = Scope { tenant: TenantId(tenant), salt: 0 };
+        let scope = Scope { tenant: TenantId(tenant), ..Scope::default() };
         let mut parent = Parent::None;
         let next = |&number: &u32| {
             let slot = offload.find_behind(parent, 7, scope, &[number; 2])?;

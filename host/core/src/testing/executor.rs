@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::random::mix;
 use crate::batch::{Batch, Row};
 use crate::executor::{DeviceFault, Executor, StepOutput, TokenLogprobs};
-use crate::ids::BlockId;
+use crate::ids::{AdapterId, BlockId};
 use crate::request::{Request, SamplingParams};
 
 /// Bytes of a slot's position and token.
@@ -22,7 +22,7 @@ const CELL_BYTES: usize = 8;
 pub struct ScriptedExecutor {
     block_size: u32,
     vocab: u32,
-    /// Position and token in each slot.
+    /// Position and token in each slot; the token as the row's adapter makes it.
     cells: Vec<Option<(u32, u32)>>,
     /// Contents of each logits slot.
     logits: Vec<Option<u64>>,
@@ -75,7 +75,7 @@ impl ScriptedExecutor {
             let block = table[(position / self.block_size) as usize];
             let slot = block.0 * self.block_size + position % self.block_size;
             assert_eq!(batch.slots[at], slot, "the slot is the table's");
-            self.cells[slot as usize] = Some((position, self.input(batch, row, at)));
+            self.cells[slot as usize] = Some((position, adapted(self.input(batch, row, at), row.adapter)));
         }
     }
 
@@ -204,7 +204,7 @@ fn likely(batch: &Batch, row: &Row) -> Vec<TokenLogprobs> {
     told.iter().map(|&token| TokenLogprobs { logprob: -(token as f32), top: Vec::new() }).collect()
 }
 
-/// The vector that `ScriptedExecutor` reports for a prompt that runs alone.
+/// The vector that `ScriptedExecutor` reports for a prompt that runs alone, without an adapter.
 pub fn solo_embedding(prompt: &[u32]) -> Vec<f32> {
     vector(prompt.iter().enumerate().fold(0, |state, (at, &token)| absorb(state, at as u32, token)))
 }
@@ -218,6 +218,7 @@ fn vector(state: u64) -> Vec<f32> {
 pub fn solo(request: &Request, vocab: u32) -> Vec<u32> {
     let mut tokens = request.prompt.to_vec();
     let mut output = Vec::new();
+    let absorb = |state, at, token| absorb(state, at, adapted(token, request.adapter));
     let mut state = tokens.iter().enumerate().fold(0, |state, (at, &token)| absorb(state, at as u32, token));
     while (output.len() as u32) < request.max_new_tokens {
         let generated = output.len() as u32;
@@ -232,6 +233,11 @@ pub fn solo(request: &Request, vocab: u32) -> Vec<u32> {
         }
     }
     output
+}
+
+/// What memory holds of a token that is computed with an adapter.
+fn adapted(token: u32, adapter: AdapterId) -> u32 {
+    token ^ adapter.0 << 24
 }
 
 fn absorb(state: u64, position: u32, token: u32) -> u64 {

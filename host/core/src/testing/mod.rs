@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::executor::{Executor, StepOutput};
-use crate::ids::{Micros, SessionId, TenantId};
+use crate::ids::{AdapterId, Micros, SessionId, TenantId};
 use crate::request::{Request, SamplingParams};
 
 /// A greedy request with nothing special about it.
@@ -27,6 +27,7 @@ pub fn request(prompt: impl Into<Arc<[u32]>>, max_new_tokens: u32) -> Request {
         tenant: TenantId(0),
         session: SessionId(0),
         cache_salt: 0,
+        adapter: AdapterId::NONE,
         priority: 0,
         deadline: Micros::NEVER,
         prompt: prompt.into(),

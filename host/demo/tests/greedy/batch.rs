@@ -19,19 +19,12 @@ pub fn single_row(input: &[u32], computed: u32, logits_to: Option<LogitsSlot>) -
         token_start: 0,
         token_len: count,
         context_len: context,
-        input_from: None,
         table_start: 0,
         table_len: blocks,
         sample: true,
-        guesses: 0,
-        generated: 0,
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
-        history_start: 0,
-        history_len: 0,
-        forbidden_start: 0,
-        forbidden_len: 0,
         logits_to,
-        logits_from: None,
+        ..Row::default()
     };
     Batch {
         step: 1,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::time::Instant;
 
-use infer_core::{BlockId, CachedBlock, Micros, TenantId};
+use infer_core::{AdapterId, BlockId, CachedBlock, Micros, TenantId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -243,6 +243,7 @@ impl<R: Read> Saved<R> {
             tokens: tokens[nth * about.block_size as usize..][..about.block_size as usize].into(),
             tenant: TenantId(tenants[nth]),
             salt: 0,
+            adapter: AdapterId::NONE,
             ttl: (ttls[nth] != NONE_64).then_some(Micros(ttls[nth])),
             unused: Micros(unused[nth]),
         };
@@ -325,6 +326,7 @@ mod tests {
             tokens: [id, u32::MAX - id].into(),
             tenant: TenantId(tenant),
             salt: 0,
+            adapter: AdapterId::NONE,
             ttl,
             unused: Micros(u64::from(id) * 7),
         };

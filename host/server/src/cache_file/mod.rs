@@ -16,8 +16,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use infer_core::engine::Policies;
 use infer_core::{
-    Batch, BlockId, CachedBlock, DeviceFault, Engine, EngineConfig, Executor, Micros, Row, StepOutput,
-    TenantId,
+    AdapterId, Batch, BlockId, CachedBlock, DeviceFault, Engine, EngineConfig, Executor, Micros, Row,
+    StepOutput, TenantId,
 };
 
 use crate::config::{Config, ConfigError};
@@ -283,7 +283,9 @@ impl Keeper {
     ) -> io::Result<Written> {
         let mut names = Names { tenants, places: BTreeMap::new(), all: Vec::new() };
         let (from, mut kept) = without(list, |block| {
-            let tenant = (block.salt == 0).then(|| names.place(block.tenant)).flatten()?;
+            // An adapter's number means nothing to another process.
+            let lasting = block.salt == 0 && block.adapter == AdapterId::NONE;
+            let tenant = lasting.then(|| names.place(block.tenant)).flatten()?;
             Some(CachedBlock { tenant, ..block.clone() })
         });
         let mut about = About {

@@ -2,10 +2,11 @@
 //! `["BlockStored", hashes, parent, tokens, block_size, lora_id, medium, lora_name, extra_keys]`,
 //! `["BlockRemoved", hashes, medium]` or `["AllBlocksCleared"]`.
 //!
-//! Consecutive blocks of a chain are one event. `extra_keys` separates the caches of tenants and salts.
+//! Consecutive blocks of a chain are one event. `extra_keys` separates the caches of tenants and salts, `lora_id` those of
+//! adapters, by their places in `--lora`, from 1.
 
-use infer_core::TenantId;
 use infer_core::kv_events::{KvBlock, KvEvent};
+use infer_core::{AdapterId, TenantId};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -37,6 +38,8 @@ pub enum Event {
         block_size: u32,
         /// The cache they belong to; `None` for the shared one.
         scope: Option<String>,
+        /// The adapter that they were computed with; `None` for none.
+        adapter: Option<u32>,
     },
     /// Blocks that were evicted.
     Removed {
@@ -71,10 +74,11 @@ impl Batch {
         match (event, self.events.last_mut()) {
             (KvEvent::Removed { hash }, Some(Event::Removed { hashes })) => hashes.push(*hash),
             (KvEvent::Removed { hash }, _) => self.events.push(Event::Removed { hashes: vec![*hash] }),
-            (KvEvent::Stored(block), Some(Event::Stored { hashes, tokens, scope, .. }))
+            (KvEvent::Stored(block), Some(Event::Stored { hashes, tokens, scope, adapter, .. }))
                 if block.parent.is_some()
                     && block.parent == hashes.last().copied()
-                    && *scope == scope_of(block) =>
+                    && *scope == scope_of(block)
+                    && *adapter == adapter_of(block) =>
             {
                 hashes.push(block.hash);
                 tokens.extend(&block.tokens);
@@ -85,6 +89,7 @@ impl Batch {
                 tokens: block.tokens.to_vec(),
                 block_size: block.tokens.len() as u32,
                 scope: scope_of(block),
+                adapter: adapter_of(block),
             }),
         }
     }
@@ -93,6 +98,10 @@ impl Batch {
 fn scope_of(block: &KvBlock) -> Option<String> {
     let TenantId(tenant) = block.tenant;
     (tenant != 0 || block.salt != 0).then(|| format!("{tenant}:{:x}", block.salt))
+}
+
+fn adapter_of(block: &KvBlock) -> Option<u32> {
+    (block.adapter != AdapterId::NONE).then_some(block.adapter.0)
 }
 
 /// Encodes a batch as msgpack.
@@ -109,7 +118,7 @@ pub fn decode(bytes: &[u8]) -> Result<Batch, rmp_serde::decode::Error> {
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Stored { hashes, parent, tokens, block_size, scope } => {
+            Self::Stored { hashes, parent, tokens, block_size, scope, adapter } => {
                 let extra_keys = scope.as_ref().map(|scope| vec![[scope]; hashes.len()]);
                 let mut event = serializer.serialize_tuple(9)?;
                 event.serialize_element("BlockStored")?;
@@ -117,7 +126,7 @@ impl Serialize for Event {
                 event.serialize_element(parent)?;
                 event.serialize_element(tokens)?;
                 event.serialize_element(block_size)?;
-                event.serialize_element(&None::<u32>)?;
+                event.serialize_element(adapter)?;
                 event.serialize_element(MEDIUM)?;
                 event.serialize_element(&None::<&str>)?;
                 event.serialize_element(&extra_keys)?;
@@ -150,12 +159,12 @@ impl<'de> Visitor<'de> for EventVisitor {
             "BlockStored" => {
                 let (hashes, parent) = (need(&mut seq)?, need(&mut seq)?);
                 let (tokens, block_size) = (need(&mut seq)?, need(&mut seq)?);
-                let _lora_id: Option<u32> = need(&mut seq)?;
+                let adapter: Option<u32> = need(&mut seq)?;
                 let _medium: Option<String> = need(&mut seq)?;
                 let _lora_name: Option<String> = need(&mut seq)?;
                 let extra_keys: Option<Vec<Vec<String>>> = need(&mut seq)?;
                 let scope = extra_keys.and_then(|keys| keys.into_iter().flatten().next());
-                Ok(Event::Stored { hashes, parent, tokens, block_size, scope })
+                Ok(Event::Stored { hashes, parent, tokens, block_size, scope, adapter })
             }
             "BlockRemoved" => {
                 let hashes = need(&mut seq)?;
@@ -177,8 +186,12 @@ mod tests {
     use super::*;
 
     fn stored(hash: u64, parent: Option<u64>, salt: u64) -> KvEvent {
+        adapted(hash, parent, salt, AdapterId::NONE)
+    }
+
+    fn adapted(hash: u64, parent: Option<u64>, salt: u64, adapter: AdapterId) -> KvEvent {
         let tokens = [hash as u32, 7].into();
-        KvEvent::Stored(KvBlock { hash, parent, tokens, tenant: TenantId(0), salt })
+        KvEvent::Stored(KvBlock { hash, parent, tokens, tenant: TenantId(0), salt, adapter })
     }
 
     #[test]
@@ -201,6 +214,19 @@ mod tests {
         assert_eq!(decode(&encode(&batch)).unwrap(), batch);
         let cleared = Batch { at: 0.0, events: vec![Event::Cleared] };
         assert_eq!(decode(&encode(&cleared)).unwrap(), cleared);
+    }
+
+    #[test]
+    fn blocks_of_adapters_carry_its_number() {
+        let [none, first] = [AdapterId::NONE, AdapterId(1)];
+        let happened = [adapted(1, None, 0, none), adapted(2, None, 0, first), adapted(3, Some(2), 0, first)];
+        let batch = Batch::new(0.0, &happened);
+        let of = |event: &Event| match event {
+            Event::Stored { hashes, adapter, .. } => (hashes.len(), *adapter),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(batch.events.iter().map(of).collect::<Vec<_>>(), [(1, None), (2, Some(1))]);
+        assert_eq!(decode(&encode(&batch)).unwrap(), batch);
     }
 
     #[test]

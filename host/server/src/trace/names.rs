@@ -17,6 +17,9 @@ const SESSIONS: usize = 1 << 16;
 /// Bits of a name: exact as a double, which many JSON readers use.
 const NAME_BITS: u32 = 52;
 
+/// Tenant, salt and adapter: the cache that a prompt finds its prefix in.
+pub(super) type Scope = (u32, u64, u32);
+
 /// The names of a recording.
 pub(super) struct Names {
     key: RandomState,
@@ -74,7 +77,7 @@ impl Names {
     }
 
     /// Names a prompt and finds what it shares with earlier requests. Different scopes share nothing.
-    pub fn prompt(&mut self, id: u64, scope: (u32, u64), session: u64, tokens: &[u32]) -> Named {
+    pub fn prompt(&mut self, id: u64, scope: Scope, session: u64, tokens: &[u32]) -> Named {
         let blocks = self.blocks(scope, tokens);
         let known = |name: &u64| self.answered.get(name).copied();
         let by_block = blocks.iter().rev().find_map(known);
@@ -103,15 +106,7 @@ impl Names {
     }
 
     /// Notes that a request ended. `tokens` holds its prompt and its output.
-    pub fn ended(
-        &mut self,
-        id: u64,
-        scope: (u32, u64),
-        session: u64,
-        prompt: usize,
-        tokens: &[u32],
-        ended: u64,
-    ) {
+    pub fn ended(&mut self, id: u64, scope: Scope, session: u64, prompt: usize, tokens: &[u32], ended: u64) {
         let blocks = self.blocks(scope, tokens);
         for (at, &name) in blocks.iter().enumerate().skip(prompt / self.block_size) {
             self.answer(name, id, at, Some(ended));
@@ -130,7 +125,7 @@ impl Names {
         }
     }
 
-    fn blocks(&self, scope: (u32, u64), tokens: &[u32]) -> Vec<u64> {
+    fn blocks(&self, scope: Scope, tokens: &[u32]) -> Vec<u64> {
         let mut name = self.name("scope", scope);
         let chain = tokens.chunks_exact(self.block_size).map(|block| {
             name = self.name("block", (name, block));
@@ -140,7 +135,7 @@ impl Names {
     }
 
     /// Returns the name of the whole of `tokens`, given those of its full blocks.
-    fn end(&self, scope: (u32, u64), blocks: &[u64], tokens: &[u32]) -> u64 {
+    fn end(&self, scope: Scope, blocks: &[u64], tokens: &[u32]) -> u64 {
         let full = tokens.len() / self.block_size;
         let before = if full == 0 { self.name("scope", scope) } else { blocks[full - 1] };
         self.name("end", (before, &tokens[full * self.block_size..]))
@@ -184,7 +179,7 @@ impl<K: Copy + Eq + Hash, V> Bounded<K, V> {
 mod tests {
     use super::*;
 
-    const SCOPE: (u32, u64) = (0, 0);
+    const SCOPE: Scope = (0, 0, 0);
 
     fn text(from: u32, tokens: u32) -> Vec<u32> {
         (from..from + tokens).collect()
@@ -199,7 +194,8 @@ mod tests {
         assert_eq!(first.blocks, longer.blocks[..2]);
         assert_ne!(first.whole, longer.whole);
         assert_eq!(first.whole, names.prompt(3, SCOPE, 0, &text(0, 10)).whole);
-        assert_ne!(first.blocks, names.prompt(4, (1, 0), 0, &text(0, 10)).blocks, "another tenant");
+        assert_ne!(first.blocks, names.prompt(4, (1, 0, 0), 0, &text(0, 10)).blocks, "another tenant");
+        assert_ne!(first.blocks, names.prompt(6, (0, 0, 1), 0, &text(0, 10)).blocks, "another adapter");
         assert_ne!(first.blocks, Names::new(4).prompt(1, SCOPE, 0, &text(0, 10)).blocks, "another recording");
         let shifted = [text(9, 4), text(4, 4)].concat();
         assert_ne!(first.blocks[1], names.prompt(5, SCOPE, 0, &shifted).blocks[1], "after another block");
@@ -229,11 +225,11 @@ mod tests {
         let mut names = Names::new(4);
         let ask = |names: &mut Names, id: u64, tenant: u32, tokens: &[u32]| {
             let session = names.session(tenant, 1);
-            names.prompt(id, (tenant, 0), session, tokens)
+            names.prompt(id, (tenant, 0, 0), session, tokens)
         };
         let end = |names: &mut Names, id: u64, tenant: u32, tokens: &[u32]| {
             let session = names.session(tenant, 1);
-            names.ended(id, (tenant, 0), session, 6, tokens, 50 + id);
+            names.ended(id, (tenant, 0, 0), session, 6, tokens, 50 + id);
         };
         ask(&mut names, 1, 0, &text(0, 6));
         end(&mut names, 1, 0, &text(0, 11));

@@ -9,7 +9,7 @@ use infer_core::{FinishReason, Micros, SequenceId, TenantId, TenantTerms};
 
 use super::decision;
 use super::happening::Happening;
-use super::names::Names;
+use super::names::{Names, Scope};
 use super::settings;
 use crate::policies::Origin;
 
@@ -30,7 +30,7 @@ pub struct Writer {
 struct Live {
     tokens: Vec<u32>,
     prompt: usize,
-    scope: (u32, u64),
+    scope: Scope,
     session: u64,
 }
 
@@ -131,7 +131,7 @@ impl Writer {
 
     fn taken(&mut self, id: SequenceId, sent: Micros, at: Micros, request: &infer_core::Request) -> Line {
         self.foot.requests += 1;
-        let scope = (request.tenant.0, request.cache_salt);
+        let scope = (request.tenant.0, request.cache_salt, request.adapter.0);
         let session = self.names.session(request.tenant.0, request.session.0);
         let named = self.names.prompt(id.0, scope, session, &request.prompt);
         let after = named.after.filter(|(_, ended)| *ended <= sent.0).map(|(id, _)| id);
@@ -193,7 +193,7 @@ pub fn describe(kind: PolicyKind, info: &PolicyInfo, origin: Option<&Origin>) ->
 
 #[cfg(test)]
 mod tests {
-    use infer_core::{SamplingParams, SessionId};
+    use infer_core::{AdapterId, SamplingParams, SessionId};
 
     use super::*;
 
@@ -208,6 +208,7 @@ mod tests {
             tenant: TenantId(0),
             session: SessionId(0),
             cache_salt: 0,
+            adapter: AdapterId::NONE,
             priority: 0,
             deadline: Micros::NEVER,
             prompt: [id as u32; 9].into(),

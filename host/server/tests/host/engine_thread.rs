@@ -8,8 +8,8 @@ use std::time::Duration;
 use infer_core::engine::Policies;
 use infer_core::request::RefusalReason;
 use infer_core::{
-    Batch, BlockId, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Executor, FinishReason, Micros,
-    Request, SamplingParams, SessionId, StepOutput, TenantId,
+    AdapterId, Batch, BlockId, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Executor, FinishReason,
+    Micros, Request, SamplingParams, SessionId, StepOutput, TenantId,
 };
 use infer_server::engine::{
     AtEnd, ChannelBounds, Clock, End, EngineHandle, EngineThread, LiveRequest, NewRequest, RequestMeta,
@@ -112,6 +112,7 @@ fn request(prompt: &[u32]) -> NewRequest {
         tenant: TenantId(0),
         session: SessionId(0),
         cache_salt: 0,
+        adapter: AdapterId::NONE,
         priority: 0,
         deadline: Micros::NEVER,
         prompt: prompt.into(),

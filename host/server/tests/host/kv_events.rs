@@ -39,7 +39,7 @@ impl Index {
                         assert!(self.blocks.remove(&hash).is_some(), "{hash:x} was there");
                     }
                 }
-                Event::Stored { hashes, mut parent, tokens, block_size, scope } => {
+                Event::Stored { hashes, mut parent, tokens, block_size, scope, .. } => {
                     assert_eq!(tokens.len(), hashes.len() * block_size as usize);
                     for (hash, tokens) in hashes.into_iter().zip(tokens.chunks(block_size as usize)) {
                         assert!(

@@ -398,6 +398,7 @@ async fn stall(events: usize, tokens: u32) {
         tenant: infer_core::TenantId(0),
         session: infer_core::SessionId(0),
         cache_salt: 0,
+        adapter: infer_core::AdapterId::NONE,
         priority: 0,
         deadline: infer_core::Micros::NEVER,
         prompt: [1, 2, 3].into(),

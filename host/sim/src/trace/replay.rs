@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use infer_core::ids::{Micros, SessionId, TenantId};
+use infer_core::ids::{AdapterId, Micros, SessionId, TenantId};
 use infer_core::request::{Request, SamplingExtras, SamplingParams};
 
 use super::{After, Reader, Recorded, Text, TraceError};
@@ -180,6 +180,7 @@ impl<'a> Replay<'a> {
             tenant: TenantId(recorded.tenant),
             session: SessionId(recorded.session),
             cache_salt: 0,
+            adapter: AdapterId::NONE,
             priority: recorded.priority,
             deadline,
             prompt,

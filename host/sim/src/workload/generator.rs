@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use infer_core::ids::{Micros, SessionId, TenantId};
+use infer_core::ids::{AdapterId, Micros, SessionId, TenantId};
 use infer_core::request::{Request, SamplingParams};
 
 use super::arrivals::Clock;
@@ -193,6 +193,7 @@ impl Generator {
             tenant: TenantId(kind.tenant),
             session: SessionId(conversation.unwrap_or(0)),
             cache_salt: 0,
+            adapter: AdapterId::NONE,
             priority: kind.priority,
             deadline,
             prompt: Arc::from(prompt),

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use infer_core::{Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
+use infer_core::{AdapterId, Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
 use infer_model::Detokenizer;
 use tokio::time::timeout_at;
 
@@ -315,6 +315,7 @@ impl Job {
             tenant: asked.tenant.id,
             session: SessionId(common.session_id.as_deref().map_or(0, |s| served.key_of("session", s))),
             cache_salt: common.cache_salt.as_deref().map_or(0, |s| served.key_of("salt", s)),
+            adapter: AdapterId::NONE,
             priority: common.priority.min(asked.tenant.max_priority),
             deadline: common
                 .ttft_deadline
