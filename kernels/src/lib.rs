@@ -28,7 +28,7 @@ pub use cpu::activation::Activation;
 pub use cpu::attention::{MAX_HEAD_DIM, PagedQuery, QueryRun};
 pub use cpu::contiguous::{ContiguousLayer, ContiguousQuery};
 pub use cpu::experts::{Choice, Router, Routes, Share};
-pub use cpu::matmul::Then;
+pub use cpu::matmul::{Aside, Gating, Then};
 pub use cpu::norm::{HeadRows, Norm};
 pub use cpu::rope::{Qkv, RopeTable};
 pub use element::Element;

@@ -5,8 +5,8 @@ mod common;
 use common::{FORMATS, Paged, head_dim, loaded, packed, packed_gated, random, seeds, unpacked_inputs};
 use half::bf16;
 use infer_kernels::{
-    Activation, Arena, AttentionParams, Cpu, Element, Format, Inputs, Isa, MAX_HEAD_DIM, Matrix, PagedLayer,
-    PagedLayout, PagedQuery, QueryRun, Router, Routes, Rows, Share, Then,
+    Activation, Arena, Aside, AttentionParams, Cpu, Element, Format, Gating, Inputs, Isa, MAX_HEAD_DIM,
+    Matrix, PagedLayer, PagedLayout, PagedQuery, QueryRun, Router, Routes, Rows, Share, Then,
 };
 
 fn bits(numbers: &[f32]) -> Vec<u32> {
@@ -116,6 +116,66 @@ fn gathered_rows_have_the_same_products_as_in_their_batch() {
                 let want = shares.iter().flat_map(|share| &whole[share.row as usize * n..][..n]);
                 let how = format!("seed {seed}, {m} x {n} x {k}, {format:?}, {isa:?}");
                 assert!(bits(&out).iter().eq(want), "{how}");
+            }
+        }
+    }
+}
+
+/// Rows whose sums are added to before the activation, among others.
+#[test]
+fn gated_rows_with_additions_depend_on_themselves_and_leave_the_others_alone() {
+    for seed in seeds(8) {
+        let mut random = random(seed);
+        let (m, n, k) = (random.size(1, 110), random.size(1, 150), random.size(1, 300));
+        let (x, w, bias) = (random.numbers(m * k), random.numbers(2 * n * k), random.numbers(2 * n));
+        let bias = random.flag().then_some(bias.as_slice());
+        let mut rows = vec![None; m];
+        // In another order than that of the rows.
+        let chosen: Vec<usize> = (0..m).rev().filter(|_| random.flag()).collect();
+        for (at, row) in chosen.iter().enumerate() {
+            rows[*row] = Some(at as u32);
+        }
+        let added = random.numbers(chosen.len() * 2 * n);
+        let activation = Activation::GeluTanh;
+        for format in FORMATS {
+            let matrix = packed_gated(format, &w, k);
+            for isa in Isa::available() {
+                let cpu = cpu(isa, 2);
+                let how = format!("seed {seed}, {m} x {n} x {k}, {format:?}, {isa:?}");
+                let run = |x: &[f32], rows: &[Option<u32>], sums: &[f32]| {
+                    let inputs = loaded(&cpu, Rows::dense(x, k), rows.len(), format);
+                    let (mut out, mut outputs) = (Inputs::default(), vec![f32::NAN; rows.len() * n]);
+                    let aside = Some(Aside { rows, sums, outputs: &mut outputs });
+                    cpu.gated_aside(&inputs, &matrix, Gating { bias, activation, format, aside }, &mut out);
+                    (unpacked_inputs(&out), outputs)
+                };
+                let inputs = loaded(&cpu, Rows::dense(&x, k), m, format);
+                let mut plain = Inputs::default();
+                cpu.gated(&inputs, &matrix, bias, activation, format, &mut plain);
+                let plain = unpacked_inputs(&plain);
+                let (together, exact) = run(&x, &rows, &added);
+                for (row, place) in rows.iter().enumerate() {
+                    let of = |numbers: &[f32]| bits(&numbers[row * n..][..n]);
+                    let Some(at) = place else {
+                        assert_eq!(of(&together), of(&plain), "row {row}, {how}");
+                        assert!(exact[row * n..][..n].iter().all(|x| x.is_nan()), "row {row}, {how}");
+                        continue;
+                    };
+                    let added = &added[*at as usize * 2 * n..][..2 * n];
+                    let (solo, output) = run(&x[row * k..][..k], &[Some(0)], added);
+                    assert_eq!((of(&together), of(&exact)), (bits(&solo), bits(&output)), "row {row}, {how}");
+                    // The same as a bias of its own.
+                    let own: Vec<f32> =
+                        added.iter().enumerate().map(|(i, x)| x + bias.map_or(0.0, |bias| bias[i])).collect();
+                    let alone = loaded(&cpu, Rows::dense(&x[row * k..][..k], k), 1, format);
+                    let mut want = Inputs::default();
+                    cpu.gated(&alone, &matrix, Some(&own), activation, Format::F32, &mut want);
+                    for (got, want) in output.iter().zip(unpacked_inputs(&want)) {
+                        assert!((got - want).abs() <= 1e-3 * want.abs().max(1.0), "row {row}, {how}");
+                    }
+                    let rounded = unpacked_inputs(&loaded(&cpu, Rows::dense(&output, n), 1, format));
+                    assert_eq!(of(&together), bits(&rounded), "row {row}, {how}");
+                }
             }
         }
     }

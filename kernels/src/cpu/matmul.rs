@@ -32,6 +32,29 @@ pub enum Then {
     Add,
 }
 
+/// What follows the sums of a gated layer's product.
+pub struct Gating<'a> {
+    /// One per output.
+    pub bias: Option<&'a [f32]>,
+    /// Of the gate.
+    pub activation: Activation,
+    /// Of the outputs, which the next product reads.
+    pub format: Format,
+    /// What else happens to some rows.
+    pub aside: Option<Aside<'a>>,
+}
+
+/// What else happens to some rows of a gated layer. The others are computed as without it.
+pub struct Aside<'a> {
+    /// For each row, its row of `sums` if it is one of these.
+    pub rows: &'a [Option<u32>],
+    /// Added to the sums before the activation: rows as wide as both halves, the gate's first.
+    pub sums: &'a [f32],
+    /// Receives the outputs of these rows before they are rounded. As many rows as there are inputs, half as wide; those of
+    /// other rows stay as they are.
+    pub outputs: &'a mut [f32],
+}
+
 impl Cpu {
     /// Rounds rows to a product's input format.
     ///
@@ -80,26 +103,52 @@ impl Cpu {
         format: Format,
         out: &mut Inputs,
     ) {
+        self.gated_aside(x, w, Gating { bias, activation, format, aside: None }, out);
+    }
+
+    /// As [`Cpu::gated`], for which it depends on the row what happens before and after the activation.
+    ///
+    /// # Panics
+    /// If shapes or formats disagree.
+    pub fn gated_aside(&self, x: &Inputs, w: &Matrix, gating: Gating<'_>, out: &mut Inputs) {
         assert!(w.is_gated(), "`Cpu::gated` needs a gated matrix");
         let n = w.outputs() / 2;
+        let Gating { bias, activation, format, aside } = gating;
         assert!(bias.is_none_or(|bias| bias.len() == 2 * n), "one bias per output");
+        let (rows, added, outputs): (&[Option<u32>], &[f32], Option<Shared<f32>>) = match aside {
+            None => (&[], &[], None),
+            Some(Aside { rows, sums, outputs }) => {
+                assert_eq!(rows.len(), x.rows(), "as many rows as inputs");
+                assert_eq!(outputs.len(), x.rows() * n, "outputs must be {} rows of {n}", x.rows());
+                (rows, sums, Some(Shared(outputs.as_mut_ptr())))
+            }
+        };
         let writer = out.reshape(self.isa, format, x.rows(), n);
         let isa = self.isa;
         self.product(x, w, 1, &|row: SumRow<'_>| {
             let first = row.column / 2;
             let count = (n - first).min(GATED);
-            let mut biased = [0.0; PANEL];
-            let sums = match bias {
-                None => row.sums,
-                Some(bias) => {
-                    for i in 0..count {
-                        biased[i] = row.sums[i] + bias[first + i];
-                        biased[GATED + i] = row.sums[GATED + i] + bias[n + first + i];
+            let added = rows.get(row.row).copied().flatten().map(|at| &added[at as usize * 2 * n..][..2 * n]);
+            let mut summed = [0.0; PANEL];
+            let sums = match (bias, added) {
+                (None, None) => row.sums,
+                more => {
+                    for half in [0, 1] {
+                        let summed = &mut summed[half * GATED..][..count];
+                        summed.copy_from_slice(&row.sums[half * GATED..][..count]);
+                        for more in [more.0, more.1].into_iter().flatten() {
+                            let more = &more[half * n + first..][..count];
+                            summed.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+                        }
                     }
-                    &biased
+                    &summed
                 }
             };
-            gate(isa, Gate { activation, sums, count, row: row.row, first, writer });
+            let also = outputs.filter(|_| added.is_some()).map(|outputs| {
+                // SAFETY: the outputs have this row, which belongs to it alone.
+                Shared(unsafe { outputs.get().add(row.row * n + first) })
+            });
+            gate(isa, Gate { activation, sums, count, row: row.row, first, writer, also });
         });
     }
 
@@ -235,6 +284,8 @@ struct Gate<'a> {
     row: usize,
     first: usize,
     writer: Writer,
+    /// Where its outputs go as well.
+    also: Option<Shared<f32>>,
 }
 
 fn gate(isa: Isa, gate: Gate<'_>) {
@@ -247,6 +298,10 @@ fn gate_lanes<S: Simd>(simd: S, gate: Gate<'_>) {
     gated_lanes(simd, gate.activation, &gate.sums[..GATED], &gate.sums[GATED..], &mut out);
     // SAFETY: the row exists, and these columns are of this panel alone.
     unsafe { gate.writer.write(gate.row, gate.first, &out[..gate.count]) };
+    if let Some(also) = gate.also {
+        // SAFETY: as above; there is room for these columns.
+        unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), also.get(), gate.count) };
+    }
 }
 
 fn run<'a>(isa: Isa, panels: Range<usize>, block: impl Fn(usize) -> Block<'a>) {
