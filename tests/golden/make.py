@@ -1,8 +1,8 @@
-"""Makes the golden checkpoints whose heads are as wide as real models', those with experts, and the one that embeds:
-`python3 make.py` beside this file, or `python3 make.py NAME ..` for some.
+"""Makes the golden checkpoints whose heads are as wide as real models', those with experts, and the one that embeds, and the
+adapters: `python3 make.py` beside this file, or `python3 make.py NAME ..` for some.
 
-Needs torch 2.15.0, transformers 5.23.0, numpy and safetensors. Another machine's sums may differ in the last places, so new
-files replace all of a checkpoint, never some.
+Needs torch 2.15.0, transformers 5.23.0, numpy and safetensors; for adapters peft 0.21.2. Another machine's sums may differ in
+the last places, so new files replace all of a checkpoint, never some.
 """
 
 import json
@@ -86,6 +86,22 @@ TEXTS = [
     "Blöcke, 块 and 🧱",
     " ".join(f"Line {number} of a text about schedulers, queues and blocks." for number in range(9)),
 ]
+
+# Adapters of a checkpoint: what PEFT is told, and how they are stored.
+ADAPTERS = "qwen3-lora"
+ADAPTER_SEED = 5
+ADAPTED = "qwen3-bf16"
+ALL_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ADAPTER_SETTINGS = {
+    "all": (dict(r=4, lora_alpha=8, target_modules=ALL_TARGETS), torch.float32),
+    "some": (dict(r=8, lora_alpha=6, use_rslora=True, target_modules=["q_proj", "v_proj", "down_proj"],
+                  layers_to_transform=[1, 3], rank_pattern={"down_proj": 5}, alpha_pattern={"layers.3.self_attn.v_proj": 9}),
+             torch.bfloat16),
+}
+# Standard deviation of what both matrices together add, over that of a projection's inputs.
+ADDED = 0.12
+# Prompts of the checkpoint that adapters compute, too.
+ADAPTED_PROMPTS = ["p00", "p01", "p04", "p08", "p11", "p13"]
 
 
 def weights(model, config, random):
@@ -312,11 +328,65 @@ def make_embedding(seed):
     (folder / "embeddings.json").write_text(json.dumps(dict(prompts=prompts), ensure_ascii=False) + "\n")
 
 
+def make_adapters(seed):
+    """For each adapter what PEFT saves, and the logits of the checkpoint with it."""
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    base = Path(__file__).parent / ADAPTED
+    known = {prompt["name"]: prompt for prompt in json.loads((base / "golden.json").read_text())["prompts"]}
+    random = torch.Generator().manual_seed(seed)
+    load = lambda dtype: AutoModelForCausalLM.from_pretrained(base, dtype=dtype, attn_implementation="eager").eval()
+    for name, (settings, stored) in ADAPTER_SETTINGS.items():
+        folder = Path(__file__).parent / ADAPTERS / name
+        # Saved once as PEFT makes it, then with other numbers: B begins as zeros.
+        adapted = get_peft_model(load(torch.float32), LoraConfig(task_type="CAUSAL_LM", **settings))
+        scales = {place: module.scaling["default"] for place, module in adapted.named_modules() if hasattr(module, "lora_A")}
+        for place, values in adapted.named_parameters():
+            if "lora_" not in place:
+                continue
+            outputs, inputs = values.shape
+            spread = 1 / math.sqrt(inputs)
+            if "lora_B" in place:
+                spread *= ADDED / scales[place.split(".lora_B")[0]]
+            values.data = (torch.randn(values.shape, generator=random) * spread).to(stored)
+        adapted.save_pretrained(folder, save_embedding_layers=False)
+        (folder / "README.md").unlink()
+        config = json.loads((folder / "adapter_config.json").read_text())
+        # A path of the machine that made it.
+        config["base_model_name_or_path"] = ADAPTED
+        # Sets have no order.
+        config["target_modules"].sort()
+        (folder / "adapter_config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
+
+        model = PeftModel.from_pretrained(load(torch.float32), folder).eval()
+        half = PeftModel.from_pretrained(load(torch.bfloat16), folder, autocast_adapter_dtype=False).to(torch.bfloat16).eval()
+        bare = load(torch.float32)
+        arrays, described, off, relative, changed = {}, [], 0.0, 0.0, []
+        for prompt in (known[name] for name in ADAPTED_PROMPTS):
+            rows, rounded, plain = (logits(each, prompt["ids"]).float() for each in (model, half, bare))
+            differ = rounded - rows
+            off = max(off, float(differ.abs().max()))
+            relative = max(relative, float((differ.norm(dim=1) / rows.norm(dim=1)).max()))
+            changed.append(float((rows[-1] - plain[-1]).norm() / plain[-1].norm()))
+            rows = rows[prompt["positions"]]
+            best = rows.topk(2).values
+            arrays[f"{prompt['name']}.logits"] = rows.contiguous()
+            described.append(dict(name=prompt["name"], ids=prompt["ids"], positions=prompt["positions"],
+                                  margins=(best[:, 0] - best[:, 1]).tolist()))
+        print(f"{ADAPTERS}/{name}: logits change by {min(changed):.2f} to {max(changed):.2f}, bf16 off by {relative:.1e} "
+              f"({off:.2f})")
+        golden = dict(prompts=described, safe_margin=dict(float32_compute=1e-3, bfloat16_compute=2 * off))
+        (folder / "expected.json").write_text(json.dumps(golden) + "\n")
+        save_file(arrays, folder / "expected.safetensors")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    wanted = sys.argv[1:] or [*CHECKPOINTS, EMBEDDING]
+    wanted = sys.argv[1:] or [*CHECKPOINTS, EMBEDDING, ADAPTERS]
     for seed, (name, settings) in enumerate(CHECKPOINTS.items(), 1):
         if name in wanted:
             make(name, settings, seed)
     if EMBEDDING in wanted:
         make_embedding(EMBEDDING_SEED)
+    if ADAPTERS in wanted:
+        make_adapters(ADAPTER_SEED)

@@ -5,12 +5,14 @@
 use std::slice::ChunksExact;
 use std::sync::Arc;
 
-use infer_core::Batch;
-use infer_kernels::{Cpu, HeadRows, Inputs, Norm, Qkv, RopeTable, Rows, Then};
+use infer_core::{AdapterId, Batch};
+use infer_kernels::{Cpu, Gating, HeadRows, Inputs, Norm, Qkv, RopeTable, Rows, Then};
 
 use crate::cache::KvStore;
 use crate::config::ModelConfig;
 use crate::experts::{ExpertBuffers, ExpertLayer};
+use crate::lora::{self, Adapter, Adapting, Origin};
+use crate::model::Model;
 use crate::weights::{Gated, LayerWeights, Linear, Mlp, Weights};
 
 /// Rows that the feed-forward layer computes at once: its buffers are the widest.
@@ -20,6 +22,7 @@ const MLP_ROWS: usize = 512;
 pub(crate) struct Decoder {
     config: ModelConfig,
     weights: Arc<Weights>,
+    adapters: Vec<Arc<Adapter>>,
     ropes: Vec<RopeTable>,
     cpu: Cpu,
     buffers: Buffers,
@@ -40,6 +43,7 @@ struct Buffers {
     normed: Vec<f32>,
     gated: Inputs,
     experts: ExpertBuffers,
+    adapters: lora::Buffers,
     logits: Vec<f32>,
 }
 
@@ -54,25 +58,33 @@ impl Buffers {
 }
 
 impl Decoder {
-    pub(crate) fn new(config: ModelConfig, weights: Arc<Weights>, cpu: Cpu, positions: usize) -> Self {
+    pub(crate) fn new(model: &Model, cpu: Cpu, positions: usize) -> Self {
+        let Model { config, weights, adapters, .. } = model.clone();
         let ropes = config.ropes.iter().map(|rope| rope.table(config.head_dim, positions)).collect();
-        Self { config, weights, ropes, cpu, buffers: Buffers::default() }
+        Self { config, weights, adapters, ropes, cpu, buffers: Buffers::default() }
+    }
+
+    /// Whether there is this adapter.
+    pub(crate) fn has_adapter(&self, adapter: AdapterId) -> bool {
+        adapter.0 as usize <= self.adapters.len()
     }
 
     /// Computes the hidden states of all tokens of a batch and writes their keys and values.
     pub(crate) fn forward(&mut self, batch: &Batch, kv: &mut dyn KvStore) {
         let weights = Arc::clone(&self.weights);
         self.buffers.experts.read_bytes = 0;
+        self.buffers.adapters.begin(batch, &self.adapters);
         self.embed(batch);
         for (index, layer) in weights.layers.iter().enumerate() {
             self.attention(index, layer, batch, kv);
-            self.mlp(layer);
+            self.mlp(index, layer);
         }
     }
 
-    /// Bytes of the matrices that the last batch read: all that every batch reads, and the experts that it chose.
+    /// Bytes of the matrices that the last batch read: all that every batch reads, the experts that it chose, and its
+    /// adapters.
     pub(crate) fn read_bytes(&self) -> usize {
-        self.weights.shared_bytes() + self.buffers.experts.read_bytes
+        self.weights.shared_bytes() + self.buffers.experts.read_bytes + self.buffers.adapters.read_bytes
     }
 
     /// Logits of the given tokens of the last batch, `[token][vocab]`.
@@ -116,13 +128,17 @@ impl Decoder {
         let tokens = batch.tokens.len();
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
         let stride = q_width + 2 * kv_width;
-        let Buffers { residual, inputs, qkv, attended, projected, normed, .. } = &mut self.buffers;
+        let adapting = Adapting { cpu: &self.cpu, adapters: &self.adapters, layer: index };
+        let Buffers { residual, inputs, qkv, attended, projected, normed, adapters, .. } = &mut self.buffers;
+        let lora::Buffers { all, scratch, .. } = adapters;
 
         let rows = Rows::dense(residual, config.hidden);
         let norm = Norm { weight: &layer.input_norm, epsilon: config.norm_epsilon };
         self.cpu.rms_norm_inputs(rows, tokens, norm, layer.qkv.matrix.format(), inputs);
         let qkv = sized(qkv, tokens * stride);
         project(&self.cpu, &layer.qkv, inputs, Then::Store, qkv);
+        let from = Origin { data: residual, width: config.hidden, norm: Some(norm) };
+        adapting.add(|layer| layer.qkv.as_ref(), from, all, scratch, qkv);
 
         let q_heads = HeadRows { rows: tokens, stride, offset: 0, heads: config.heads };
         let k_heads = HeadRows { rows: tokens, stride, offset: q_width, heads: config.kv_heads };
@@ -138,15 +154,22 @@ impl Decoder {
         let attended = sized(attended, tokens * q_width);
         kv.attend(&self.cpu, index, &config.attention(index), batch, qkv, attended);
         self.cpu.load(Rows::dense(attended, q_width), tokens, layer.output.matrix.format(), inputs);
-        let back = Back { linear: &layer.output, norm: layer.attention_output_norm.as_deref() };
-        back.add(&self.cpu, inputs, config, residual, projected, normed);
+        let back = Back::new(&self.cpu, &layer.output, &layer.attention_output_norm, config);
+        let adapt = |out: &mut [f32]| {
+            let from = Origin { data: attended, width: q_width, norm: None };
+            adapting.add(|layer| layer.output.as_ref(), from, all, scratch, out);
+        };
+        back.add(inputs, adapt, residual, projected, normed);
     }
 
-    fn mlp(&mut self, layer: &LayerWeights) {
+    fn mlp(&mut self, index: usize, layer: &LayerWeights) {
         let config = &self.config;
-        let Buffers { residual, inputs, projected, normed, gated, experts: buffers, .. } = &mut self.buffers;
+        let adapting = Adapting { cpu: &self.cpu, adapters: &self.adapters, layer: index };
+        let Buffers { residual, inputs, projected, normed, gated, experts: buffers, adapters, .. } =
+            &mut self.buffers;
+        let lora::Buffers { all, some, scratch, gate, .. } = adapters;
         let norm = Norm { weight: &layer.mlp_norm, epsilon: config.norm_epsilon };
-        for residual in residual.chunks_mut(MLP_ROWS * config.hidden) {
+        for (nth, residual) in residual.chunks_mut(MLP_ROWS * config.hidden).enumerate() {
             let Gated { gate_up: Linear { matrix, bias }, down } = match &layer.mlp {
                 Mlp::Dense(gated) => gated,
                 Mlp::Experts(experts) => {
@@ -155,39 +178,58 @@ impl Decoder {
                     continue;
                 }
             };
+            let count = residual.len() / config.hidden;
             let rows = Rows::dense(residual, config.hidden);
-            self.cpu.rms_norm_inputs(rows, residual.len() / config.hidden, norm, matrix.format(), inputs);
-            let format = down.matrix.format();
-            self.cpu.gated(inputs, matrix, bias.as_deref(), config.activation, format, gated);
-            let back = Back { linear: down, norm: layer.mlp_output_norm.as_deref() };
-            back.add(&self.cpu, gated, config, residual, projected, normed);
+            self.cpu.rms_norm_inputs(rows, count, norm, matrix.format(), inputs);
+            some.part_of(all, nth * MLP_ROWS..nth * MLP_ROWS + count);
+            let from = Origin { data: residual, width: config.hidden, norm: Some(norm) };
+            let aside = adapting.gate(from, some, scratch, gate, config.intermediate);
+            let (bias, activation) = (bias.as_deref(), config.activation);
+            let gating = Gating { bias, activation, format: down.matrix.format(), aside };
+            self.cpu.gated_aside(inputs, matrix, gating, gated);
+            let back = Back::new(&self.cpu, down, &layer.mlp_output_norm, config);
+            let adapt = |out: &mut [f32]| {
+                let from = Origin { data: &gate.outputs, width: config.intermediate, norm: None };
+                adapting.add(|layer| layer.down.as_ref(), from, some, scratch, out);
+            };
+            back.add(gated, adapt, residual, projected, normed);
         }
     }
 }
 
 /// The projection back to the residual stream, in some families followed by a norm.
 struct Back<'a> {
+    cpu: &'a Cpu,
     linear: &'a Linear,
-    norm: Option<&'a [f32]>,
+    norm: Option<Norm<'a>>,
 }
 
-impl Back<'_> {
+impl<'a> Back<'a> {
+    fn new(cpu: &'a Cpu, linear: &'a Linear, norm: &'a Option<Vec<f32>>, config: &ModelConfig) -> Self {
+        let norm = norm.as_ref().map(|weight| Norm { weight, epsilon: config.norm_epsilon });
+        Self { cpu, linear, norm }
+    }
+
+    /// `adapt` adds to the projection what adapters add.
     fn add(
         self,
-        cpu: &Cpu,
         inputs: &Inputs,
-        config: &ModelConfig,
+        adapt: impl FnOnce(&mut [f32]),
         residual: &mut [f32],
         projected: &mut Vec<f32>,
         normed: &mut Vec<f32>,
     ) {
-        let Some(weight) = self.norm else {
-            return project(cpu, self.linear, inputs, Then::Add, residual);
+        let Self { cpu, linear, norm } = self;
+        let Some(Norm { weight, epsilon }) = norm else {
+            project(cpu, linear, inputs, Then::Add, residual);
+            adapt(residual);
+            return;
         };
         let projected = sized(projected, residual.len());
-        project(cpu, self.linear, inputs, Then::Store, projected);
+        project(cpu, linear, inputs, Then::Store, projected);
+        adapt(projected);
         let normed = sized(normed, residual.len());
-        cpu.rms_norm(Rows::dense(projected, config.hidden), weight, config.norm_epsilon, normed);
+        cpu.rms_norm(Rows::dense(projected, weight.len()), weight, epsilon, normed);
         cpu.add(residual, normed);
     }
 }
@@ -197,7 +239,7 @@ fn project(cpu: &Cpu, linear: &Linear, inputs: &Inputs, then: Then, out: &mut [f
 }
 
 /// Resizes a buffer to `len` numbers that will be overwritten, keeping its memory.
-fn sized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+pub(crate) fn sized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     buffer.resize(len, 0.0);
     buffer
 }

@@ -48,8 +48,8 @@ impl ModelExecutor {
         self.forward_passes
     }
 
-    /// Bytes of the weight matrices that the last batch read: all that every step reads, and the experts that a token of it
-    /// chose.
+    /// Bytes of the weight matrices that the last batch read: all that every step reads, the experts that a token of it chose,
+    /// and the adapters of its rows.
     pub fn read_bytes(&self) -> u64 {
         self.decoder.read_bytes() as u64
     }
@@ -62,7 +62,7 @@ impl ModelExecutor {
     fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         output.reset(batch.rows.len());
         self.kv.release(&batch.released);
-        self.limits.check(batch, |_| true)?;
+        self.limits.check(batch, |row| self.decoder.has_adapter(row.adapter))?;
         self.kv.begin(batch)?;
         if !batch.tokens.is_empty() {
             self.forward_passes += 1;

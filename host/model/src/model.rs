@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use half::bf16;
+use infer_core::AdapterId;
 use infer_kernels::{Cpu, Element, PagedLayout};
 
 use crate::cache::{ContiguousCache, ContiguousShape, KvStore, PagedCache};
@@ -13,6 +14,7 @@ use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::executor::ModelExecutor;
 use crate::load::{LoadOptions, LoadProgress};
+use crate::lora::{self, Adapter};
 use crate::memory;
 use crate::rows::Limits;
 use crate::source::Source;
@@ -31,6 +33,8 @@ pub struct Model {
     /// Bytes of its weights in the file, if that stores them as quantized blocks.
     pub stored_blocks: Option<u64>,
     pub(crate) weights: Arc<Weights>,
+    /// Adapters in the order of their numbers, the first of which is 1.
+    pub(crate) adapters: Vec<Arc<Adapter>>,
 }
 
 /// How an executor is set up.
@@ -76,7 +80,45 @@ impl Model {
         let config = ModelConfig::load(source)?;
         let Loaded { weights, dtype, weight_type, stored_blocks } =
             Weights::load(source, &config, options, progress)?;
-        Ok(Self { config, dtype, weight_type, stored_blocks, weights: Arc::new(weights) })
+        let (weights, adapters) = (Arc::new(weights), Vec::new());
+        Ok(Self { config, dtype, weight_type, stored_blocks, weights, adapters })
+    }
+
+    /// Loads an adapter in PEFT's format (`adapter_config.json`, `adapter_model.safetensors`) beside those that are there.
+    /// Executors that are created from now on compute with it what requests want that name it.
+    ///
+    /// # Errors
+    /// Names the file, key or tensor that is missing, doesn't fit the model or is not supported.
+    pub fn add_adapter(&mut self, source: &Source<'_>) -> Result<AdapterId, ModelError> {
+        let format = lora::format(self.weight_type);
+        Ok(self.push(Adapter::load(source, &self.config, format)?))
+    }
+
+    /// Adds an adapter with random weights for all projections but experts, for benchmarks.
+    ///
+    /// # Errors
+    /// If memory runs out or threads can't be started.
+    pub fn add_random_adapter(&mut self, rank: usize, seed: u64) -> Result<AdapterId, ModelError> {
+        let format = lora::format(self.weight_type);
+        Ok(self.push(Adapter::random(&self.config, format, rank, seed)?))
+    }
+
+    fn push(&mut self, adapter: Adapter) -> AdapterId {
+        self.adapters.push(Arc::new(adapter));
+        AdapterId(self.adapters.len() as u32)
+    }
+
+    /// Checks an adapter of a model of this shape as [`Model::add_adapter`] does, without the model's weights.
+    ///
+    /// # Errors
+    /// As [`Model::add_adapter`].
+    pub fn check_adapter(source: &Source<'_>, config: &ModelConfig) -> Result<(), ModelError> {
+        Adapter::check(source, config)
+    }
+
+    /// Bytes of the matrices of all adapters.
+    pub fn adapter_bytes(&self) -> u64 {
+        self.adapters.iter().map(|adapter| adapter.bytes() as u64).sum()
     }
 
     /// Copies a checkpoint's matrices unchanged to new memory and drops the copies. Returns bytes and time, as a baseline for
@@ -93,7 +135,7 @@ impl Model {
         self.config.kv_bytes_per_token(self.dtype)
     }
 
-    /// Bytes of all weight matrices.
+    /// Bytes of all weight matrices, without those of adapters.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.bytes() as u64
     }
@@ -134,7 +176,7 @@ impl Model {
             ModelError::unsupported(format!("can't start {} threads: {error}", options.threads))
         })?;
         let positions = options.max_seq_len as usize;
-        let decoder = Decoder::new(self.config.clone(), Arc::clone(&self.weights), cpu, positions);
+        let decoder = Decoder::new(self, cpu, positions);
         let limits = Limits {
             vocab: self.config.vocab,
             positions,

@@ -30,7 +30,7 @@ impl Model {
         let width = if config.tied_head { config.hidden } else { 2 * config.hidden };
         expect_memory(layers.saturating_add(size([config.vocab, width], ends)))?;
         let weights = Arc::new(Weights::random(&config, [format, ends], seed)?);
-        Ok(Self { config, dtype, weight_type, stored_blocks: None, weights })
+        Ok(Self { config, dtype, weight_type, stored_blocks: None, weights, adapters: Vec::new() })
     }
 }
 

@@ -27,7 +27,10 @@ impl Limits {
                 && fits(row)
         };
         let bad = (0..batch.rows.len()).filter(|index| !sound(&batch.rows[*index])).collect();
-        failing(bad, "a token is beyond the vocabulary or a position beyond the longest sequence")
+        failing(
+            bad,
+            "a token is beyond the vocabulary, a position beyond the longest sequence, or an adapter isn't there",
+        )
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use infer_core::{
-    Batch, BlockId, Executor, LogitsSlot, Row, SamplingExtras, SamplingParams, SequenceId, StepOutput,
+    AdapterId, Batch, BlockId, Executor, LogitsSlot, Row, SamplingExtras, SamplingParams, SequenceId,
+    StepOutput,
 };
 
 /// A part of a sequence to compute in a batch.
@@ -54,6 +55,7 @@ pub struct Walk<E> {
     pub executor: E,
     block_size: usize,
     tables: HashMap<u64, Vec<BlockId>>,
+    adapters: HashMap<u64, AdapterId>,
     free: Vec<u32>,
     released: Vec<SequenceId>,
     step: u64,
@@ -76,6 +78,7 @@ impl<E: Executor> Walk<E> {
             executor,
             block_size: block_size as usize,
             tables: HashMap::new(),
+            adapters: HashMap::new(),
             free: (0..total_blocks).map(block).collect(),
             released: Vec::new(),
             step: 0,
@@ -89,6 +92,11 @@ impl<E: Executor> Walk<E> {
             self.free.extend(table.iter().map(|block| block.0));
             self.released.push(SequenceId(sequence));
         }
+    }
+
+    /// Computes all tokens of a sequence with an adapter from now on, also if it is released and begins anew.
+    pub fn adapt(&mut self, sequence: u64, adapter: AdapterId) {
+        self.adapters.insert(sequence, adapter);
     }
 
     /// A sequence's blocks.
@@ -151,6 +159,7 @@ impl<E: Executor> Walk<E> {
             }
             batch.rows.push(Row {
                 sequence: SequenceId(chunk.sequence),
+                adapter: self.adapters.get(&chunk.sequence).copied().unwrap_or_default(),
                 token_start: batch.tokens.len() as u32,
                 token_len: chunk.tokens.len() as u32,
                 context_len: end as u32,

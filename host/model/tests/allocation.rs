@@ -81,6 +81,15 @@ fn repeated_step_allocates_nothing() {
             Chunk { sequence: 2, start: 7, tokens: &prompt[7..30] },
         ]);
         assert!(settles(&mut driver, &batch), "{name}");
+        // Nor one with adapters.
+        let mut model = model;
+        let adapters = [4, 9].map(|rank| model.add_random_adapter(rank, 1).expect("it is small"));
+        let mut driver = Driver::new(&model, KvCacheKind::Paged, 16, 2);
+        driver.walk.adapt(1, adapters[0]);
+        driver.walk.adapt(2, adapters[1]);
+        let tokens = &prompt[..20];
+        let batch = driver.batch(&[1, 2, 3].map(|sequence| Chunk { sequence, start: 0, tokens }));
+        assert!(settles(&mut driver, &batch), "{name} with adapters");
     }
     // Nor does one of as many tokens that choose other experts: here all choose the same, after each had some.
     let model = model("qwen3moe-bf16", DType::Bf16);

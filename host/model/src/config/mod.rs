@@ -7,6 +7,7 @@ mod family;
 mod generation;
 mod hugging_face;
 mod keys;
+mod lora;
 mod pooling;
 mod positions;
 mod rope;
@@ -16,6 +17,7 @@ use infer_kernels::{Activation, AttentionParams};
 pub use experts::ExpertsConfig;
 pub use generation::SamplingDefaults;
 pub(crate) use keys::Keys;
+pub(crate) use lora::LoraConfig;
 pub use pooling::Pooling;
 pub use rope::{RopeConfig, RopeScaling, Yarn};
 

@@ -5,7 +5,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use infer_core::{Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
+use infer_core::{
+    AdapterId, Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput,
+};
 use infer_kernels::cuda::{CudaError, CudaErrorKind, Graph, NONE};
 
 use super::decoder::DeviceDecoder;
@@ -183,7 +185,7 @@ impl DeviceExecutor {
         limits.check(batch, |row| {
             let span = row.token_start as usize..(row.token_start + row.token_len) as usize;
             let room = u64::from(row.table_len) * u64::from(self.options.block_size);
-            batch.positions[span].iter().all(|at| u64::from(*at) < room)
+            batch.positions[span].iter().all(|at| u64::from(*at) < room) && row.adapter == AdapterId::NONE
         })
     }
 

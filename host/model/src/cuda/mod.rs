@@ -71,6 +71,10 @@ impl Model {
                 self.weight_type
             )));
         }
+        if !self.adapters.is_empty() {
+            let message = "adapters have no kernels on GPUs; use --device cpu";
+            return Err(ModelError::unsupported(message.to_owned()));
+        }
         let ty = device_type(self.dtype);
         let weights = DeviceWeights::upload(device, ty, &self.weights).map_err(too_heavy)?;
         Ok(DeviceModel {

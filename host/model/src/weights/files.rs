@@ -17,7 +17,7 @@ use crate::gguf::Gguf;
 use crate::source::{Source, plain_name, refuse_pointer};
 
 /// Possible prefixes of a decoder's tensors: bare decoders, and those inside larger models.
-const PREFIXES: &[&str] = &["model.", "", "language_model.model.", "model.language_model."];
+pub(crate) const PREFIXES: &[&str] = &["model.", "", "language_model.model.", "model.language_model."];
 const HEADS: &[&str] = &["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
 
 /// Open files.
@@ -98,15 +98,8 @@ impl<'a> Files<'a> {
                 info.shape, within.shape
             )));
         }
-        let kind = stored_type(info.dtype).ok_or_else(|| {
-            ModelError::unsupported(format!(
-                "tensor {in_file} is stored as {:?}; supported are F32, F16 and BF16",
-                info.dtype
-            ))
-        })?;
-        let (start, end) = info.data_offsets;
-        let bytes = within.of(&shard.bytes[shard.data + start..shard.data + end]);
-        Ok(Stored { name: within.tensor, kind, shape: shape.to_vec(), order: RowOrder::Plain, bytes })
+        let whole = shard.stored(in_file, info)?;
+        Ok(Stored { shape: shape.to_vec(), bytes: within.of(whole.bytes), ..whole })
     }
 
     /// Storage type of a tensor, for checkpoints that don't declare one.
@@ -192,13 +185,32 @@ fn stored_type(dtype: Dtype) -> Option<StoredType> {
 
 impl<'a> Shard<'a> {
     /// Opens a file. The library checks that the tensors fill it exactly.
-    fn open(name: &str, bytes: Bytes<'a>) -> Result<Self, ModelError> {
+    pub(crate) fn open(name: &str, bytes: Bytes<'a>) -> Result<Self, ModelError> {
         const LENGTH: usize = 8;
         refuse_pointer(name, &bytes)?;
         let (header, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| {
             ModelError::weights(format!("{name} is not safetensors, or truncated: {error}"))
         })?;
         Ok(Self { bytes, metadata, data: LENGTH + header })
+    }
+
+    /// All tensors, by name.
+    pub(crate) fn tensors(&self) -> Result<Vec<Stored<'_>>, ModelError> {
+        let mut all: Vec<_> = self.metadata.tensors().into_iter().collect();
+        all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        all.into_iter().map(|(name, info)| self.stored(&name, info)).collect()
+    }
+
+    fn stored(&self, name: &str, info: &TensorInfo) -> Result<Stored<'_>, ModelError> {
+        let kind = stored_type(info.dtype).ok_or_else(|| {
+            ModelError::unsupported(format!(
+                "tensor {name} is stored as {:?}; supported are F32, F16 and BF16",
+                info.dtype
+            ))
+        })?;
+        let (start, end) = info.data_offsets;
+        let bytes = &self.bytes[self.data + start..self.data + end];
+        Ok(Stored { name: name.to_owned(), kind, shape: info.shape.clone(), order: RowOrder::Plain, bytes })
     }
 }
 

@@ -19,6 +19,7 @@ use infer_kernels::{Format, Matrix, Packer};
 pub(crate) use self::copy::copy;
 pub(crate) use self::expert::{ExpertMatrix, Within};
 use self::files::Files;
+pub(crate) use self::files::{PREFIXES, Shard};
 use self::order::{GatedStacks, MlpStacks, ReadAhead, Stack, Stacks, ends, stacks};
 use self::stacked::Stacked;
 pub(crate) use self::stored::{RowOrder, Stored, StoredType};

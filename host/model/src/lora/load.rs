@@ -1,0 +1,193 @@
+//! Loads an adapter from the two files that PEFT writes. Which projections it changes follows from its tensors; whatever
+//! would be computed wrongly is refused by name. The base model that it names is not compared: names change, and only shapes
+//! tell.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+
+use infer_kernels::{Format, Matrix, Packer};
+
+use super::names::{Half, Name, Target};
+use super::{AdaptedLayer, Adapter, Delta, Part};
+use crate::bytes::Bytes;
+use crate::config::{LoraConfig, ModelConfig};
+use crate::error::ModelError;
+use crate::memory;
+use crate::source::Source;
+use crate::weights::{Shard, Stored, size};
+
+/// The file of the tensors.
+const WEIGHTS: &str = "adapter_model.safetensors";
+/// The same in a format that runs code when it is read.
+const PICKLED: &str = "adapter_model.bin";
+
+/// The two matrices of a projection, as they are stored.
+struct Pair<'a> {
+    module: &'a str,
+    halves: [Option<&'a Stored<'a>>; 2],
+}
+
+/// A projection's matrices, checked.
+struct Found {
+    rank: usize,
+    scale: f32,
+    a: Vec<f32>,
+    b: Vec<f32>,
+}
+
+type AllFound = BTreeMap<(usize, Target), Found>;
+
+impl Adapter {
+    /// Loads an adapter of a model of this shape, in this format.
+    pub(crate) fn load(
+        source: &Source<'_>,
+        config: &ModelConfig,
+        format: Format,
+    ) -> Result<Self, ModelError> {
+        let mut found = find(source, config)?;
+        let bytes = found.iter().map(|((_, target), found)| {
+            let [outputs, inputs] = target.shape(config);
+            size([found.rank, outputs + inputs], format)
+        });
+        let what = format!("adapter {} doesn't fit: it takes", source.name());
+        memory::check(&what, bytes.sum(), "serve fewer adapters")?;
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let packer = Packer::new(threads)
+            .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
+        let mut stacker = Stacker { config, format, packer };
+        let layers = (0..config.layers.len()).map(|layer| stacker.layer(layer, &mut found));
+        Ok(Self { layers: layers.collect::<Result<_, _>>()? })
+    }
+
+    /// Checks an adapter as loading does.
+    pub(crate) fn check(source: &Source<'_>, config: &ModelConfig) -> Result<(), ModelError> {
+        find(source, config).map(|_| ())
+    }
+}
+
+/// All matrices of an adapter.
+fn find(source: &Source<'_>, config: &ModelConfig) -> Result<AllFound, ModelError> {
+    let missing = |file: &str, more: &str| {
+        ModelError::config(format!("{} has no {file}; is it an adapter of PEFT?{more}", source.name()))
+    };
+    if let Source::Gguf(_) = source {
+        let message = format!("{}: adapters in GGUF are not supported, PEFT's are", source.name());
+        return Err(ModelError::unsupported(message));
+    }
+    let Some(settings) = source.read(LoraConfig::FILE)? else {
+        return Err(missing(LoraConfig::FILE, ""));
+    };
+    let settings = LoraConfig::parse(&settings)?;
+    let shard = match source {
+        Source::Directory(directory) if source.has(WEIGHTS) => {
+            let path = directory.join(WEIGHTS);
+            Shard::open(&path.display().to_string(), Bytes::map(&path)?)?
+        }
+        Source::Embedded(files) => match files.iter().find(|(name, _)| *name == WEIGHTS) {
+            Some((name, bytes)) => Shard::open(name, Bytes::Borrowed(bytes))?,
+            None => return Err(missing(WEIGHTS, "")),
+        },
+        Source::Directory(_) | Source::Gguf(_) if source.has(PICKLED) => {
+            let advice = format!(" {PICKLED} is not read, as reading it runs code; save it as safetensors");
+            return Err(missing(WEIGHTS, &advice));
+        }
+        Source::Directory(_) | Source::Gguf(_) => return Err(missing(WEIGHTS, "")),
+    };
+    let tensors = shard.tensors()?;
+    let mut pairs: BTreeMap<(usize, Target), Pair<'_>> = BTreeMap::new();
+    for tensor in &tensors {
+        let Name { layer, target, half, module } = Name::parse(&tensor.name, config)?;
+        let pair = pairs.entry((layer, target)).or_insert(Pair { module, halves: [None, None] });
+        if let Some(other) = pair.halves[half as usize].replace(tensor) {
+            let (one, other) = (&tensor.name, &other.name);
+            return Err(ModelError::weights(format!("tensors {other} and {one} are the same matrix")));
+        }
+    }
+    if pairs.is_empty() {
+        return Err(ModelError::weights(format!("{}: {WEIGHTS} has no tensors", source.name())));
+    }
+    let found = pairs.into_iter().map(|((layer, target), pair)| {
+        let found = pair.read(&settings, target.shape(config))?;
+        Ok::<_, ModelError>(((layer, target), found))
+    });
+    found.collect()
+}
+
+impl Pair<'_> {
+    /// Reads both matrices.
+    fn read(&self, settings: &LoraConfig, [outputs, inputs]: [usize; 2]) -> Result<Found, ModelError> {
+        let module = self.module;
+        let [Some(a), Some(b)] = self.halves else {
+            let missing = if self.halves[Half::A as usize].is_none() { "lora_A" } else { "lora_B" };
+            return Err(ModelError::weights(format!("{module} has no {missing}.weight")));
+        };
+        let (rank, scale) = settings.of(module)?;
+        for (stored, shape) in [(a, [rank, inputs]), (b, [outputs, rank])] {
+            if stored.shape != shape {
+                return Err(ModelError::weights(format!(
+                    "tensor {} has shape {:?}, the model and {} require {shape:?}",
+                    stored.name,
+                    stored.shape,
+                    LoraConfig::FILE
+                )));
+            }
+        }
+        let read = |stored: &Stored<'_>| {
+            let numbers = stored.numbers()?;
+            if numbers.iter().all(|number| number.is_finite()) {
+                return Ok(numbers);
+            }
+            let name = &stored.name;
+            Err(ModelError::weights(format!("tensor {name} has numbers that are infinite or not a number")))
+        };
+        Ok(Found { rank, scale, a: read(a)?, b: read(b)? })
+    }
+}
+
+/// Packs matrices as the model's products read them.
+struct Stacker<'a> {
+    config: &'a ModelConfig,
+    format: Format,
+    packer: Packer,
+}
+
+impl Stacker<'_> {
+    fn layer(&mut self, layer: usize, found: &mut AllFound) -> Result<AdaptedLayer, ModelError> {
+        let mut delta = |stack: &[Target]| self.delta(layer, stack, found);
+        Ok(AdaptedLayer {
+            qkv: delta(&[Target::Query, Target::Key, Target::Value])?,
+            output: delta(&[Target::Output])?,
+            gate_up: delta(&[Target::Gate, Target::Up])?,
+            down: delta(&[Target::Down])?,
+        })
+    }
+
+    fn delta(
+        &mut self,
+        layer: usize,
+        stack: &[Target],
+        found: &mut AllFound,
+    ) -> Result<Option<Delta>, ModelError> {
+        let (mut first, mut narrow, mut ranks, mut parts) = (0, Vec::new(), 0, Vec::new());
+        for target in stack {
+            let [outputs, _] = target.shape(self.config);
+            if let Some(Found { rank, scale, a, b }) = found.remove(&(layer, *target)) {
+                narrow.extend_from_slice(&a);
+                ranks += rank;
+                parts.push(Part { wide: self.pack(&b, [outputs, rank])?, scale, first });
+            }
+            first += outputs;
+        }
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        let narrow = self.pack(&narrow, [ranks, narrow.len() / ranks])?;
+        Ok(Some(Delta { narrow, parts }))
+    }
+
+    fn pack(&mut self, numbers: &[f32], [outputs, inputs]: [usize; 2]) -> Result<Matrix, ModelError> {
+        let row = |index: usize, out: &mut [f32]| out.copy_from_slice(&numbers[index * inputs..][..inputs]);
+        let packed = self.packer.matrix(self.format, outputs, inputs, row);
+        packed.map_err(|error| ModelError::unsupported(format!("the adapter doesn't fit: {error}")))
+    }
+}
