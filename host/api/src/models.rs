@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The served model, under each of its names.
+/// The served model, under each of its names, and its adapters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ModelList {
@@ -24,10 +24,10 @@ pub struct ModelCard {
     pub created: u64,
     /// `infer`.
     pub owned_by: String,
-    /// Name of the checkpoint, whatever names it is served under: `demo`, `ORG/NAME` of the Hugging Face hub, or
+    /// Name of the checkpoint or adapter, whatever names it is served under: `demo`, `ORG/NAME` of the Hugging Face hub, or
     /// the name of its directory or file, without path and extension.
     pub root: String,
-    /// The model that an adapter belongs to. Always null: there are no adapters.
+    /// The model that an adapter belongs to; null for the model itself.
     pub parent: Option<String>,
     /// Longest context in tokens, prompt and output together.
     pub max_model_len: u32,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use infer_api::trace::Settings;
 use infer_chat::ChatTemplate;
+use infer_core::AdapterId;
 use infer_model::{SamplingDefaults, Tokenizer};
 use tokio::sync::watch;
 
@@ -84,8 +85,11 @@ pub struct Served {
     pub compiler: Compiler,
     /// The checkpoint's own name.
     pub checkpoint: String,
-    /// Names that requests may use; responses show the first.
+    /// Names that requests may use: those of the model, of which responses show the first, and then those of its adapters, in
+    /// the order of their numbers.
     pub model_names: Vec<String>,
+    /// The adapters.
+    pub adapters: Vec<ServedAdapter>,
     /// Type of the weights, such as `bf16` or `q8`.
     pub weights: String,
     /// The model's end tokens.
@@ -113,6 +117,16 @@ pub struct Served {
     pub(crate) chat: PendingTemplate,
     pub(crate) keys: RandomState,
     pub(crate) turns: Turns,
+}
+
+/// An adapter beside the model.
+pub struct ServedAdapter {
+    /// Its name in requests and responses.
+    pub name: String,
+    /// The adapter's own name.
+    pub root: String,
+    /// Requests for it that the engine took.
+    pub requests: AtomicU64,
 }
 
 /// Whether the engine can serve.
@@ -220,6 +234,23 @@ impl App {
 }
 
 impl Served {
+    /// The adapter of a model, by the place of its name; `None` for the model itself.
+    pub fn adapter(&self, model: usize) -> Option<&ServedAdapter> {
+        let own = self.model_names.len() - self.adapters.len();
+        model.checked_sub(own).map(|at| &self.adapters[at])
+    }
+
+    /// The number of that adapter in the engine's requests.
+    pub fn adapter_id(&self, model: usize) -> AdapterId {
+        let own = self.model_names.len() - self.adapters.len();
+        AdapterId((model + 1).saturating_sub(own) as u32)
+    }
+
+    /// The name that responses of a model show, by the place of the name that the request used.
+    pub fn shown_name(&self, model: usize) -> &str {
+        self.adapter(model).map_or(&self.model_names[0], |adapter| &adapter.name)
+    }
+
     /// Whether the engine can serve; `step_timeout` is the limit for a step.
     pub fn health(&self, step_timeout: Duration) -> Health {
         let computing = self.engine.computing_for();

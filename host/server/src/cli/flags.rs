@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, Args, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 
 use crate::admin;
 use crate::config::{Config, ConfigError, Environment, SETTINGS, Setting, Settings, environment_name};
@@ -53,8 +53,9 @@ impl<const SERVE: bool> FromArgMatches for Flags<SERVE> {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for setting in Self::table() {
-            if let Some(value) = matches.get_one::<String>(setting.key) {
-                self.given.insert(setting.key, value.clone());
+            if let Some(values) = matches.get_many::<String>(setting.key) {
+                let values: Vec<&str> = values.map(String::as_str).collect();
+                self.given.insert(setting.key, values.join(","));
             }
         }
         self.file = matches.get_one::<PathBuf>("config").cloned().or(self.file.take());
@@ -74,6 +75,9 @@ impl<const SERVE: bool> Args for Flags<SERVE> {
             let mut arg = Arg::new(setting.key).long(setting.key).value_name(setting.value).help(help);
             if setting.switch {
                 arg = arg.num_args(0..=1).default_missing_value("on");
+            }
+            if setting.repeats {
+                arg = arg.action(ArgAction::Append);
             }
             command = command.arg(arg);
         }

@@ -111,6 +111,15 @@ impl Entry<'_> {
             _ => None,
         }
     }
+
+    /// As a list of strings.
+    pub fn texts(&self) -> Option<Vec<String>> {
+        let text = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
+            DeValue::String(text) => Some(text.to_string()),
+            _ => None,
+        };
+        self.value().as_array()?.iter().map(text).collect()
+    }
 }
 
 fn entries<'d>(path: &str, table: &'d DeTable<'d>) -> Vec<Entry<'d>> {

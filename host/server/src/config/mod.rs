@@ -42,6 +42,8 @@ pub struct Config {
     pub model: String,
     /// Names of the model in requests; empty for its own.
     pub served_model_names: Vec<String>,
+    /// Adapters that are served beside the model.
+    pub lora: Vec<AdapterChoice>,
     /// Address of the data plane.
     pub host: String,
     /// Port of the data plane; 0 for a free one.
@@ -168,6 +170,15 @@ impl PolicyChoice {
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), config: "{}".to_owned() }
     }
+}
+
+/// An adapter, by its name in requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterChoice {
+    /// The name.
+    pub name: String,
+    /// A directory, or `ORG/NAME`.
+    pub place: String,
 }
 
 /// Maximum length of a sequence, prompt plus output.

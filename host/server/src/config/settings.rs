@@ -169,8 +169,10 @@ fn read_entry(document: &Document, entry: &Entry) -> Result<(&'static str, Strin
         );
         return Err(document.wrong(entry, format!("unknown key{meant}")));
     };
-    let text = entry.text().ok_or_else(|| {
-        let message = format!("expected a string, a number or a boolean, found {}", entry.kind());
+    let list = if setting.repeats { entry.texts() } else { None };
+    let text = list.map(|texts| texts.join(",")).or_else(|| entry.text()).ok_or_else(|| {
+        let list = if setting.repeats { " or a list of strings" } else { "" };
+        let message = format!("expected a string, a number or a boolean{list}, found {}", entry.kind());
         document.wrong(entry, message)
     })?;
     Ok((setting.key, text))
@@ -209,6 +211,18 @@ mod tests {
             error.contains("x.toml:2: max-batch-sise: unknown key; did you mean `max-batch-size`?"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn settings_with_several_values_take_a_list() {
+        let of_text = |text: &str| Settings::of_text(Path::new("x.toml"), text);
+        for text in ["lora = ['a=x', 'b=y']\n", "lora = 'a=x,b=y'\n"] {
+            assert_eq!(of_text(text).unwrap().get("lora").unwrap().1, "a=x,b=y", "{text}");
+        }
+        for text in ["lora = ['a=x', 3]\n", "lora = {a = 'x'}\n", "served-model-name = ['a', 'b']\n"] {
+            let error = of_text(text).unwrap_err().to_string();
+            assert!(error.starts_with("x.toml:1: ") && error.contains("expected a string"), "{error}");
+        }
     }
 
     #[test]

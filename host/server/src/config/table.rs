@@ -20,11 +20,17 @@ pub struct Setting {
     pub switch: bool,
     /// Whether the default is described in words, because it isn't a value.
     pub worded: bool,
+    /// Whether it takes several values: the flag several times, a list in the file, or one text with commas.
+    pub repeats: bool,
 }
 
 impl Setting {
     const fn worded(self) -> Self {
         Self { worded: true, ..self }
+    }
+
+    const fn repeated(self) -> Self {
+        Self { repeats: true, ..self }
     }
 }
 
@@ -34,7 +40,7 @@ const fn setting(
     default: &'static str,
     help: &'static str,
 ) -> Setting {
-    Setting { key, value, default, help, generate: false, switch: false, worded: false }
+    Setting { key, value, default, help, generate: false, switch: false, worded: false, repeats: false }
 }
 
 const fn model_setting(
@@ -43,11 +49,20 @@ const fn model_setting(
     default: &'static str,
     help: &'static str,
 ) -> Setting {
-    Setting { key, value, default, help, generate: true, switch: false, worded: false }
+    Setting { key, value, default, help, generate: true, switch: false, worded: false, repeats: false }
 }
 
 const fn switch(key: &'static str, default: &'static str, help: &'static str) -> Setting {
-    Setting { key, value: "on|off", default, help, generate: false, switch: true, worded: false }
+    Setting {
+        key,
+        value: "on|off",
+        default,
+        help,
+        generate: false,
+        switch: true,
+        worded: false,
+        repeats: false,
+    }
 }
 
 /// Every setting, in the order of the help text.
@@ -65,6 +80,13 @@ pub const SETTINGS: &[Setting] = &[
         "the model's own",
         "Names of the model in requests, separated by commas; responses show the first",
     ).worded(),
+    setting(
+        "lora",
+        "NAME=ADAPTER",
+        "none",
+        "LoRA adapter that is served beside the model, as a model of this name: a directory as PEFT saves it, or ORG/NAME on \
+         the Hugging Face hub. Give it several times for several, or separate them by commas. CPU only",
+    ).worded().repeated(),
     setting("host", "HOST", "127.0.0.1", "Address the data plane listens on"),
     setting("port", "PORT", "8000", "Port of the data plane; 0 picks a free one"),
     setting(

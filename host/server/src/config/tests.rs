@@ -45,7 +45,10 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!((config.prompt_cache_entries, config.prompt_cache_ttl.as_secs()), (100, 300));
     assert_eq!(config.max_body_bytes, 8 << 20);
     assert!(config.prefix_caching);
-    assert!(config.served_model_names.is_empty());
+    assert!(config.served_model_names.is_empty() && config.lora.is_empty());
+    let adapters = parse(&[("lora", "a=./x, b = org/y=z")]).unwrap().lora;
+    let adapters: Vec<_> = adapters.iter().map(|adapter| (&*adapter.name, &*adapter.place)).collect();
+    assert_eq!(adapters, [("a", "./x"), ("b", "org/y=z")]);
     assert_eq!(parse(&[("served-model-name", "a, b/c")]).unwrap().served_model_names, ["a", "b/c"]);
 }
 
@@ -59,6 +62,11 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("pooling", "mean")], &["--pooling", "`auto`", "`last`"]),
         (&[("kv-memory", "lots")], &["--kv-memory", "GiB"]),
         (&[("served-model-name", "a,,b")], &["--served-model-name", "empty"]),
+        (&[("lora", "./sql")], &["--lora", "`./sql`", "NAME=ADAPTER"]),
+        (&[("lora", "a=x,=y")], &["--lora", "`=y`", "NAME=ADAPTER"]),
+        (&[("lora", "a=x,,b=y")], &["--lora", "``", "NAME=ADAPTER"]),
+        (&[("lora", "a=x, a=y")], &["--lora", "two adapters", "`a`"]),
+        (&[("lora", "a=x"), ("served-model-name", "b,a")], &["--lora", "`a` is a name of the model itself"]),
         (&[("device", "tpu")], &["--device", "`cpu`"]),
         (&[("gpu-memory-utilization", "1.5")], &["--gpu-memory-utilization", "at most 1"]),
         (&[("dtype", "f64")], &["--dtype", "`bf16`", "`f16`"]),

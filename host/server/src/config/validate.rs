@@ -16,8 +16,8 @@ use super::parse::{non_empty, path};
 use super::policy_config::read_policy_configs;
 use super::settings::read;
 use super::{
-    Bounds, Config, ConfigError, DialectChoice, GenerationConfig, MaxSeqLen, MetricsPlane, PolicyChoice,
-    PolicyLimits, PoolingChoice, Settings, parse,
+    AdapterChoice, Bounds, Config, ConfigError, DialectChoice, GenerationConfig, MaxSeqLen, MetricsPlane,
+    Origin, PolicyChoice, PolicyLimits, PoolingChoice, Settings, parse,
 };
 use crate::http::AllowedOrigins;
 use crate::kv_events::Endpoints;
@@ -50,6 +50,7 @@ impl Config {
             served_model_names: read(all, "served-model-name", Vec::new(), |t| {
                 t.split(',').map(non_empty).collect()
             })?,
+            lora: read(all, "lora", Vec::new(), adapters)?,
             host,
             port,
             admin_host,
@@ -148,6 +149,7 @@ impl Config {
     /// Checks settings against each other.
     fn check(&self, all: &Settings) -> Result<(), ConfigError> {
         self.check_ports(all)?;
+        self.check_names(&self.served_model_names, &all.origin("lora"))?;
         if self.max_body_memory_bytes < self.max_body_bytes {
             return Err(ConfigError(format!(
                 "{}: {} bytes can't hold one body of {} bytes (--max-body-bytes)",
@@ -174,6 +176,16 @@ impl Config {
             )));
         }
         Ok(())
+    }
+
+    /// Checks that no adapter has a name of the model itself. `origin` is where adapters were given.
+    pub fn check_names(&self, own: &[String], origin: &Origin) -> Result<(), ConfigError> {
+        match self.lora.iter().find(|adapter| own.contains(&adapter.name)) {
+            None => Ok(()),
+            Some(AdapterChoice { name, .. }) => Err(ConfigError(format!(
+                "{origin}: `{name}` is a name of the model itself; give the adapter another"
+            ))),
+        }
     }
 
     /// Checks that no two sockets want the same port. `infer config check` can't find it by binding: an address in use may
@@ -243,6 +255,26 @@ fn addresses(host: &str) -> Vec<IpAddr> {
         return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     }
     host.parse().map(|address: IpAddr| address.to_canonical()).into_iter().collect()
+}
+
+/// `NAME=ADAPTER`, or several of these, separated by commas.
+fn adapters(text: &str) -> Result<Vec<AdapterChoice>, String> {
+    let mut all: Vec<AdapterChoice> = Vec::new();
+    for part in text.split(',') {
+        let halves = part.split_once('=');
+        let halves = halves.and_then(|(name, place)| Some((non_empty(name).ok()?, non_empty(place).ok()?)));
+        let Some((name, place)) = halves else {
+            return Err(format!(
+                "`{}` is not NAME=ADAPTER, for example `sql=./adapters/sql`; several are separated by commas",
+                part.trim()
+            ));
+        };
+        if all.iter().any(|adapter| adapter.name == name) {
+            return Err(format!("two adapters have the name `{name}`; give each its own"));
+        }
+        all.push(AdapterChoice { name, place });
+    }
+    Ok(all)
 }
 
 fn dtype(text: &str) -> Result<Option<DType>, String> {

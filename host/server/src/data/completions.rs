@@ -78,9 +78,10 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     let asks_logprobs = job.logprobs.is_some();
     let told = Told { logprobs: asks_logprobs, token_ids: job.common.return_token_ids };
     let of_prompt = Told { logprobs: job.prompt_logprobs.is_some(), ..told };
+    let model = served.shown_name(job.common.model);
     let group = job.start(asked).await?;
     let echoes = Echoes::new(prompted, n, of_prompt);
-    let head = Head::new("cmpl", "text_completion", asked.request_id, served, app.clock.unix_s());
+    let head = Head::new("cmpl", "text_completion", asked.request_id, model, app.clock.unix_s());
     if !streams {
         let mut body = CompletionBody::new(group.choices(), told, echoes);
         let totals = collect(group, &mut body).await?;
@@ -219,7 +220,7 @@ fn parse(body: &[u8], models: &[String], most: usize) -> Result<Parsed, ApiError
     let max_tokens = fields::token_limit(&mut fields, &["max_tokens"], u32::from(!echo))?;
     let logprobs = integer(&mut fields, "logprobs", 0, MAX_LOGPROBS)?;
     let model = check_model(&mut fields, models);
-    let common = Common::take(&mut fields)?;
+    let mut common = Common::take(&mut fields)?;
     if let Some(best) = integer(&mut fields, "best_of", 1, common::MAX_N)?.filter(|&best| best != common.n) {
         return Err(not_supported("best_of", &Value::from(best), "the value of n"));
     }
@@ -227,7 +228,7 @@ fn parse(body: &[u8], models: &[String], most: usize) -> Result<Parsed, ApiError
         return Err(not_supported("suffix", &Value::String(suffix), "null"));
     }
     refuse_rest(&fields, &known_fields())?;
-    model?;
+    common.model = model?;
     if let Some(most) = max_tokens.filter(|&most| common.min_tokens > most) {
         let message = format!("{} is more than max_tokens = {most}", common.min_tokens);
         return Err(ApiError::invalid("min_tokens", message));

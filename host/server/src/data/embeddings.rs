@@ -93,6 +93,7 @@ pub async fn embed(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError>
         let message = format!("{} inputs; a request may have at most {most}", inputs.len());
         return Err(ApiError::invalid(INPUT, message));
     }
+    let model = served.shown_name(common.model).to_owned();
     let prompts = tokens(served, inputs, special, room).await?;
     let job = Job {
         source: INPUT,
@@ -115,7 +116,7 @@ pub async fn embed(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError>
     }
     let tokens = totals.usage.prompt_tokens;
     let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
-    let (model, normalized) = (served.model_names[0].clone(), embeds.normalized);
+    let normalized = embeds.normalized;
     let numbers = vectors.all.len() * dimensions;
     let write = move || {
         let all = vectors.all.into_iter().map(|all| vector::finish(all, dimensions, normalized));
@@ -211,9 +212,9 @@ fn parse(body: &[u8], models: &[String], most: usize) -> Result<Parsed, ApiError
     let dimensions = integer(&mut fields, "dimensions", 1, u32::MAX)?;
     let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
     let model = check_model(&mut fields, models);
-    let common = Common::take_unsampled(&mut fields)?;
+    let mut common = Common::take_unsampled(&mut fields)?;
     refuse_rest(&fields, &known_fields())?;
-    model?;
+    common.model = model?;
     Ok(Parsed { inputs, format, dimensions, special, common })
 }
 

@@ -15,14 +15,14 @@ use crate::app::{App, Served};
 use crate::http::{Answer, ApiError, ReadBody, json};
 use crate::texts::{FieldText, Purpose};
 
-/// Lists the served model under each of its names.
+/// Lists the served model under each of its names, and its adapters.
 pub fn list(app: &App) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let data = served.model_names.iter().map(|name| card(app, served, name)).collect();
+    let data = (0..served.model_names.len()).map(|model| card(app, served, model)).collect();
     Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data }))
 }
 
-/// Returns the served model by one of its names. Slashes in names may be written plainly or as `%2F`; those before and
+/// Returns the served model, or an adapter, by one of its names. Slashes in names may be written plainly or as `%2F`; those before and
 /// after a name don't matter.
 pub fn one(app: &App, name: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
@@ -31,24 +31,26 @@ pub fn one(app: &App, name: &str) -> Result<Answer, ApiError> {
     let decoded =
         form_urlencoded::parse(plain.as_bytes()).next().map_or(String::new(), |(n, _)| n.into_owned());
     let names = &served.model_names;
-    let same = |name: &&String| **name == decoded;
-    let alike = |name: &&String| name.trim_matches('/') == decoded.trim_matches('/');
-    let Some(name) = names.iter().find(same).or_else(|| names.iter().find(alike)) else {
+    let same = |name: &String| *name == decoded;
+    let alike = |name: &String| name.trim_matches('/') == decoded.trim_matches('/');
+    let Some(model) = names.iter().position(same).or_else(|| names.iter().position(alike)) else {
         let shown: String = decoded.chars().take(128).collect();
         let message = format!("this host serves `{}`, not `{shown}`", names[0]);
         return Err(ApiError::not_found(message).param("model").code("model_not_found"));
     };
-    Ok(json(StatusCode::OK, &card(app, served, name)))
+    Ok(json(StatusCode::OK, &card(app, served, model)))
 }
 
-fn card(app: &App, served: &Served, name: &str) -> ModelCard {
+/// The card of a name, by its place.
+fn card(app: &App, served: &Served, model: usize) -> ModelCard {
+    let adapter = served.adapter(model);
     ModelCard {
-        id: name.to_owned(),
+        id: served.model_names[model].clone(),
         object: "model".to_owned(),
         created: app.clock.started_unix_s(),
         owned_by: "infer".to_owned(),
-        root: served.checkpoint.clone(),
-        parent: None,
+        root: adapter.map_or(&served.checkpoint, |adapter| &adapter.root).clone(),
+        parent: adapter.map(|_| served.model_names[0].clone()),
         max_model_len: served.max_seq_len,
         embedding_dimensions: served.embeds.as_ref().ok().map(|embeds| embeds.dimensions),
     }

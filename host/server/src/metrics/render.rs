@@ -23,7 +23,7 @@ use super::families::{Families, Kind, Labels};
 use super::process::ProcessUsage;
 use super::tenants;
 use crate::admin;
-use crate::app::{App, Health};
+use crate::app::{App, Health, ServedAdapter};
 use crate::engine::Observer;
 use crate::http::{self, Answer, ApiError};
 use crate::startup::load::shares_blocks;
@@ -175,6 +175,7 @@ fn open_metrics_text(app: &App, report: Option<&Report>) -> String {
     }
     process(&mut families, app);
     tenants::usage(&mut families, app);
+    adapters(&mut families, app);
     if let (Some(report), Ok(served)) = (report, app.served()) {
         let Report { asked, state, steps, calls, tenants } = report;
         families.gauge(
@@ -299,6 +300,24 @@ fn second_level(f: &mut Families, offload: &Offload, block_size: u32) {
         "1 after the second level failed: it is not used any more",
         u8::from(offload.failed).into(),
     );
+}
+
+/// Requests of each adapter, if there are any.
+fn adapters(f: &mut Families, app: &App) {
+    let Ok(served) = app.served() else { return };
+    let row = |adapter: &ServedAdapter| {
+        let requests = adapter.requests.load(Ordering::Relaxed);
+        (vec![("adapter", adapter.name.clone())], requests as f64)
+    };
+    let rows: Vec<_> = served.adapters.iter().map(row).collect();
+    if !rows.is_empty() {
+        f.family(
+            "infer_adapter_requests",
+            "Requests for an adapter that the engine took",
+            Kind::Counter,
+            rows,
+        );
+    }
 }
 
 fn own(f: &mut Families, s: &State) {

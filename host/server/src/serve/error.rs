@@ -20,6 +20,9 @@ pub enum StartError {
     /// The checkpoint can't be used.
     #[error("--model: {0}")]
     Model(#[from] ModelError),
+    /// An adapter can't be used.
+    #[error("--lora: {0}: {1}")]
+    Adapter(String, ModelError),
     /// A policy can't be used.
     #[error("--{0}: {1}")]
     Policy(&'static str, PolicyError),

@@ -2,9 +2,9 @@
 //!
 //! Deliberately absent: how a checkpoint becomes a model (`startup::load`).
 
-use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use infer_core::engine::Policies;
@@ -12,7 +12,7 @@ use infer_core::{Engine, EngineConfig, Executor};
 use infer_wasm::PolicyLoader;
 
 use super::StartError;
-use crate::app::{App, Seeds, Served};
+use crate::app::{App, Seeds, Served, ServedAdapter};
 use crate::cache_file::{self, Keeper};
 use crate::config::{Config, MaxSeqLen};
 use crate::data::{Compiler, Embeds, GivenTemplate, PendingTemplate};
@@ -21,7 +21,8 @@ use crate::faults::{self, FaultRecorder};
 use crate::offload;
 use crate::policies::{self, Choices, Origins, PolicyManager};
 use crate::reload;
-use crate::startup::load::LoadedModel;
+use crate::startup::adapters::Adapter;
+use crate::startup::load::{LoadedModel, model_names};
 use crate::texts::Turns;
 
 /// Creates the executor that computes batches.
@@ -83,13 +84,19 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
     let stop_tokens = loaded.stop_tokens;
     let shape = &loaded.model.config;
     let embeds = Embeds::of(config.pooling, shape.pooling.as_ref(), shape.hidden);
+    let mut names = model_names(config, &loaded.names);
+    names.extend(loaded.adapters.iter().map(|adapter| adapter.name.clone()));
+    let served_adapter =
+        |Adapter { name, root, .. }| ServedAdapter { name, root, requests: AtomicU64::new(0) };
+    let adapters = loaded.adapters.into_iter().map(served_adapter).collect();
     let served = Served {
         engine: thread.handle.clone(),
         policies: PolicyManager::new(loader, thread.handle.clone(), origins),
         compiler: Compiler::new(loaded.tokenizer.clone(), vocab_size, Arc::clone(&stop_tokens)),
         tokenizer: loaded.tokenizer,
         checkpoint: loaded.names[0].clone(),
-        model_names: model_names(&config.served_model_names, loaded.names),
+        model_names: names,
+        adapters,
         weights: loaded.model.weight_type.to_string(),
         stop_tokens,
         sampling: loaded.sampling,
@@ -142,6 +149,8 @@ fn log_loaded(config: &Config, loaded: &LoadedModel, loading: Instant) {
         model = loaded.names[0],
         weights = %loaded.model.weight_type,
         weight_bytes = loaded.weight_bytes(),
+        adapters = (!loaded.adapters.is_empty()).then_some(loaded.adapters.len()),
+        adapter_bytes = Some(loaded.model.adapter_bytes()).filter(|bytes| *bytes > 0),
         load_ms = loading.elapsed().as_millis() as u64,
         max_seq_len = loaded.sizing.max_seq_len,
         blocks = loaded.sizing.total_blocks,
@@ -156,13 +165,6 @@ fn log_loaded(config: &Config, loaded: &LoadedModel, loading: Instant) {
              another limit, `auto` as many as the KV pool holds"
         );
     }
-}
-
-/// Names of the model in requests, without duplicates: those of the configuration, else the checkpoint's own.
-fn model_names(chosen: &[String], own: Vec<String>) -> Vec<String> {
-    let mut seen = BTreeSet::new();
-    let all = if chosen.is_empty() { own } else { chosen.to_vec() };
-    all.into_iter().filter(|name| seen.insert(name.clone())).collect()
 }
 
 /// Loads the configured policies.

@@ -1,5 +1,6 @@
 //! Loads a model: checkpoint, tokenizer, weights, sizes, executor. All of it blocks.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +14,13 @@ use infer_model::{
 use sha2::{Digest, Sha256};
 use tracing::field;
 
+use super::adapters::{self, Adapter};
 use super::checkpoint::{self, Checkpoint, Found, Hub};
 use super::device::{self, DeviceChoice, Gpu, Placed};
 use super::progress::Meter;
 use super::sizing::{self, Room, Shapes, Sizing};
 use crate::cache_file::{self, Probed};
-use crate::config::{Config, ConfigError, GenerationConfig};
+use crate::config::{Config, ConfigError, GenerationConfig, Origin};
 use crate::offload;
 use crate::serve::StartError;
 
@@ -34,6 +36,8 @@ pub struct LoadedModel {
     pub source: Source<'static>,
     /// Names that requests may use.
     pub names: Vec<String>,
+    /// Adapters beside the model, in the order of their numbers.
+    pub adapters: Vec<Adapter>,
     /// Tokens that end the output.
     pub stop_tokens: Arc<[u32]>,
     /// Sampling parameters for requests that leave them out.
@@ -47,8 +51,11 @@ impl LoadedModel {
     pub fn load(config: &Config) -> Result<Self, StartError> {
         let gpu = device::choose(config)?;
         check_dtype(config, gpu.is_some())?;
-        let checkpoint = checkpoint::find(&config.model, &Hub::from_env())?;
-        let on_gpu = gpu.is_some() && device::suits(config, &ModelConfig::load(&checkpoint.source)?)?;
+        let hub = Hub::from_env();
+        let checkpoint = checkpoint::find(&config.model, &hub)?;
+        check_names(config, &checkpoint.names)?;
+        let shape = ModelConfig::load(&checkpoint.source)?;
+        let on_gpu = gpu.is_some() && device::suits(config, &shape)?;
         let gpu = gpu.filter(|_| on_gpu);
         check_dtype(config, on_gpu)?;
         for setting in without_effect(config, on_gpu) {
@@ -56,7 +63,10 @@ impl LoadedModel {
         }
         let sampling = sampling(config, &checkpoint.source)?;
         check_sizes(config, &checkpoint.source, on_gpu)?;
-        let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source, on_gpu)?;
+        let adapters = adapters::find(config, &hub)?;
+        adapters::check(&adapters, &shape)?;
+        let (tokenizer, mut model) = tokenizer_and_model(config, &checkpoint.source, on_gpu)?;
+        adapters::load(&adapters, &mut model)?;
         let stop_tokens = stop_tokens(&model, &tokenizer, &checkpoint.source)?;
         let shapes = Shapes::of(&model.config, model.dtype);
         let mut sizing = sizing::size(config, &shapes, Room::Machine(sizing::free_memory()))?;
@@ -66,7 +76,7 @@ impl LoadedModel {
             sizing = sizing::size(config, &shapes, Room::Device(&left))?;
         }
         let Checkpoint { source, names } = checkpoint;
-        Ok(Self { model, placed, tokenizer, source, names, stop_tokens, sampling, sizing })
+        Ok(Self { model, placed, tokenizer, source, names, adapters, stop_tokens, sampling, sizing })
     }
 
     /// The executor that computes batches of this model.
@@ -165,14 +175,33 @@ pub fn check(config: &Config) -> Result<Option<Checkpoint>, StartError> {
     match checkpoint::locate(&config.model)? {
         Found::Local(checkpoint) => {
             sampling(config, &checkpoint.source)?;
-            let on_gpu = on_gpu && device::suits(config, &ModelConfig::load(&checkpoint.source)?)?;
+            check_names(config, &checkpoint.names)?;
+            let shape = ModelConfig::load(&checkpoint.source)?;
+            let on_gpu = on_gpu && device::suits(config, &shape)?;
             check_dtype(config, on_gpu)?;
             check_sizes(config, &checkpoint.source, on_gpu)?;
+            adapters::check(&adapters::find_local(config)?, &shape)?;
             Tokenizer::load(&checkpoint.source)?;
             Ok(Some(checkpoint))
         }
-        Found::Repository(..) => Ok(None),
+        Found::Repository(..) => {
+            check_names(config, std::slice::from_ref(&config.model))?;
+            adapters::find_local(config).map(|_| None)
+        }
     }
+}
+
+/// Names of the model in requests, without duplicates: those of the configuration, else the checkpoint's own.
+pub fn model_names(config: &Config, own: &[String]) -> Vec<String> {
+    let chosen = &config.served_model_names;
+    let mut seen = BTreeSet::new();
+    let all: &[String] = if chosen.is_empty() { own } else { chosen };
+    all.iter().filter(|name| seen.insert(*name)).cloned().collect()
+}
+
+/// Checks that no adapter has a name of the model.
+fn check_names(config: &Config, own: &[String]) -> Result<(), ConfigError> {
+    config.check_names(&model_names(config, own), &Origin::Default("lora"))
 }
 
 /// Settings that the device leaves without effect, and why.

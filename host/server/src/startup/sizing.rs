@@ -159,11 +159,12 @@ pub fn size(config: &Config, model: &Shapes, room: Room<'_>) -> Result<Sizing, S
     let total_blocks = u32::try_from(blocks).map_err(|_| {
         ConfigError(format!("--kv-memory: {blocks} blocks are more than the engine can number; give less"))
     })?;
-    let prefill = config.max_prefill_memory_bytes / prefill_bytes_per_token(model);
+    let adapters = if config.lora.is_empty() { 0 } else { adapter_bytes_per_token(model) };
+    let token_bytes = prefill_bytes_per_token(model) + adapters;
+    let prefill = config.max_prefill_memory_bytes / token_bytes;
     if prefill == 0 {
         return Err(ConfigError(format!(
-            "--max-prefill-memory: too small for one token, which needs {} bytes",
-            prefill_bytes_per_token(model)
+            "--max-prefill-memory: too small for one token, which needs {token_bytes} bytes"
         ))
         .into());
     }
@@ -179,6 +180,13 @@ pub fn size(config: &Config, model: &Shapes, room: Room<'_>) -> Result<Sizing, S
 /// attention's output, keys with values, the three feed-forward buffers).
 pub fn prefill_bytes_per_token(model: &Shapes) -> u64 {
     4 * (2 * model.hidden + 2 * model.query + 2 * model.key + 3 * model.intermediate)
+}
+
+/// What an adapter needs beside that, in f32: a product's inputs as they were and as it reads them, what it adds to one
+/// projection and to both of a gated layer, and that layer's outputs.
+fn adapter_bytes_per_token(model: &Shapes) -> u64 {
+    let widest = model.hidden.max(model.query).max(model.intermediate);
+    4 * (3 * widest + 3 * model.intermediate)
 }
 
 /// Bytes of memory available to this process, or an assumed number if the system doesn't report it.

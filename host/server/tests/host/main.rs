@@ -23,6 +23,7 @@ mod foreign;
 mod gauges;
 mod hub;
 mod kv_events;
+mod lora;
 mod messages;
 mod offload;
 mod openai;

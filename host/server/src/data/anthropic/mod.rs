@@ -34,13 +34,14 @@ pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError
     let Request { parsed, max_tokens, shows_thinking } =
         request::parse(&body, &served.model_names, &template)?;
     let streams = parsed.common.stream.unwrap_or(false);
+    let model = served.shown_name(parsed.common.model).to_owned();
     // Agents ask for more than small contexts have. Anthropic's newer models then use what there is.
     let longest = if max_tokens == 0 { Longest::Asked(0) } else { Longest::Room(max_tokens) };
     let bounded = Bounded { parsed, longest };
     let Begun { group, replies, prompt } = chat::begin(asked, &template, bounded, body.into_room()).await?;
     let about = About {
         id: format!("msg_{}", asked.request_id.as_str()),
-        model: served.model_names[0].clone(),
+        model,
         prompt_tokens: prompt.len() as u32,
         max_tokens,
         shows_thinking,

@@ -89,11 +89,11 @@ pub fn take(mut fields: Fields, models: &[String], template: &ChatTemplate) -> R
     let ending = Ending::take(&mut fields)?;
     let separate_reasoning = boolean(&mut fields, "separate_reasoning")?.unwrap_or(true);
     let model = check_model(&mut fields, models);
-    let common = Common::take(&mut fields)?;
+    let mut common = Common::take(&mut fields)?;
     check_end(&offer, &common)?;
     without_effect(&mut fields)?;
     refuse_rest(&fields, &[&known_fields(), UNSUPPORTED].concat())?;
-    model?;
+    common.model = model?;
     let prompt = ChatPrompt { messages, ending, variables };
     Ok(Parsed { prompt, offer, max_tokens, logprobs, separate_reasoning, common })
 }

@@ -96,6 +96,8 @@ pub struct Common {
     pub user: Option<String>,
     /// Shown to operators.
     pub metadata: BTreeMap<String, String>,
+    /// The place of the model's name among those that are served. Set by who reads that field.
+    pub model: usize,
 }
 
 /// Sampling parameters that the request sets.
@@ -142,6 +144,7 @@ impl Common {
             ttft_deadline: ttft_deadline(fields)?,
             user: label(fields, "user")?,
             metadata: metadata(fields)?,
+            model: 0,
         };
         if common.shape.is_some() && common.ignore_eos {
             let message = "structured output needs the model's end token, so it can't be ignored";

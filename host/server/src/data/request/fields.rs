@@ -180,12 +180,12 @@ pub fn metadata(fields: &mut Fields) -> Result<BTreeMap<String, String>, ApiErro
     Ok(map)
 }
 
-/// Checks that the body names a served model.
-pub fn check_model(fields: &mut Fields, models: &[String]) -> Result<(), ApiError> {
+/// Takes the model that the body names; returns the place of its name among those that are served.
+pub fn check_model(fields: &mut Fields, models: &[String]) -> Result<usize, ApiError> {
     let model = string(fields, "model")?.ok_or_else(|| {
         ApiError::bad_request("missing_field", "model: missing; give the model's name").param("model")
     })?;
-    if models.contains(&model) { Ok(()) } else { Err(wrong_model(&model, models)) }
+    models.iter().position(|name| *name == model).ok_or_else(|| wrong_model(&model, models))
 }
 
 /// The error for a model that isn't served. It names the model that is, by its first name.

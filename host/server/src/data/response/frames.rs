@@ -4,7 +4,6 @@
 use infer_api::usage::Usage;
 use serde::Serialize;
 
-use crate::app::Served;
 use crate::data::sequence::group::Totals;
 use crate::http::{ApiError, RequestId};
 
@@ -23,16 +22,10 @@ pub struct Head {
 
 impl Head {
     /// The head of an object. `kind` is the prefix of its id.
-    pub fn new(
-        kind: &str,
-        object: &'static str,
-        request_id: &RequestId,
-        served: &Served,
-        created: u64,
-    ) -> Self {
+    pub fn new(kind: &str, object: &'static str, request_id: &RequestId, model: &str, created: u64) -> Self {
         let id = format!("{kind}-{}", request_id.as_str());
         let head = serde_json::json!({
-            "id": id, "object": object, "created": created, "model": served.model_names[0]
+            "id": id, "object": object, "created": created, "model": model
         });
         let mut prefix = FIELD.to_vec();
         prefix.extend_from_slice(head.to_string().trim_end_matches('}').as_bytes());

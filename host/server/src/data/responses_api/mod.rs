@@ -31,7 +31,7 @@ pub async fn respond(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiErro
     let sampling = chat.common.sampling.params(&served.sampling);
     response.id = format!("resp_{}", asked.request_id.as_str());
     response.created_at = app.clock.unix_s();
-    response.model.clone_from(&served.model_names[0]);
+    served.shown_name(chat.common.model).clone_into(&mut response.model);
     (response.temperature, response.top_p) = (sampling.temperature, sampling.top_p);
     let mut room = body.into_room();
     // What the response repeats of the request is needed until its end.

@@ -31,6 +31,8 @@ pub struct Account {
     pub id: Option<SequenceId>,
     /// The constraint on the first sequence's output.
     pub shape: Option<Arc<Mask>>,
+    /// The place of the model's name among those that are served.
+    pub model: usize,
 }
 
 /// How a request ended.
@@ -88,7 +90,7 @@ impl Account {
             tracestate: self.request_id.tracestate(),
             path: self.path,
             tenant: &self.tenant.name,
-            model: self.app.served().map_or("", |served| &served.model_names[0]),
+            model: self.app.served().map_or("", |served| served.shown_name(self.model)),
             e2e_ms,
             usage,
             timings: &totals.timings,
@@ -96,6 +98,11 @@ impl Account {
             error,
         });
         self.log(&reasons(FinishReason::name), error, totals, e2e_ms);
+    }
+
+    /// The name of its adapter, if it has one.
+    fn adapter(&self) -> Option<&str> {
+        self.app.served().ok()?.adapter(self.model).map(|adapter| &*adapter.name)
     }
 
     /// Records a failure that the end of no sequence reports.
@@ -128,6 +135,7 @@ impl Account {
             user = self.meta.user,
             session = self.meta.session,
             metadata = json(&self.meta.metadata),
+            adapter = self.adapter(),
             reason,
             error,
             prompt_tokens = usage.prompt_tokens,

@@ -4,8 +4,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use infer_core::{AdapterId, Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
+use infer_core::{Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
 use infer_model::Detokenizer;
 use tokio::time::timeout_at;
 
@@ -137,6 +138,7 @@ impl Job {
             submitted: app.clock.now(),
             id: None,
             shape: masks[0].clone(),
+            model: self.common.model,
         };
         let entering = Entering::new(account, sequences);
         let last_moment = last_moment(app);
@@ -154,6 +156,9 @@ impl Job {
             tenant.usage.refused();
             error
         })?;
+        if let Some(adapter) = served.adapter(self.common.model) {
+            adapter.requests.fetch_add(1, Ordering::Relaxed);
+        }
         let account = Account { submitted: live[0].submitted(), id: Some(live[0].id()), ..account };
         let runs = live.into_iter().zip(masks).enumerate().map(|(at, (live, shape))| {
             let ending = Ending {
@@ -315,7 +320,7 @@ impl Job {
             tenant: asked.tenant.id,
             session: SessionId(common.session_id.as_deref().map_or(0, |s| served.key_of("session", s))),
             cache_salt: common.cache_salt.as_deref().map_or(0, |s| served.key_of("salt", s)),
-            adapter: AdapterId::NONE,
+            adapter: served.adapter_id(common.model),
             priority: common.priority.min(asked.tenant.max_priority),
             deadline: common
                 .ttft_deadline

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::CheckpointError::{self, Failed, Wrong};
-use super::hub::{Hub, INDEX, WEIGHTS, folder, shards};
+use super::hub::{ADAPTER_FILES, Content, Hub, INDEX, WEIGHTS, folder, shards};
 use super::part::{self, PIECE_BYTES, Part};
 use super::site::{Listing, Remote, Site, Trouble};
 use crate::startup::progress::Meter;
@@ -29,8 +29,14 @@ const RETRIES: u32 = 3;
 /// The longest pause that a hub can demand. Its limits count requests over five minutes.
 const MAX_PAUSE: Duration = Duration::from_secs(300);
 
-/// Downloads the files of `ORG/NAME` that a model needs.
-pub(super) fn fetch(hub: &Hub, cache: &Path, org: &str, name: &str) -> Result<(), CheckpointError> {
+/// Downloads the files of `ORG/NAME` that a model or an adapter needs.
+pub(super) fn fetch(
+    hub: &Hub,
+    cache: &Path,
+    org: &str,
+    name: &str,
+    content: Content,
+) -> Result<(), CheckpointError> {
     let full_name = format!("{org}/{name}");
     let site = Site::new(hub, &full_name)?;
     tracing::info!("asking {} for {full_name}", site.endpoint);
@@ -45,22 +51,19 @@ pub(super) fn fetch(hub: &Hub, cache: &Path, org: &str, name: &str) -> Result<()
         site: &site,
         listing: &listing,
     };
-    let mut wanted: Vec<String> =
-        SMALL_FILES.iter().filter(|file| has(file)).map(|file| (*file).to_owned()).collect();
-    if !has(WEIGHTS) && has(INDEX) {
-        repository.take(&[INDEX.to_owned()])?;
-        let index = std::fs::read(repository.snapshot().join(INDEX));
-        let index = index.map_err(|error| Failed(format!("can't read {INDEX}: {error}")))?;
-        wanted.extend(shards(&index).map_err(Wrong)?);
-    } else {
-        wanted.push(WEIGHTS.to_owned());
-    }
-    let needed = ["config.json", "tokenizer.json"].into_iter().chain(wanted.iter().map(String::as_str));
-    if let Some(absent) = needed.into_iter().find(|file| !has(file)) {
-        return Err(Wrong(format!(
-            "the repository has no {absent}; give a Hugging Face checkpoint in safetensors format (from a repository with \
-             GGUF files, download one and give its path)"
-        )));
+    let wanted = match content {
+        Content::Checkpoint => repository.of_checkpoint()?,
+        Content::Adapter => ADAPTER_FILES.map(str::to_owned).into(),
+    };
+    if let Some(absent) = wanted.iter().find(|file| !has(file)) {
+        let advice = match content {
+            Content::Checkpoint => {
+                "give a Hugging Face checkpoint in safetensors format (from a repository with GGUF files, download one and \
+                 give its path)"
+            }
+            Content::Adapter => "give an adapter that PEFT saved in safetensors format",
+        };
+        return Err(Wrong(format!("the repository has no {absent}; {advice}")));
     }
     repository.take(&wanted)?;
     repository.write_ref()
@@ -78,6 +81,23 @@ struct Repository<'a> {
 }
 
 impl Repository<'_> {
+    /// The files of a checkpoint: those it must have, and those of [`SMALL_FILES`] that it has.
+    fn of_checkpoint(&self) -> Result<Vec<String>, CheckpointError> {
+        let has = |file: &str| self.listing.sizes.contains_key(file);
+        let is_needed = |file: &str| ["config.json", "tokenizer.json"].contains(&file);
+        let small = SMALL_FILES.iter().filter(|file| has(file) || is_needed(file));
+        let mut wanted: Vec<String> = small.map(|file| (*file).to_owned()).collect();
+        if !has(WEIGHTS) && has(INDEX) {
+            self.take(&[INDEX.to_owned()])?;
+            let index = std::fs::read(self.snapshot().join(INDEX));
+            let index = index.map_err(|error| Failed(format!("can't read {INDEX}: {error}")))?;
+            wanted.extend(shards(&index).map_err(Wrong)?);
+        } else {
+            wanted.push(WEIGHTS.to_owned());
+        }
+        Ok(wanted)
+    }
+
     /// Downloads those of the files that are missing.
     fn take(&self, files: &[String]) -> Result<(), CheckpointError> {
         let snapshot = self.snapshot();

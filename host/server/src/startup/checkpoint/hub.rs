@@ -61,13 +61,18 @@ impl Hub {
         }
     }
 
-    /// The directory of a checkpoint; downloads missing files first.
-    pub(super) fn checkpoint(&self, org: &str, name: &str) -> Result<PathBuf, CheckpointError> {
+    /// The directory of a repository; downloads missing files first.
+    pub(super) fn directory(
+        &self,
+        org: &str,
+        name: &str,
+        content: Content,
+    ) -> Result<PathBuf, CheckpointError> {
         let homeless = || Wrong("no home directory; set HF_HUB_CACHE".to_owned());
         let cache = self.cache.as_deref().ok_or_else(homeless)?;
         let repository = cache.join(folder(org, name));
         let missing = match snapshot(&repository) {
-            Some(snapshot) => match missing_file(&snapshot) {
+            Some(snapshot) => match missing_file(&snapshot, content) {
                 None => return Ok(snapshot),
                 Some(file) => format!("{file} is missing in {}", snapshot.display()),
             },
@@ -76,13 +81,32 @@ impl Hub {
         if self.offline {
             return Err(Wrong(format!(
                 "{org}/{name} is not a directory, {missing}, and HF_HUB_OFFLINE is set; unset it, or download the \
-                 checkpoint first (`hf download {org}/{name}`)"
+                 {} first (`hf download {org}/{name}`)",
+                content.noun()
             )));
         }
-        download::fetch(self, cache, org, name)
+        download::fetch(self, cache, org, name, content)
             .map_err(|error| error.map(|why| format!("{org}/{name} is not a directory, {missing}; {why}")))?;
-        let fetched = snapshot(&repository).filter(|snapshot| missing_file(snapshot).is_none());
+        let fetched = snapshot(&repository).filter(|snapshot| missing_file(snapshot, content).is_none());
         fetched.ok_or_else(|| Failed(format!("{org}/{name} was downloaded, but is incomplete; try again")))
+    }
+}
+
+/// What a repository is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// A model.
+    Checkpoint,
+    /// An adapter, as PEFT saves it.
+    Adapter,
+}
+
+impl Content {
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Checkpoint => "checkpoint",
+            Self::Adapter => "adapter",
+        }
     }
 }
 
@@ -100,9 +124,12 @@ fn snapshot(repository: &Path) -> Option<PathBuf> {
     (plain && snapshot.is_dir()).then_some(snapshot)
 }
 
-/// A file that the checkpoint needs and that is missing, for example after an interrupted download.
-fn missing_file(snapshot: &Path) -> Option<String> {
+/// A file that is needed and missing, for example after an interrupted download.
+fn missing_file(snapshot: &Path, content: Content) -> Option<String> {
     let there = |name: &str| snapshot.join(name).is_file();
+    if content == Content::Adapter {
+        return ADAPTER_FILES.into_iter().find(|name| !there(name)).map(str::to_owned);
+    }
     let mut needed = vec!["config.json".to_owned(), "tokenizer.json".to_owned()];
     if !there(WEIGHTS) {
         match std::fs::read(snapshot.join(INDEX)) {
@@ -115,6 +142,8 @@ fn missing_file(snapshot: &Path) -> Option<String> {
 
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 pub(super) const WEIGHTS: &str = "model.safetensors";
+/// The files of an adapter.
+pub(super) const ADAPTER_FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
 /// The files that an index names, all at the top level of the repository.
 pub(super) fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {

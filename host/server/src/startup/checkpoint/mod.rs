@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use infer_model::Source;
 
 use self::CheckpointError::Wrong;
+use self::hub::Content;
 pub use self::hub::{Hub, Patience};
 
 /// Why there is no checkpoint.
@@ -50,12 +51,20 @@ pub enum Found<'a> {
     Repository(&'a str, &'a str),
 }
 
+/// What names an adapter.
+pub enum FoundAdapter<'a> {
+    /// Its directory on this machine.
+    Directory(PathBuf),
+    /// A repository of the hub: organization and name.
+    Repository(&'a str, &'a str),
+}
+
 /// Finds the checkpoint of `--model`; downloads one of `hub` that is not in its cache.
 pub fn find(model: &str, hub: &Hub) -> Result<Checkpoint, CheckpointError> {
     match locate(model)? {
         Found::Local(checkpoint) => Ok(checkpoint),
         Found::Repository(org, name) => {
-            let found = directory(&hub.checkpoint(org, name)?, model)?;
+            let found = directory(&hub.directory(org, name, Content::Checkpoint)?, model)?;
             Ok(Checkpoint { names: vec![model.to_owned()], ..found })
         }
     }
@@ -79,6 +88,29 @@ pub fn locate(model: &str) -> Result<Found<'_>, CheckpointError> {
         Wrong(format!(
             "{model} is not a directory; give `demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the Hugging \
              Face hub"
+        ))
+    })
+}
+
+/// Finds the directory of an adapter; downloads one of `hub` that is not in its cache.
+pub fn find_adapter(place: &str, hub: &Hub) -> Result<PathBuf, CheckpointError> {
+    match locate_adapter(place)? {
+        FoundAdapter::Directory(directory) => Ok(directory),
+        FoundAdapter::Repository(org, name) => hub.directory(org, name, Content::Adapter),
+    }
+}
+
+/// Finds an adapter without using the network.
+pub fn locate_adapter(place: &str) -> Result<FoundAdapter<'_>, CheckpointError> {
+    let path = Path::new(place);
+    if path.is_dir() {
+        let path = path.canonicalize().map_err(|e| Wrong(format!("can't open {place}: {e}")))?;
+        return Ok(FoundAdapter::Directory(path));
+    }
+    let repository = hub_name(place).map(|(org, name)| FoundAdapter::Repository(org, name));
+    repository.ok_or_else(|| {
+        Wrong(format!(
+            "{place} is not a directory; give the directory of an adapter, or ORG/NAME on the Hugging Face hub"
         ))
     })
 }

@@ -114,10 +114,13 @@ pub fn excluded(config: &Config) -> Option<String> {
 /// # Errors
 /// If it can't and a GPU was requested explicitly.
 pub fn suits(config: &Config, model: &ModelConfig) -> Result<bool, StartError> {
-    if !model.has_experts() {
+    let reason = if model.has_experts() {
+        format!("layers of experts (model_type {}) have no kernels on GPUs", model.model_type)
+    } else if !config.lora.is_empty() {
+        "adapters (--lora) have no kernels on GPUs".to_owned()
+    } else {
         return Ok(true);
-    }
-    let reason = format!("layers of experts (model_type {}) have no kernels on GPUs", model.model_type);
+    };
     do_without(Refusal { reason, cause: Cause::Excluded }, config).map(|()| false)
 }
 
@@ -139,6 +142,7 @@ fn do_without(refusal: Refusal, config: &Config) -> Result<(), StartError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::AdapterChoice;
 
     #[test]
     fn devices_are_parsed_by_kind_and_index() {
@@ -198,6 +202,11 @@ mod tests {
         let said = error.to_string();
         assert!(said.starts_with("--device: layers of experts (model_type qwen3_moe)"), "{said}");
         assert!(said.ends_with("use `cpu` or `auto`"), "{said}");
+        let lora = vec![AdapterChoice { name: "a".to_owned(), place: "x".to_owned() }];
+        let [auto, named] = [auto, named].map(|config| Config { lora: lora.clone(), ..config });
+        assert_eq!(suits(&auto, &shape("qwen3-1.7b")).ok(), Some(false));
+        let error = suits(&named, &shape("qwen3-1.7b")).expect_err("a GPU was requested").to_string();
+        assert!(error.starts_with("--device: adapters (--lora) have no kernels on GPUs"), "{error}");
     }
 
     #[test]

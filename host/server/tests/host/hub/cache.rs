@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use infer_model::{Model, ModelConfig, Pooling, Tokenizer};
-use infer_server::startup::checkpoint::{Hub, find};
+use infer_model::{Model, ModelConfig, Pooling, Source, Tokenizer};
+use infer_server::startup::checkpoint::{Hub, find, find_adapter};
 
 use super::fake::{Act, COMMIT, FakeHub};
 use super::files::{FILES, INDEX, SHARDS, TOOLS, WEIGHTS, content, digest, golden, weights};
@@ -67,6 +67,25 @@ fn template_for_tools_is_downloaded_into_its_folder() {
     assert_eq!(found.source.read(TOOLS).unwrap().as_deref(), content(TOOLS).as_deref());
     let link = fs::read_link(snapshot(&cache, "templated").join(TOOLS)).unwrap();
     assert!(link.starts_with("../../../blobs"), "{link:?}");
+}
+
+#[test]
+fn adapters_are_downloaded_once_and_repositories_without_one_refused() {
+    let (server, cache) = (FakeHub::start(), tempfile::tempdir().unwrap());
+    let hub = hub(&server, &cache);
+    let found = find_adapter("org/adapter", &hub).unwrap();
+    assert_eq!(found, snapshot(&cache, "adapter"));
+    let base = Source::Directory(golden().with_file_name("qwen3-bf16"));
+    Model::check_adapter(&Source::Directory(found), &ModelConfig::load(&base).unwrap()).unwrap();
+    server.asked();
+    find_adapter("org/adapter", &Hub { offline: true, ..hub.clone() }).unwrap();
+    assert_eq!(server.asked(), []);
+    let error = find_adapter("org/tiny", &hub).unwrap_err().to_string();
+    assert!(error.contains("the repository has no adapter_config.json; give an adapter"), "{error}");
+    let error = find_adapter("org/other", &Hub { offline: true, ..hub }).unwrap_err().to_string();
+    assert!(error.contains("download the adapter first (`hf download org/other`)"), "{error}");
+    let error = find_adapter("no/such/place", &Hub::default()).unwrap_err().to_string();
+    assert!(error.contains("no/such/place is not a directory; give the directory of an adapter"), "{error}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::files::{FILES, INDEX, POOLING, SHARDS, TOOLS, WEIGHTS, content, digest};
+use super::files::{ADAPTER, FILES, INDEX, POOLING, SHARDS, TOOLS, WEIGHTS, content, digest};
 
 pub(super) const COMMIT: &str = "0123456789abcdef";
 const TOKEN: &str = "authorization: bearer secret";
@@ -166,6 +166,7 @@ fn list(stream: &mut TcpStream, repository: &str) {
             let small = all().filter(|(name, _)| name != WEIGHTS);
             small.chain([INDEX, SHARDS[0], SHARDS[1]].map(|name| (name.to_owned(), size(name)))).collect()
         }
+        "adapter" => ADAPTER.map(|name| (name.to_owned(), size(name))).into(),
         "templated" => all().chain([(TOOLS.to_owned(), size(TOOLS))]).collect(),
         "embedding" => all().chain(POOLING.map(|name| (name.to_owned(), size(name)))).collect(),
         // Lists a file that it does not have.

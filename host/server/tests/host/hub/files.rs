@@ -12,6 +12,8 @@ pub(super) const WEIGHTS: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// A template for tools, in a folder of its own.
 pub(super) const TOOLS: &str = "additional_chat_templates/tool_use.jinja";
+/// The files of an adapter.
+pub(super) const ADAPTER: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 /// How a checkpoint that embeds pools, in two files.
 pub(super) const POOLING: [&str; 2] = ["modules.json", "1_Pooling/config.json"];
 pub(super) const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
@@ -30,6 +32,9 @@ pub(super) fn content(name: &str) -> Option<Vec<u8>> {
             Some(json!({"weight_map": map}).to_string().into_bytes())
         }
         TOOLS => Some(b"{{ tools }}".to_vec()),
+        name if ADAPTER.contains(&name) => {
+            fs::read(golden().with_file_name("qwen3-lora").join("some").join(name)).ok()
+        }
         name if POOLING.contains(&name) => {
             fs::read(golden().with_file_name("qwen3-embedding-bf16").join(name)).ok()
         }
