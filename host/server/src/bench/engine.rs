@@ -3,11 +3,12 @@
 //!
 //! A decode reads all weights once (of experts those that its tokens choose), so memory bandwidth limits it. A prefill
 //! does two operations per weight and token, so the instruction rate limits it. Both limits are measured in the same
-//! run. The cost of keys and values comes on top and is not counted. With neighbours, passes alternate between an otherwise idle machine and one
-//! whose cores are shared with spinning threads.
+//! run. The cost of keys and values comes on top and is not counted. With neighbours, passes alternate between an otherwise
+//! idle machine and one whose cores are shared with spinning threads; with an adapter, between rows without and with it.
 
 use std::time::Instant;
 
+use infer_core::AdapterId;
 use infer_model::shapes::Shape;
 use infer_model::walk::{Chunk, Draws, Walk};
 use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelConfig, ModelExecutor, WeightType};
@@ -41,6 +42,8 @@ pub struct EnginePlan {
     pub passes: usize,
     /// Spinning threads next to which everything is measured once more; 0 for none.
     pub neighbours: usize,
+    /// Rank of an adapter with which everything is measured once more.
+    pub lora_rank: Option<usize>,
 }
 
 /// Result of the benchmark.
@@ -81,6 +84,24 @@ pub struct EngineRun {
     /// The same steps next to spinning threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crowded: Option<Crowded>,
+    /// The same steps with an adapter of all projections but experts in every row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapted: Option<Adapted>,
+}
+
+/// Steps whose rows have an adapter.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Adapted {
+    /// Its rank.
+    pub rank: usize,
+    /// Throughput of the fastest step.
+    pub best_tokens_per_s: f64,
+    /// Duration of the fastest step.
+    pub best_ms: f64,
+    /// Weights that it read, 10^6 bytes, those of the adapter included.
+    pub weights_mb: f64,
+    /// Share of the throughput of the fastest step without it, in the same run.
+    pub share: f64,
 }
 
 /// Steps on a machine whose cores are shared with spinning threads.
@@ -122,7 +143,8 @@ fn measure(
     limits: &Limits,
 ) -> Result<Vec<EngineRun>, String> {
     let failed = |error: infer_model::ModelError| error.to_string();
-    let model = Model::random(config.clone(), weights, 1).map_err(failed)?;
+    let mut model = Model::random(config.clone(), weights, 1).map_err(failed)?;
+    let adapter = plan.lora_rank.map(|rank| model.add_random_adapter(rank, 2)).transpose().map_err(failed)?;
     let longest = (plan.context + plan.steps).max(PREFILL);
     let total_blocks = (BATCH * longest.div_ceil(BLOCK)) as u32;
     let options = ExecutorOptions {
@@ -135,11 +157,17 @@ fn measure(
         threads: plan.threads,
     };
     let walk = Walk::new(model.executor(options).map_err(failed)?, BLOCK as u32, total_blocks);
-    let mut steps = Steps { vocab: config.vocab, walk };
+    let mut steps = Steps { vocab: config.vocab, adapter: AdapterId::NONE, walk };
     let mut kinds =
         [Kind::new("prefill_512", PREFILL), Kind::new("decode_1", 1), Kind::new("decode_16", BATCH)];
     for _ in 0..plan.passes {
+        steps.adapter = AdapterId::NONE;
         kinds.iter_mut().try_for_each(|kind| steps.pass(plan, kind.tokens, &mut kind.alone))?;
+        if let Some(adapter) = adapter {
+            steps.adapter = adapter;
+            kinds.iter_mut().try_for_each(|kind| steps.pass(plan, kind.tokens, &mut kind.adapted))?;
+            steps.adapter = AdapterId::NONE;
+        }
         if plan.neighbours > 0 {
             let _neighbours = Neighbours::start(plan.neighbours)?;
             kinds.iter_mut().try_for_each(|kind| steps.pass(plan, kind.tokens, &mut kind.crowded))?;
@@ -173,11 +201,13 @@ struct Kind {
     alone: Vec<Step>,
     /// Those next to spinning threads.
     crowded: Vec<Step>,
+    /// Those with an adapter.
+    adapted: Vec<Step>,
 }
 
 impl Kind {
     fn new(name: &'static str, tokens: usize) -> Self {
-        Self { name, tokens, alone: Vec::new(), crowded: Vec::new() }
+        Self { name, tokens, alone: Vec::new(), crowded: Vec::new(), adapted: Vec::new() }
     }
 }
 
@@ -195,6 +225,14 @@ impl Measured<'_> {
         });
         kind.alone.sort_unstable_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let Step { seconds: best, bytes } = kind.alone[0];
+        let adapted = kind.adapted.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let adapted = plan.lora_rank.zip(adapted).map(|(rank, step)| Adapted {
+            rank,
+            best_tokens_per_s: tokens / step.seconds,
+            best_ms: step.seconds * 1e3,
+            weights_mb: step.bytes as f64 / 1e6,
+            share: best / step.seconds,
+        });
         let (median, bytes) = (kind.alone[kind.alone.len() / 2].seconds, bytes as f64);
         // A prefill computes logits of its last token only.
         let heads = if kind.tokens == PREFILL { 1 } else { kind.tokens };
@@ -215,6 +253,7 @@ impl Measured<'_> {
             share_of_limit,
             bound_by,
             crowded,
+            adapted,
         }
     }
 }
@@ -222,12 +261,15 @@ impl Measured<'_> {
 /// Runs steps.
 struct Steps {
     vocab: usize,
+    /// That of all rows.
+    adapter: AdapterId,
     walk: Walk<ModelExecutor>,
 }
 
 impl Steps {
     /// Measures a prefill, or decodes of `tokens` sequences.
     fn pass(&mut self, plan: &EnginePlan, tokens: usize, steps: &mut Vec<Step>) -> Result<(), String> {
+        (0..BATCH).for_each(|sequence| self.walk.adapt(sequence as u64, self.adapter));
         if tokens == PREFILL {
             steps.push(self.run(1, 0, PREFILL)?);
             return Ok(());
@@ -278,6 +320,7 @@ mod tests {
         steps: 3,
         passes: 1,
         neighbours: 1,
+        lora_rank: None,
     };
 
     const LIMITS: Limits = Limits {
@@ -309,6 +352,26 @@ mod tests {
         let products = 2 * 64 * (2 * 64 * 2 + 64 * 2 + 3 * 96);
         let decode = 2.0 * f64::from(products + 300 * 64);
         assert!((runs[1].gflop_per_s * runs[1].best_ms * 1e6 / decode - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn steps_with_an_adapter_are_measured_beside_those_without() {
+        let config = serde_json::json!({
+            "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 300, "max_position_embeddings": 1024,
+            "tie_word_embeddings": true
+        });
+        let config = ModelConfig::parse(config.to_string().as_bytes(), None).unwrap();
+        let mut model = Model::random(config.clone(), WeightType::Bf16, 1).unwrap();
+        model.add_random_adapter(8, 2).unwrap();
+        let plan = EnginePlan { lora_rank: Some(8), neighbours: 0, ..PLAN };
+        for run in measure(&plan, "small", &config, WeightType::Bf16, &LIMITS).unwrap() {
+            let adapted = run.adapted.expect("it was asked for");
+            assert_eq!(adapted.rank, 8);
+            assert!((adapted.share * adapted.best_ms / run.best_ms - 1.0).abs() < 1e-9);
+            let more = (adapted.weights_mb - run.weights_mb) * 1e6;
+            assert_eq!(more.round() as u64, model.adapter_bytes(), "{}", run.run);
+        }
     }
 
     #[test]

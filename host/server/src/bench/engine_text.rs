@@ -31,6 +31,19 @@ impl EngineReport {
             );
         }
         for run in &self.runs {
+            let Some(adapted) = run.adapted else { continue };
+            _ = writeln!(
+                text,
+                "with an adapter of rank {} in every row, {} {} {}: {:.1} tok/s, {:.0} % of that without it",
+                adapted.rank,
+                run.shape,
+                run.weights,
+                run.run,
+                adapted.best_tokens_per_s,
+                100.0 * adapted.share
+            );
+        }
+        for run in &self.runs {
             let Some(crowded) = run.crowded else { continue };
             _ = writeln!(
                 text,

@@ -37,6 +37,9 @@ pub struct EngineArgs {
     /// Also measure next to N spinning threads, and report the share of throughput that remains [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1_024))]
     neighbours: Option<u16>,
+    /// Also measure with an adapter of this rank in every row, and report the share of throughput that remains
+    #[arg(long, value_name = "RANK", value_parser = clap::value_parser!(u16).range(1..=512))]
+    lora_rank: Option<u16>,
 }
 
 /// Runs the benchmark.
@@ -47,6 +50,7 @@ pub fn run(args: &EngineArgs) -> Result<(), Failure> {
         ("--steps", args.steps.is_some()),
         ("--passes", args.passes.is_some()),
         ("--neighbours", args.neighbours.is_some()),
+        ("--lora-rank", args.lora_rank.is_some()),
     ];
     if measured.on_gpu(&of_a_cpu, measure_engine)? {
         return Ok(());
@@ -59,6 +63,7 @@ pub fn run(args: &EngineArgs) -> Result<(), Failure> {
         steps: args.steps.unwrap_or(16) as usize,
         passes: args.passes.unwrap_or(3) as usize,
         neighbours: usize::from(args.neighbours.unwrap_or(0)),
+        lora_rank: args.lora_rank.map(usize::from),
     };
     let report = engine::run(&plan, |what| eprintln!("measuring {what}")).map_err(Failure::Failed)?;
     measured.print(&report, EngineReport::text)
