@@ -3,7 +3,8 @@
 //! Keys and values mean something only to the model that computed them. So the file names a digest of its weights, and
 //! holds the keys and values of a fixed prompt, the probe: the host computes both at every start, and restores a file only
 //! if they are the same. The digest tells models apart, the probe what computes them (devices, instruction sets, versions
-//! of the host), and neither tells apart what makes no difference. Prefixes with a salt are private, and are not saved.
+//! of the host), and neither tells apart what makes no difference. Prefixes with a salt are private, and are not saved; nor
+//! are those of adapters, which are known by numbers that the next host may give to others.
 
 mod format;
 mod partial;

@@ -17,8 +17,8 @@ use crate::tenants::Tenants;
 /// Commands about settings.
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Checks the settings and what they name: files, policies, addresses, device, and the model with its
-    /// tokenizer and chat template, but not the weights, nor a model of the hub; takes the flags of `infer serve`
+    /// Checks the settings and what they name: files, policies, addresses, device, adapters, and the model with
+    /// its tokenizer and chat template, but not the weights, nor what is on the hub; takes the flags of `infer serve`
     Check(ConfigArgs),
     /// Prints all settings as an infer.toml, with the origin of each and with defaults as comments; takes the
     /// flags of `infer serve`
