@@ -22,8 +22,8 @@ pub fn list(app: &App) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data }))
 }
 
-/// Returns the served model, or an adapter, by one of its names. Slashes in names may be written plainly or as `%2F`; those before and
-/// after a name don't matter.
+/// Returns the served model, or an adapter, by one of its names. Slashes in names may be written plainly or as `%2F`;
+/// those before and after a name don't matter.
 pub fn one(app: &App, name: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
     // These have a meaning in forms but not in paths.
