@@ -256,6 +256,16 @@ fn weights_as_integers_are_refused() {
 }
 
 #[test]
+fn adapters_are_refused_with_the_device_that_computes_them() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    let mut model = model();
+    model.add_random_adapter(4, 1).expect("it is small");
+    let error = model.to_device(&device).err().expect("there are no kernels").to_string();
+    assert!(error.contains("adapters have no kernels on GPUs") && error.contains("--device cpu"), "{error}");
+}
+
+#[test]
 fn report_ends_at_a_fault_that_leaves_the_device_unusable() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;
