@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use infer_core::{
-    Batch, BlockCopy, BlockId, Executor, LogitsSlot, Row, SamplingExtras, SamplingParams, SequenceId,
-    StepOutput,
+    AdapterId, Batch, BlockCopy, BlockId, Executor, LogitsSlot, Row, SamplingExtras, SamplingParams,
+    SequenceId, StepOutput,
 };
 use infer_cuda_emulator::Emulator;
 use infer_kernels::cuda::{Buffer, Device, Switches, Type, fill_random};
@@ -329,6 +329,7 @@ fn row(batch: &mut Batch, first: u32, tokens: &[u32], sampling: SamplingParams) 
     let blocks = (tokens.len() as u32).div_ceil(4);
     batch.rows.push(Row {
         sequence: SequenceId(u64::from(first)),
+        adapter: AdapterId::NONE,
         token_start: batch.tokens.len() as u32,
         token_len: tokens.len() as u32,
         context_len: tokens.len() as u32,
