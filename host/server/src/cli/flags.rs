@@ -94,3 +94,20 @@ impl<const SERVE: bool> Args for Flags<SERVE> {
         Self::augment_args(command)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_a_repeated_flag_are_a_list() {
+        let command = Flags::<true>::augment_args(clap::Command::new("serve"));
+        let line = ["serve", "--lora", "a=x", "--port", "5", "--lora", "b=y,c=z", "--show-text"];
+        let flags = Flags::<true>::from_arg_matches(&command.try_get_matches_from(line).unwrap()).unwrap();
+        let given = |key: &str| flags.given.get(key).map(String::as_str);
+        assert_eq!(
+            (given("lora"), given("port"), given("show-text")),
+            (Some("a=x,b=y,c=z"), Some("5"), Some("on"))
+        );
+    }
+}
