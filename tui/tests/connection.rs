@@ -79,8 +79,8 @@ async fn every_endpoint_returns_its_type() {
     client.cancel(7).await.unwrap();
     let asked = peer.asked();
     assert_eq!(asked.last().unwrap(), "DELETE /admin/requests/7");
-    client.cancel_all("a.b:7").await.unwrap();
-    assert_eq!(peer.asked().last().unwrap(), "DELETE /admin/requests/a.b:7?by=request_id");
+    client.cancel_all(17).await.unwrap();
+    assert_eq!(peer.asked().last().unwrap(), "DELETE /admin/requests/17?by=first_id");
     for change in [
         "PUT /admin/policies/scheduler?mode=now&force=false&of=continuous",
         "POST /admin/policies/scheduler/rollback?of=static-batch",

@@ -155,12 +155,12 @@ impl Client {
         self.answer(Method::DELETE, &format!("admin/requests/{id}"), None).await.map(drop)
     }
 
-    /// `DELETE /admin/requests/{id}` with an `x-request-id`: cancels all sequences of the request.
+    /// `DELETE /admin/requests/{id}?by=first_id`: cancels all sequences of the request whose first one has this id.
     ///
     /// # Errors
     /// Any [`ConnError`].
-    pub async fn cancel_all(&self, request_id: &str) -> Result<(), ConnError> {
-        let path = format!("admin/requests/{request_id}?by=request_id");
+    pub async fn cancel_all(&self, first_id: u64) -> Result<(), ConnError> {
+        let path = format!("admin/requests/{first_id}?by=first_id");
         self.answer(Method::DELETE, &path, None).await.map(drop)
     }
 }

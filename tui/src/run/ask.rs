@@ -66,9 +66,9 @@ pub(super) async fn ask(client: &Client, effect: Effect) -> Option<Message> {
             done(format!("{kind}: shadow stopped"), client.stop_shadow(&kind).await)
         }
         Effect::Cancel { id } => done(format!("request {id} cancelled"), client.cancel(id).await),
-        Effect::CancelAll { id, request_id } => {
+        Effect::CancelAll { id, first_id } => {
             let cancelled = format!("request {id} cancelled with all its sequences");
-            done(cancelled, client.cancel_all(&request_id).await)
+            done(cancelled, client.cancel_all(first_id).await)
         }
         Effect::EmptyCache => done("cache emptied".to_owned(), client.empty_cache().await),
         Effect::ClearQueue => done("queue cleared".to_owned(), client.clear_queue().await),

@@ -79,14 +79,14 @@ impl App {
     }
 
     /// Asks for confirmation to cancel the request that a sequence belongs to.
-    pub(super) fn ask_cancel_all(&mut self, id: u64, request_id: String) {
+    pub(super) fn ask_cancel_all(&mut self, id: u64, first_id: u64) {
         if !self.may_change() {
             return;
         }
         let rows = self.live.state.as_ref().map_or(&[][..], |state| &state.requests);
-        let all = rows.iter().filter(|row| row.request_id == request_id).count();
+        let all = rows.iter().filter(|row| row.first_id == Some(first_id)).count();
         let question = format!("Cancel request {id} with all its {all} sequences?");
-        self.confirm(question, Effect::CancelAll { id, request_id });
+        self.confirm(question, Effect::CancelAll { id, first_id });
     }
 
     /// Asks for confirmation to fail every waiting request.

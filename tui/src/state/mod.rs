@@ -87,10 +87,10 @@ pub enum Effect {
     Cancel {
         id: u64,
     },
-    /// Cancel all sequences of a request; `id` is one of them.
+    /// Cancel all sequences of a request; `id` is one of them, `first_id` that of the first.
     CancelAll {
         id: u64,
-        request_id: String,
+        first_id: u64,
     },
     ClearQueue,
     EmptyCache,

@@ -169,12 +169,10 @@ impl Row for RequestRow {
         filter.matches(named.into_iter().chain(metadata))
     }
 
-    /// Sequences of one request are alike until they generate.
-    fn kin(&self) -> Option<(&str, &str)> {
-        // The host finds a request by its name only if that can be part of a path.
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~:".contains(&byte);
-        let named = self.request_id.bytes().all(plain) && self.request_id.bytes().any(|byte| byte != b'.');
-        (named && self.state != "decode").then_some((self.request_id.as_str(), self.state.as_str()))
+    /// Sequences of one request are alike until they generate. Its name doesn't tell it from others: clients choose it.
+    fn kin(&self) -> Option<(u64, &str)> {
+        let first_id = self.first_id?;
+        (self.state != "decode").then_some((first_id, self.state.as_str()))
     }
 }
 
@@ -245,31 +243,32 @@ mod tests {
     #[test]
     fn sequences_of_one_request_share_a_row_until_they_generate() {
         let mut pane = RequestsPane::default();
-        let of = |id, request_id: &str, state: &str| RequestRow {
+        let of = |id, first_id, request_id: &str, state: &str| RequestRow {
             id,
+            first_id,
             request_id: request_id.into(),
             state: state.into(),
             ..RequestRow::default()
         };
         let rows = [
-            of(1, "many", "decode"),
-            of(2, "many", "decode"),
-            of(3, "many", "waiting"),
-            of(4, "one", "waiting"),
-            of(5, "many", "waiting"),
-            of(6, "a/b", "waiting"),
-            of(7, "a/b", "waiting"),
-            of(8, "many", "waiting"),
+            of(1, Some(1), "many", "decode"),
+            of(2, Some(1), "many", "decode"),
+            of(3, Some(1), "many", "waiting"),
+            of(4, Some(4), "many", "waiting"),
+            of(5, Some(1), "many", "waiting"),
+            of(6, None, "old", "waiting"),
+            of(7, None, "old", "waiting"),
+            of(8, Some(1), "many", "waiting"),
         ];
         pane.reconcile(&rows);
-        assert_eq!(pane.table.order(), [0, 1, 2, 3, 5, 6], "a name with a slash can't be asked for");
+        assert_eq!(pane.table.order(), [0, 1, 2, 3, 5, 6], "another request of the same name has its own");
         let others: Vec<usize> = (0..6).map(|row| pane.table.others(row)).collect();
         assert_eq!(others, [0, 0, 2, 0, 0, 0]);
         assert_eq!(pane.ahead(3), 1, "all that wait count");
         pane.table.filter = Filter::new("request_id=many");
         pane.reconcile(&rows);
-        assert_eq!((pane.table.order(), pane.table.others(2)), (&[0, 1, 2, 4, 7][..], 0));
-        pane.table.move_by(&rows, 4);
+        assert_eq!((pane.table.order(), pane.table.others(2)), (&[0, 1, 2, 3, 4, 7][..], 0));
+        pane.table.move_by(&rows, 5);
         assert_eq!(pane.table.selected(&rows).unwrap().id, 8);
         pane.table.filter = Filter::default();
         pane.reconcile(&rows);

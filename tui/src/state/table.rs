@@ -26,7 +26,7 @@ pub trait Row {
     fn is_shown(&self, filter: &Filter) -> bool;
 
     /// What rows that are alike have in common; `None` for a row that shares its place with no other.
-    fn kin(&self) -> Option<(&str, &str)> {
+    fn kin(&self) -> Option<(u64, &str)> {
         None
     }
 }

@@ -26,6 +26,9 @@ const CUT: char = '…';
 #[allow(missing_docs, reason = "named as in the data plane")]
 pub struct RequestRow {
     pub id: u64,
+    /// Id of the first sequence of its request; `None` from hosts that don't send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_id: Option<u64>,
     /// Its `x-request-id`.
     pub request_id: String,
     pub tenant: u32,
@@ -299,6 +302,7 @@ mod tests {
             let entry = |n: usize| (format!("{n}{}", name(500)), name(512));
             let row = RequestRow {
                 id: u64::MAX,
+                first_id: Some(u64::MAX),
                 request_id: "\"".repeat(128),
                 tenant: u32::MAX,
                 tenant_name: name(100_000),

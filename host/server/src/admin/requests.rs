@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use infer_api::admin::Blocks;
+use infer_core::SequenceId;
 use serde_json::json as value;
 
 use super::operators::Caller;
@@ -39,14 +40,20 @@ pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
 /// `DELETE /admin/requests/{id}`: the engine's id of a sequence, or an `x-request-id`, which cancels all choices.
 ///
 /// A number is always the engine's id, even if no such sequence is live: otherwise a client that numbers its requests
-/// could lose one when a sequence of that number has just ended. `?by=request_id` finds those.
+/// could lose one when a sequence of that number has just ended. `?by=request_id` finds those. Clients may give several
+/// requests the same name; `?by=first_id` means the one whose first sequence has, or had, this id, with all its choices.
 pub async fn cancel(app: &App, caller: &Caller, id: &str, query: &Query) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let wanted = match query.get("by") {
         None => Wanted::of(id),
         Some("request_id") => Wanted::Name(id.to_owned()),
+        Some("first_id") => match id.parse() {
+            Ok(first) => Wanted::Whole(SequenceId(first)),
+            Err(_) => return Err(ApiError::invalid("by", "`first_id` takes a number")),
+        },
         Some(other) => {
-            return Err(ApiError::invalid("by", format!("`{other}` is not `request_id`")));
+            let message = format!("`{other}` is neither `request_id` nor `first_id`");
+            return Err(ApiError::invalid("by", message));
         }
     };
     let cancelled = ordered(app, served.engine.cancel(wanted)).await?;

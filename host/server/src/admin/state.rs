@@ -180,9 +180,10 @@ pub fn shadow(served: &Served, slot: &SlotSnapshot) -> Option<ShadowInfo> {
 pub fn request_row(row: &RequestSnapshot, meta: &RequestMeta, at: Micros) -> RequestRow {
     let age_ms = at.since(row.arrived).0 / 1_000;
     let moving = row_change(row, at);
-    let RequestMeta { request_id, tenant, session, user, metadata } = meta.clone();
+    let RequestMeta { request_id, first, tenant, session, user, metadata } = meta.clone();
     RequestRow {
         id: row.id.0,
+        first_id: first.get().map(|first| first.0),
         request_id,
         tenant: row.tenant.0,
         tenant_name: tenant,

@@ -95,8 +95,10 @@ pub type Look = Box<dyn FnOnce(&Engine, Micros) + Send>;
 pub enum Wanted {
     /// The one with the engine's id.
     Id(SequenceId),
-    /// All choices of the request with this `x-request-id`.
+    /// All choices of the requests with this `x-request-id`.
     Name(String),
+    /// All choices of the request whose first one has, or had, the engine's id.
+    Whole(SequenceId),
 }
 
 impl Wanted {

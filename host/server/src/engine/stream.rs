@@ -2,8 +2,8 @@
 //! disconnects frees its blocks within a step.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use infer_core::{FailureCause, FinishReason, Micros, Refusal, SequenceId, TokenLogprobs, Usage};
@@ -67,8 +67,10 @@ pub enum End {
 /// What operators see of a request and the engine does not need.
 #[derive(Clone, Debug, Default)]
 pub struct RequestMeta {
-    /// `x-request-id`.
+    /// `x-request-id`, which clients may choose: several requests may have the same.
     pub request_id: String,
+    /// The first of its sequences, once the engine has taken them.
+    pub first: OnceLock<SequenceId>,
     /// The tenant's name.
     pub tenant: String,
     /// The client's session id.

@@ -425,6 +425,37 @@ async fn request_has_its_name_from_the_moment_it_is_taken() {
     engine.stop();
 }
 
+/// Clients may give several requests the same name.
+#[tokio::test]
+async fn one_of_several_requests_with_the_same_name_is_cancelled_as_a_whole() {
+    let engine = start();
+    let handle = engine.handle.clone();
+    handle.hold_steps();
+    let submit = async |choices: usize| {
+        let meta = RequestMeta { request_id: "same".to_owned(), ..RequestMeta::default() };
+        let choices = (0..choices).map(|_| request(&[1, 2]).request).collect();
+        handle.submit_all(choices, meta).await.unwrap()
+    };
+    let kept = (submit(2).await, submit(2).await);
+    let report = handle.report().await.unwrap();
+    let rows = report.snapshot.requests.iter().zip(&report.metas);
+    let mut seen: Vec<_> =
+        rows.map(|(row, meta)| (row.id, *meta.first.get().expect("it was taken"))).collect();
+    seen.sort_unstable();
+    let firsts: Vec<_> = seen.iter().map(|(_, first)| *first).collect();
+    let (one, other) = (seen[0].0, seen[2].0);
+    assert_eq!(firsts, [one, one, other, other]);
+    assert_eq!(handle.cancel(Wanted::Id(one)).await.unwrap(), [one]);
+    // The first has ended, and still stands for the other.
+    assert_eq!(handle.cancel(Wanted::Whole(one)).await.unwrap(), [seen[1].0]);
+    let mut left: Vec<_> =
+        handle.report().await.unwrap().snapshot.requests.iter().map(|row| row.id).collect();
+    left.sort_unstable();
+    assert_eq!(left, [seen[2].0, seen[3].0]);
+    drop(kept);
+    engine.stop();
+}
+
 #[tokio::test]
 async fn full_mailbox_loses_neither_a_stop_nor_a_drain_and_is_not_taken_for_the_engines_end() {
     let engine = start();

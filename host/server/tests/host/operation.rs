@@ -501,6 +501,8 @@ async fn numeric_names_mean_engine_ids_and_lists_shorten_metadata() {
     };
     assert_eq!(end("").await, 404);
     assert_eq!(end("?by=name").await, 422);
+    assert_eq!(row["first_id"], row["id"], "it has one sequence");
+    assert_eq!(end("?by=first_id").await, 404);
     assert_eq!(end("?by=request_id").await, 200);
     let events = events(answer).await;
     assert_eq!(events.last().unwrap().1["finish_reason"], "cancelled");

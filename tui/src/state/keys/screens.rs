@@ -77,13 +77,13 @@ impl App {
             }
             Key::Char('c' | 'x') | Key::Delete => {
                 let table = &self.requests.table;
-                let Some((id, request_id)) = table.selected(rows).map(|row| (row.id, row.request_id.clone()))
-                else {
+                let others = table.others(table.selected_row());
+                let Some((id, first_id)) = table.selected(rows).map(|row| (row.id, row.first_id)) else {
                     return;
                 };
-                match table.others(table.selected_row()) {
-                    0 => self.ask_cancel(id),
-                    _ => self.ask_cancel_all(id, request_id),
+                match first_id.filter(|_| others > 0) {
+                    None => self.ask_cancel(id),
+                    Some(first_id) => self.ask_cancel_all(id, first_id),
                 }
             }
             _ => {}

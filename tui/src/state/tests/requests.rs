@@ -20,12 +20,14 @@ fn row_of_several_sequences_shows_their_number_and_cancels_the_request() {
     let mut state = app.state().unwrap().clone();
     let of = |id, state: &str| RequestRow {
         id,
+        first_id: Some(20),
         request_id: "many".into(),
         state: state.into(),
         ..RequestRow::default()
     };
     state.requests = (0..300).map(|at| of(20 + at, if at < 100 { "prefill" } else { "waiting" })).collect();
-    state.requests.push(RequestRow { id: 400, state: "waiting".into(), ..RequestRow::default() });
+    // Another client chose the same name.
+    state.requests.push(RequestRow { first_id: Some(400), ..of(400, "waiting") });
     event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
     app.on_key(Key::Char('3'), 0);
     let screen = print::screen(&app, 0, Rect::new(0, 0, 100, 24));
@@ -35,7 +37,7 @@ fn row_of_several_sequences_shows_their_number_and_cancels_the_request() {
     assert!(!screen.contains("    121 "), "{screen}");
     keys(&mut app, &[Key::Home, Key::Down, Key::Char('c')], 0);
     assert_eq!(question(&app), "Cancel request 120 with all its 300 sequences?");
-    let all = Effect::CancelAll { id: 120, request_id: "many".into() };
+    let all = Effect::CancelAll { id: 120, first_id: 20 };
     assert_eq!(keys(&mut app, &[Key::Char('y')], 0), [all]);
     let one = keys(&mut app, &[Key::End, Key::Char('c'), Key::Char('y')], 0);
     assert_eq!(one, [Effect::Cancel { id: 400 }]);

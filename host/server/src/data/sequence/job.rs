@@ -336,6 +336,7 @@ impl Job {
     fn meta(&self, request_id: &RequestId, tenant: &Tenant) -> RequestMeta {
         RequestMeta {
             request_id: request_id.as_str().to_owned(),
+            first: Default::default(),
             tenant: tenant.name.clone(),
             session: self.common.session_id.clone().unwrap_or_default(),
             user: self.common.user.clone().unwrap_or_default(),

@@ -128,13 +128,16 @@ impl Driver {
     fn find(&self, wanted: &Wanted) -> Vec<SequenceId> {
         match wanted {
             Wanted::Id(id) => vec![*id],
-            Wanted::Name(name) => {
-                let own = self.live.iter().filter(|(_, live)| live.meta.request_id == *name);
-                let mut ids: Vec<_> = own.map(|(&id, _)| id).collect();
-                ids.sort_unstable();
-                ids
-            }
+            Wanted::Name(name) => self.all_of(|meta| meta.request_id == *name),
+            Wanted::Whole(first) => self.all_of(|meta| meta.first.get() == Some(first)),
         }
+    }
+
+    fn all_of(&self, is_own: impl Fn(&RequestMeta) -> bool) -> Vec<SequenceId> {
+        let own = self.live.iter().filter(|(_, live)| is_own(&live.meta));
+        let mut ids: Vec<_> = own.map(|(&id, _)| id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     fn detail(&self, wanted: &Wanted, now: Micros) -> Option<Box<RequestReport>> {
@@ -162,6 +165,9 @@ impl Driver {
                 let _ = reply.send(Err(refusal));
             }
             Ok(ids) => {
+                if let Some(&first) = ids.first() {
+                    let _ = meta.first.set(first);
+                }
                 for (&id, request) in ids.iter().zip(copies) {
                     let request = Box::new(request);
                     self.shared.tap.tell(|| Happening::Taken { id, sent, at: now, request });
