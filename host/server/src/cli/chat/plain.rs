@@ -1,8 +1,10 @@
 //! The prompt on a terminal that knows no editing (TERM=dumb, as in the shell of an editor): its lines as it gives them.
 //!
-//! A thread of its own reads them, because a read can't be given up when Ctrl-C is pressed.
+//! A thread of its own reads them, because a read can't be given up when Ctrl-C is pressed. It reads none ahead: what is
+//! typed or pasted meanwhile stays with the terminal, which can drop it.
 
 use std::io::{self, BufRead as _};
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,24 +24,42 @@ pub fn is_plain(term: &str) -> bool {
 
 /// Reads what the user types.
 pub struct Plain {
+    asks: SyncSender<()>,
     lines: Receiver<io::Result<Vec<u8>>>,
+    /// A line is being read.
+    is_asked: bool,
 }
 
 impl Plain {
     /// Reads from stdin, which must be a terminal.
     pub fn open() -> io::Result<Self> {
+        Self::of(|| {
+            let mut line = Vec::new();
+            io::stdin().lock().read_until(b'\n', &mut line).map(|_| line)
+        })
+    }
+
+    fn of(mut read: impl FnMut() -> io::Result<Vec<u8>> + Send + 'static) -> io::Result<Self> {
+        let (asks, asked) = sync_channel(1);
         let (to, lines) = mpsc::channel(1);
         std::thread::Builder::new().name("lines".into()).spawn(move || {
-            loop {
-                let mut line = Vec::new();
-                let read = io::stdin().lock().read_until(b'\n', &mut line).map(|_| line);
-                let is_last = read.is_err();
-                if to.blocking_send(read).is_err() || is_last {
+            for () in asked {
+                if to.blocking_send(read()).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Self { lines })
+        Ok(Self { asks, lines, is_asked: false })
+    }
+
+    /// Waits for a line. If that is given up, the next call waits for the same one.
+    async fn line(&mut self) -> Option<io::Result<Vec<u8>>> {
+        if !self.is_asked {
+            self.is_asked = self.asks.send(()).is_ok();
+        }
+        let line = self.lines.recv().await;
+        self.is_asked = false;
+        line
     }
 
     /// Waits for a line, or several that belong together; `None` if the user ends the chat.
@@ -52,7 +72,7 @@ impl Plain {
             loop {
                 let event = tokio::select! {
                     _ = interrupts.recv() => Event::Interrupt,
-                    line = self.lines.recv() => match line {
+                    line = self.line() => match line {
                         Some(Ok(line)) if !line.is_empty() => Event::Line(line),
                         Some(Ok(_)) | None => Event::End,
                         Some(Err(error)) => return Err(unreadable(error)),
@@ -187,6 +207,20 @@ mod tests {
         assert!(matches!(typing.take(Event::Line(b"\"\"\"\n".to_vec())), Next::More));
         assert!(matches!(typing.take(Event::Line(b"caf\xe9\n".to_vec())), Next::Garbled));
         assert!(matches!(typing.take(Event::Line(b"b\n".to_vec())), Next::Whole(text) if text == "b"));
+    }
+
+    #[tokio::test]
+    async fn a_line_is_read_only_when_one_is_wanted() {
+        let (tell, reads) = std::sync::mpsc::channel();
+        let mut plain = Plain::of(move || {
+            tell.send(()).map_err(io::Error::other)?;
+            Ok(b"a\n".to_vec())
+        })
+        .unwrap();
+        assert_eq!(plain.line().await.unwrap().unwrap(), b"a\n");
+        drop(plain);
+        // Ends with the thread.
+        assert_eq!(reads.iter().count(), 1, "the terminal couldn't drop another");
     }
 
     #[test]
