@@ -2,9 +2,11 @@
 //!
 //! Deliberately absent: signals (`cli::serve`), which decide how long to wait.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::maybe_done;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -69,18 +71,23 @@ impl RunningServer {
     pub async fn close_within(self, close_time: Duration) {
         self.app.drain();
         let most = LAST_STEP + self.saving();
-        let mut engine = Some(self.engine);
-        let streams = engine.as_ref().map_or(0, |engine| engine.handle.live());
+        let handle = self.engine.handle.clone();
+        let mut ended = pin!(maybe_done(stop(self.engine, most)));
+        let streams = handle.live();
         if streams > 0 {
             tracing::warn!(streams, "cutting streams that did not finish");
-            // Stopping the engine sends them the event while their connections are still open.
-            stop(engine.take(), most).await;
+            // Stopping the engine sends them the event while their connections are still open. Saving its cache can wait
+            // until they are closed.
+            tokio::select! {
+                () = ended.as_mut() => {}
+                () = handle.stopped() => {}
+            }
         }
         self.shutdown.send_replace(true);
         ended_within(close_time, [self.planes.data].into_iter().chain(self.publishing)).await;
         let app = Arc::clone(&self.app);
         let _ = tokio::task::spawn_blocking(move || app.traces.flush()).await;
-        stop(engine, most).await;
+        ended.await;
         // Until here it has shown that the cache was being saved.
         self.end.send_replace(true);
         ended_within(close_time, [self.planes.control]).await;
@@ -99,9 +106,8 @@ async fn ended_within(time: Duration, tasks: impl IntoIterator<Item = JoinHandle
     }
 }
 
-/// Stops the engine thread, unless that is done. A thread that hangs in its device is left behind.
-async fn stop(engine: Option<EngineThread>, most: Duration) {
-    let Some(engine) = engine else { return };
+/// Stops the engine thread. One that hangs in its device is left behind.
+async fn stop(engine: EngineThread, most: Duration) {
     let ended = tokio::task::spawn_blocking(move || engine.stop());
     if tokio::time::timeout(most, ended).await.is_err() {
         let hangs = if most > LAST_STEP { "its step or the disk of --cache-file" } else { "its step" };

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::common::{Host, config, first_chunk, request};
+use crate::common::{Host, config, events, first_chunk, request};
 use infer_model::{DType, KvCacheKind, Quantize};
 use infer_server::config::{Bounds, Config};
 use infer_server::serve;
@@ -97,6 +97,31 @@ async fn admin_plane_is_open_until_the_cache_is_saved() {
     ended.await.unwrap();
     assert!(tokio::net::TcpStream::connect(admin).await.is_err());
     assert!(found(keeping(&path), &long("Saved")).await > 128, "it is saved");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_plane_is_closed_while_the_cache_is_saved_also_after_streams_were_cut() {
+    let (_dir, path) = file();
+    let host = Host::start(keeping(&path)).await;
+    ask(&host, "", json!({"prompt": long("Saved")})).await;
+    let other = std::fs::File::create(path.with_added_extension("partial")).unwrap();
+    other.lock().unwrap();
+    host.server.engine().hold_steps();
+    let cut = host.complete(json!({})).await;
+    let data = host.server.data_addr;
+    let scrape = host.admin(Method::GET, "/metrics");
+    let is_saving = async || {
+        let text = scrape.try_clone().unwrap().send().await.unwrap().text().await.unwrap();
+        text.contains("\ninfer_cache_file_saving 1.0\n")
+    };
+    let ended = tokio::spawn(host.server.close());
+    let (name, error) = events(cut).await.pop().unwrap();
+    assert_eq!((name.as_str(), &error["code"]), ("error", &json!("stopped")));
+    while !is_saving().await {}
+    while tokio::net::TcpStream::connect(data).await.is_ok() {}
+    assert!(is_saving().await, "nobody waits for it at a host that takes nothing");
+    drop(other);
+    ended.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
