@@ -52,7 +52,12 @@ pub async fn swap(
         room: BodyRoom::new(MAX_BODY_BYTES),
         timeout: Duration::from_secs(60),
     };
-    let body = read_body(headers, body.take().expect("the body is read once"), limits).await;
+    let body = tokio::select! {
+        biased;
+        // An upload may take a minute.
+        () = app.operators.dismissed(&caller.operator) => return Err(dismissed()),
+        body = read_body(headers, body.take().expect("the body is read once"), limits) => body,
+    };
     let body = body.map_err(|error| match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             let message = "a component has at most 8 MiB";
@@ -80,6 +85,12 @@ pub async fn swap(
     // In a task of its own: a swap is completed even if its client disconnects.
     let task = tokio::spawn(async move { app.served()?.policies.swap(kind, order).await.map_err(refused) });
     answer(task).await
+}
+
+/// 401 for a body that came too late.
+fn dismissed() -> ApiError {
+    let message = "a reload took this token away, or its role, before the body was there";
+    ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message).close()
 }
 
 /// Whether a body is JSON, by its content type or by its first byte, with which no component begins.

@@ -8,6 +8,8 @@ use infer_server::config::{Config, PolicyChoice};
 use infer_server::tenants::KeyDigest;
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const VIEWER: &str = "the-token-of-a-viewer-0123456789";
 const OPERATOR: &str = "the-token-of-an-operator-0123456789";
@@ -117,6 +119,17 @@ async fn a_reload_ends_the_streams_of_who_is_no_operator_any_more() {
     assert!(outcome["what"] == "operators" && outcome["error"].as_str().unwrap().contains(words), "{body}");
     assert_eq!(ask(&host, VIEWER, Method::GET, "/admin/state").await.status(), 200);
 
+    // The host reads its body, which doesn't come.
+    let mut upload = TcpStream::connect(host.server.admin_addr).await.unwrap();
+    let head = format!(
+        "PUT /admin/policies/scheduler HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {OPERATOR}\r\n\
+         expect: 100-continue\r\ncontent-length: 99\r\n\r\n"
+    );
+    upload.write_all(head.as_bytes()).await.unwrap();
+    let mut goes_on = [0; 25];
+    upload.read_exact(&mut goes_on).await.unwrap();
+    assert_eq!(&goes_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+
     std::fs::write(file.path(), table("bo", "viewer", OPERATOR)).unwrap();
     let outcomes = host.server.reload().await;
     assert_eq!((outcomes[0].what, outcomes[0].done.as_str()), ("operators", "1 tokens"), "{outcomes:?}");
@@ -128,6 +141,9 @@ async fn a_reload_ends_the_streams_of_who_is_no_operator_any_more() {
     }
     let rest = String::from_utf8(rest).unwrap();
     assert!(rest.contains("\"reason\":\"dismissed\""), "{rest}");
+    let mut refused = String::new();
+    upload.read_to_string(&mut refused).await.unwrap();
+    assert!(refused.starts_with("HTTP/1.1 401 ") && refused.contains("a reload took"), "{refused}");
     assert_eq!(ask(&host, VIEWER, Method::GET, "/admin/state").await.status(), 401);
     assert_eq!(ask(&host, OPERATOR, Method::POST, "/admin/drain").await.status(), 403);
     host.server.shutdown().await;
