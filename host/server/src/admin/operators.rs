@@ -153,7 +153,7 @@ impl Operators {
 }
 
 /// Reads a file of operators.
-pub fn read(path: &Path) -> Result<Vec<Operator>, String> {
+fn read(path: &Path) -> Result<Vec<Operator>, String> {
     let shown = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|e| format!("can't read {shown}: {e}"))?;
     let all = parse(&shown, &text)?;

@@ -4,7 +4,8 @@ use clap::{Args, Subcommand};
 
 use super::Failure;
 use super::flags::Flags;
-use crate::admin::operators;
+use crate::admin::operators::Operators;
+use crate::admin::token::{Token, VARIABLE};
 use crate::config::{ConfigError, Origin, SETTINGS, Setting, Settings};
 use crate::data::{GivenTemplate, PendingTemplate};
 use crate::http::Tls;
@@ -48,9 +49,12 @@ fn check(args: &ConfigArgs) -> Result<(), Failure> {
     let config = args.flags.config()?;
     let wrong = |flag: &str, wrong: String| ConfigError(format!("--{flag}: {wrong}"));
     let tenants = Tenants::open(&config)?;
-    if let Some(path) = &config.operators {
-        operators::read(path).map_err(|e| wrong("operators", e))?;
-    }
+    // Without a given token a host makes one, which is in no file.
+    let own = match &config.admin_token {
+        Some(text) => Token::given(text).map_err(|e| ConfigError(format!("{VARIABLE}: {e}")))?,
+        None => Token::fresh().map_err(Failure::failed)?,
+    };
+    Operators::open(&config, own)?;
     if let Some((cert, key)) = &config.tls {
         Tls::open(cert, key).map_err(|e| wrong("tls-cert", e))?;
     }

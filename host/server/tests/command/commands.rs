@@ -4,6 +4,7 @@
 use std::process::Output;
 
 use crate::process::{Home, Host, complaint};
+use infer_server::tenants::KeyDigest;
 use serde_json::{Value, json};
 
 /// An operator at a terminal on the host's machine.
@@ -530,6 +531,30 @@ fn variables_of_other_commands_are_accepted() {
     let output = home.command("export INFER_API_KEY=k", &bench).output().unwrap();
     let said = complaint(&output);
     assert!(output.status.code() == Some(1) && !said.contains("INFER_API_KEY"), "{said}");
+}
+
+#[test]
+fn checked_operators_and_token_are_those_that_a_host_accepts() {
+    let home = Home::new();
+    let own = "the-hosts-own-token-0123456789";
+    let table = format!("[operators.eve]\nrole = \"viewer\"\ntokens = [\"{}\"]\n", KeyDigest::of(own));
+    std::fs::write(home.path("operators.toml"), table).unwrap();
+    let check = |token: &str| {
+        let before = format!("export INFER_ADMIN_TOKEN={token}");
+        let file = ["--operators", "operators.toml", "--admin", "127.0.0.1:0", "--port", "0"];
+        home.command(&before, &[&["config", "check"], &file[..]].concat()).output().expect("sh starts")
+    };
+    for (token, words) in [
+        (own, "`eve` has the host's own token (INFER_ADMIN_TOKEN)"),
+        ("short", "INFER_ADMIN_TOKEN: must have at least 8 "),
+    ] {
+        let output = check(token);
+        let said = complaint(&output);
+        assert_eq!(output.status.code(), Some(2), "{token}: {said}");
+        assert!(said.contains(words), "{token}: `{words}` isn't in: {said}");
+    }
+    let fine = check("another-token-0123456789");
+    assert!(fine.status.success(), "{}", complaint(&fine));
 }
 
 #[test]
