@@ -23,8 +23,8 @@ Flags win over the environment, which wins over infer.toml.
 INFER_API_KEY is one key that all requests need; --api-keys names a file of several tenants' keys.
 INFER_ADMIN_TOKEN sets the token of the admin plane; without it, a token is generated and kept in a \
 file that only this user can read. INFER_LOG filters the log (`info`, `infer_server=debug`); \
-INFER_LOG_FORMAT=json writes it as JSON. SIGHUP reads the API keys, the TLS certificate and \
---policy-config again. SIGTERM shuts down after running streams have finished; a second one cuts them.
+INFER_LOG_FORMAT=json writes it as JSON. SIGHUP reads the API keys, the operators, the TLS \
+certificate and --policy-config again. SIGTERM shuts down after running streams have finished; a second one cuts them.
 
 Try:  curl -N localhost:8000/v1/completions -d '{\"model\":\"demo\",\"prompt\":\"What is a prefix cache?\"}'";
 

@@ -9,8 +9,18 @@ use crate::serve::RunningServer;
 
 /// Settings that reports leave out: those that don't apply to a server in this process, and the seed, which they name
 /// elsewhere.
-const LEFT_OUT: [&str; 9] =
-    ["host", "port", "admin", "tls-cert", "tls-key", "api-keys", "sse-dialect", "generation-config", "seed"];
+const LEFT_OUT: [&str; 10] = [
+    "host",
+    "port",
+    "admin",
+    "tls-cert",
+    "tls-key",
+    "api-keys",
+    "operators",
+    "sse-dialect",
+    "generation-config",
+    "seed",
+];
 
 /// Flags whose values the subject or the description of a workload shows anyway.
 const SHOWN: [&str; 12] = [

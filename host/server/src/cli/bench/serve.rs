@@ -25,8 +25,8 @@ turns; each turn sends the whole history plus 32 to 96 new tokens, 32 to 96 out.
 Prompts are random token ids that share nothing else (see --shared-prefix), end tokens are ignored, \
 sampling is greedy. With --rate, requests arrive at random times instead, however long earlier ones take.
 Without --url, a server is started in this process on free loopback ports, with the model and the policies \
-that the other flags name; --host, --port, --admin, --tls-cert, --tls-key, --api-keys, --sse-dialect and \
---generation-config are ignored. --seed determines prompts and lengths (default: 0). The baseline needs \
+that the other flags name; --host, --port, --admin, --tls-cert, --tls-key, --api-keys, --operators, --sse-dialect \
+and --generation-config are ignored. --seed determines prompts and lengths (default: 0). The baseline needs \
 --api completions and exact lengths, because it compares token ids. W4 resends the output of earlier turns, \
 so it needs --api text or chat if the server doesn't return token ids (--dialect openai).
 
@@ -186,6 +186,7 @@ fn of_its_own(config: Config) -> Config {
         tls: None,
         api_keys: None,
         api_key: None,
+        operators: None,
         sse_dialect: DialectChoice::Auto,
         // The checkpoint's sampling defaults would apply to only one of the two sides.
         generation_config: GenerationConfig::None,
@@ -486,7 +487,7 @@ mod tests {
 
     #[test]
     fn reports_say_what_was_given_other_than_the_defaults() {
-        let file = "max-batch-size = 4\nthreads = 2\nport = 9\nprefix-caching = false\nplan-ahead = false\nblock-size = 16";
+        let file = "max-batch-size = 4\nthreads = 2\nport = 9\noperators = \"o\"\nprefix-caching = false\nplan-ahead = false\nblock-size = 16";
         let host = [("max-batch-size", "4"), ("prefix-caching", "off"), ("threads", "2")];
         let load = ["--workload", "w1,w3", "--rate", "2,0.5", "--requests", "16", "--itl-target-ms", "50"];
         let given_load = [("itl-target-ms", "50"), ("rate", "2,0.5"), ("workload", "w1,w3")];
@@ -504,6 +505,13 @@ mod tests {
             let found: Vec<(&str, &str)> = found.iter().map(|(key, value)| (&key[..], &value[..])).collect();
             assert_eq!(found, expected, "{flags:?}");
         }
+    }
+
+    #[test]
+    fn server_of_its_own_has_nobodys_keys_and_tokens() {
+        let file = || Some(PathBuf::from("/etc/infer/one.toml"));
+        let own = of_its_own(Config { api_keys: file(), operators: file(), ..Config::default() });
+        assert_eq!((own.api_keys, own.operators, own.api_key), (None, None, None));
     }
 
     #[test]
