@@ -11,7 +11,8 @@ use infer_core::inspect::{BlockCells, BlockColumn, BlockDetail, BlockState, Cach
 use infer_core::{BlockId, Micros, SessionId, TenantId};
 
 use super::operators::{Caller, Role};
-use super::state::{self, asked, ordered};
+use super::order::Order;
+use super::state::{self, asked};
 use crate::app::{App, Served};
 use crate::cache_file;
 use crate::engine::{RequestReport, Wanted};
@@ -176,8 +177,9 @@ pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
 /// `DELETE /admin/cache`: drops what no request uses, and the file of `--cache-file`.
 pub async fn empty_cache(app: &App, caller: &Caller) -> Result<Answer, ApiError> {
     let served = app.served()?;
+    let order = Order::of(caller, "empty the cache");
     let removed = cache_file::remove(&app.config).await;
-    let (dropped, in_use) = ordered(app, served.engine.empty_cache()).await?;
+    let (dropped, in_use) = order.done(app, served.engine.empty_cache()).await?;
     let Caller { operator, peer } = caller;
     tracing::info!(operator = operator.name, %peer, dropped, in_use, "an operator emptied the cache");
     removed.map_err(|error| {

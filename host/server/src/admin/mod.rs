@@ -3,6 +3,7 @@
 mod changes;
 mod inspect;
 pub mod operators;
+mod order;
 mod policies;
 mod requests;
 mod route;

@@ -8,7 +8,8 @@ use infer_core::SequenceId;
 use serde_json::json as value;
 
 use super::operators::Caller;
-use super::state::{asked, ordered};
+use super::order::Order;
+use super::state::asked;
 use crate::app::App;
 use crate::engine::Wanted;
 use crate::http::{Answer, ApiError, Query, json};
@@ -56,7 +57,8 @@ pub async fn cancel(app: &App, caller: &Caller, id: &str, query: &Query) -> Resu
             return Err(ApiError::invalid("by", message));
         }
     };
-    let cancelled = ordered(app, served.engine.cancel(wanted)).await?;
+    let order = Order::of(caller, "cancel a request");
+    let cancelled = order.done(app, served.engine.cancel(wanted)).await?;
     let cancelled: Vec<u64> = cancelled.into_iter().map(|id| id.0).collect();
     let Some(first) = cancelled.first() else {
         let shown: String = id.chars().take(128).collect();
@@ -74,7 +76,8 @@ pub async fn cancel(app: &App, caller: &Caller, id: &str, query: &Query) -> Resu
 pub async fn clear_queue(app: &App, caller: &Caller) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let message = "an operator cleared the queue; try again later".to_owned();
-    let cleared = ordered(app, served.engine.clear_queue(message)).await?;
+    let order = Order::of(caller, "clear the queue");
+    let cleared = order.done(app, served.engine.clear_queue(message)).await?;
     let Caller { operator, peer } = caller;
     tracing::info!(operator = operator.name, %peer, cleared, "an operator cleared the queue");
     Ok(json(StatusCode::OK, &value!({"cleared": cleared})))

@@ -41,17 +41,8 @@ pub async fn asked<T>(
     within(app.config.bounds.engine_patience, answer, BUSY).await
 }
 
-/// Returns what the engine did after the current step. 503 as for a `report`, but then it may still do it.
-pub async fn ordered<T>(
-    app: &App,
-    answer: impl Future<Output = Result<T, EngineStopped>>,
-) -> Result<T, ApiError> {
-    let message = "the engine is in a long step, and may still do this after it; look at /admin/state before you \
-                   repeat it";
-    within(app.config.bounds.engine_patience, answer, message).await
-}
-
-async fn within<T>(
+/// Returns what the engine says, or 503 with `message` after `patience`.
+pub(super) async fn within<T>(
     patience: Duration,
     answer: impl Future<Output = Result<T, EngineStopped>>,
     message: &str,
