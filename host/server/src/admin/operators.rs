@@ -196,7 +196,7 @@ pub fn parse(shown: &str, text: &str) -> Result<Vec<Operator>, String> {
 fn operators(document: &Document<'_>, entry: &Entry<'_>) -> Result<Vec<Operator>, String> {
     let wrong = |message: String| document.wrong(entry, message);
     tenants::check_form("an operator's name", &entry.key).map_err(wrong)?;
-    if entry.key == OWN {
+    if entry.key.eq_ignore_ascii_case(OWN) {
         return Err(wrong(format!("`{OWN}` is who has the host's own token; choose another name")));
     }
     let (mut role, mut tokens) = (None, None);
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn errors_name_line_and_key() {
         let twice = table("a", "viewer", &["k"]) + &table("b", "viewer", &["k"]);
-        let reserved = table("admin", "viewer", &["k"]);
+        let [reserved, alike] = ["admin", "Admin"].map(|name| table(name, "viewer", &["k"]));
         let cases = [
             ("[operator.a]", "f:1: operator: unknown key; did you mean `operators`?"),
             ("[operators.a]\nrules = 2", "f:2: operators.a.rules: unknown key"),
@@ -306,6 +306,7 @@ mod tests {
             ("[operators.a]\ntokens = [\n  \"hunter2\",\n]", "f:3: operators.a.tokens: expected `sha256:`"),
             ("[operators.\"a b\"]", "f:1: operators.a b: an operator's name must"),
             (reserved.as_str(), "f:1: operators.admin: `admin` is who has the host's own token"),
+            (alike.as_str(), "f:1: operators.Admin: `admin` is who has the host's own token"),
             ("operators = 3", "f:1: operators: expected a table"),
             ("[operators.a", "f:1: "),
             (twice.as_str(), "f:4: operators.b: the token belongs to `a` already"),
