@@ -48,7 +48,7 @@ pub(super) async fn within<T>(
     message: &str,
 ) -> Result<T, ApiError> {
     let answer = tokio::time::timeout(patience, answer).await;
-    answer.map_err(|_| ApiError::unavailable("busy", message))?.map_err(ApiError::from)
+    answer.map_err(|_| ApiError::unavailable_here("busy", message))?.map_err(ApiError::from)
 }
 
 /// Returns the whole state, as a caller sees it.

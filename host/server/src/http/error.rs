@@ -86,11 +86,12 @@ impl ApiError {
 
     /// 503, to be retried after a second, or at once with another host.
     pub fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
-        Self { elsewhere: true, ..Self::ended(code, message) }
+        Self { elsewhere: true, ..Self::unavailable_here(code, message) }
     }
 
-    /// 503 for a request that an operator ended: its client may retry it after a second, but no router for it.
-    pub fn ended(code: &'static str, message: impl Into<String>) -> Self {
+    /// 503 that another host can't help with, as for a request that an operator ended, or for an operator's: its client may
+    /// retry it after a second, but no router for it.
+    pub fn unavailable_here(code: &'static str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message).retry_after_ms(1_000)
     }
 
@@ -375,7 +376,7 @@ mod tests {
         let unavailable = || ApiError::unavailable("cancelled", "an operator cancelled it");
         assert_eq!(advice(unavailable()), ([true; 2], Some("true".to_owned())));
         assert_eq!(advice(unavailable().for_good()), ([false; 2], Some("false".to_owned())));
-        assert_eq!(advice(ApiError::ended("queue_cleared", "an operator did")), ([true; 2], None));
+        assert_eq!(advice(ApiError::unavailable_here("queue_cleared", "an operator did")), ([true; 2], None));
     }
 
     #[test]

@@ -321,6 +321,7 @@ async fn requests_time_out_while_the_device_hangs_whether_or_not_the_engine_took
     ] {
         let answer = host.admin(method, path).send().await.unwrap();
         assert_eq!(answer.status(), 503, "{path}");
+        assert!(!answer.headers().contains_key("x-should-retry"), "{path}: there is no other host");
         let error = answer.json::<Value>().await.unwrap()["error"].take();
         assert_eq!(error["code"], "busy", "{path}: {error}");
         assert!(error["message"].as_str().unwrap().contains(words), "{path}: {error}");

@@ -60,7 +60,7 @@ impl Outcome {
                 let error = match cause {
                     FailureCause::Device => ApiError::internal("device_fault", message),
                     FailureCause::Memory => ApiError::internal("memory", message),
-                    FailureCause::Cleared => ApiError::ended("queue_cleared", message),
+                    FailureCause::Cleared => ApiError::unavailable_here("queue_cleared", message),
                     FailureCause::Overdue => ApiError::too_late(message),
                 };
                 (None, Some(*usage), Some(error))
