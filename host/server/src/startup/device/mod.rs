@@ -98,6 +98,9 @@ pub fn choose(config: &Config) -> Result<Option<Gpu>, StartError> {
 
 /// Why the settings exclude GPUs, whatever the model; `None` if they don't.
 pub fn excluded(config: &Config) -> Option<String> {
+    if !config.lora.is_empty() {
+        return Some("--lora works only on the CPU, since GPUs have no kernels for adapters".to_owned());
+    }
     let setting = match (config.kv_cache, config.quantize) {
         (KvCacheKind::Contiguous, _) => {
             return Some("--kv-cache contiguous, the reference backend, works only on the CPU".to_owned());
@@ -114,13 +117,10 @@ pub fn excluded(config: &Config) -> Option<String> {
 /// # Errors
 /// If it can't and a GPU was requested explicitly.
 pub fn suits(config: &Config, model: &ModelConfig) -> Result<bool, StartError> {
-    let reason = if model.has_experts() {
-        format!("layers of experts (model_type {}) have no kernels on GPUs", model.model_type)
-    } else if !config.lora.is_empty() {
-        "adapters (--lora) have no kernels on GPUs".to_owned()
-    } else {
+    if !model.has_experts() {
         return Ok(true);
-    };
+    }
+    let reason = format!("layers of experts (model_type {}) have no kernels on GPUs", model.model_type);
     do_without(Refusal { reason, cause: Cause::Excluded }, config).map(|()| false)
 }
 
@@ -170,12 +170,14 @@ mod tests {
     #[test]
     fn settings_for_the_cpu_alone_are_an_error_only_if_a_gpu_was_requested() {
         let auto = Config::default();
+        let lora = vec![AdapterChoice { name: "a".to_owned(), place: "x".to_owned() }];
         assert_eq!(excluded(&auto), None);
         assert_eq!(excluded(&Config { quantize: Quantize::Off, ..auto.clone() }), None);
         for (config, setting) in [
             (Config { kv_cache: KvCacheKind::Contiguous, ..auto.clone() }, "--kv-cache contiguous"),
             (Config { quantize: Quantize::Q8, ..auto.clone() }, "--quantize q8"),
-            (Config { quantize: Quantize::Q4, ..auto }, "--quantize q4"),
+            (Config { quantize: Quantize::Q4, ..auto.clone() }, "--quantize q4"),
+            (Config { lora, ..auto }, "--lora"),
         ] {
             assert!(choose(&config).is_ok_and(|gpu| gpu.is_none()), "{setting}: the CPU serves");
             let named = Config { device: DeviceChoice::Cuda(0), ..config };
@@ -202,11 +204,6 @@ mod tests {
         let said = error.to_string();
         assert!(said.starts_with("--device: layers of experts (model_type qwen3_moe)"), "{said}");
         assert!(said.ends_with("use `cpu` or `auto`"), "{said}");
-        let lora = vec![AdapterChoice { name: "a".to_owned(), place: "x".to_owned() }];
-        let [auto, named] = [auto, named].map(|config| Config { lora: lora.clone(), ..config });
-        assert_eq!(suits(&auto, &shape("qwen3-1.7b")).ok(), Some(false));
-        let error = suits(&named, &shape("qwen3-1.7b")).expect_err("a GPU was requested").to_string();
-        assert!(error.starts_with("--device: adapters (--lora) have no kernels on GPUs"), "{error}");
     }
 
     #[test]
