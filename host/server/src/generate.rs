@@ -65,7 +65,7 @@ pub struct GenerateError(String);
 
 impl Sequential {
     /// Loads the model that `config` names. Nothing is kept between requests: a baseline that reuses
-    /// prefixes would not be one.
+    /// prefixes would not be one. Adapters are left out: its requests are for the model itself.
     pub fn load(config: &Config) -> Result<Self, StartError> {
         let config = Config {
             max_batch_size: 1,
@@ -74,6 +74,7 @@ impl Sequential {
             prompt_cache_entries: 0,
             kv_cache: KvCacheKind::Paged,
             kv_memory_bytes: None,
+            lora: Vec::new(),
             ..config.clone()
         };
         let loaded = LoadedModel::load(&config)?;

@@ -46,6 +46,8 @@ pub struct Round {
 /// If the model can't be loaded.
 pub fn run(config: &Config, rounds: u32, progress: impl Fn(&str)) -> Result<LoadReport, StartError> {
     let machine = Machine::here();
+    // Adapters are no part of what is copied.
+    let config = &Config { lora: Vec::new(), ..config.clone() };
     let checkpoint = checkpoint::find(&config.model, &Hub::from_env())?;
     let mut report = LoadReport {
         machine,

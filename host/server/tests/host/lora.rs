@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::common::{Host, chunks, config};
 use infer_server::config::{AdapterChoice, Config, PoolingChoice};
+use infer_server::generate::Sequential;
 use infer_server::serve;
 use infer_server::startup::load;
 use reqwest::Method;
@@ -186,4 +187,13 @@ async fn adapters_that_can_not_be_served_are_refused_before_the_start_and_by_the
         assert_eq!(started, checked);
     }
     load::check(&adapted()).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn generating_for_the_model_alone_needs_no_adapter() {
+    // Settings that a file has for the host hold for `infer generate`, too.
+    let lora = vec![choice("x", "/nonexistent/x")];
+    let local = Config { lora, ..adapted() };
+    let loaded = Sequential::load(&local);
+    assert!(loaded.is_ok(), "{:?}", loaded.err());
 }
