@@ -27,4 +27,4 @@ mod wire;
 pub use endpoint::{BindError, Endpoint, Endpoints};
 pub use publisher::Publisher;
 #[cfg(feature = "kv-events")]
-pub use wire::{Batch, Event, decode, encode};
+pub use wire::{Adapter, Batch, Event, decode, encode};

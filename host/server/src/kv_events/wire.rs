@@ -2,11 +2,11 @@
 //! `["BlockStored", hashes, parent, tokens, block_size, lora_id, medium, lora_name, extra_keys]`,
 //! `["BlockRemoved", hashes, medium]` or `["AllBlocksCleared"]`.
 //!
-//! Consecutive blocks of a chain are one event. `extra_keys` separates the caches of tenants and salts, `lora_id` those of
-//! adapters, by their places in `--lora`, from 1.
+//! Consecutive blocks of a chain are one event. `extra_keys` separates the caches of tenants and salts, `lora_name` those of
+//! adapters; `lora_id` is the adapter's place in `--lora`, from 1.
 
+use infer_core::TenantId;
 use infer_core::kv_events::{KvBlock, KvEvent};
-use infer_core::{AdapterId, TenantId};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -39,7 +39,7 @@ pub enum Event {
         /// The cache they belong to; `None` for the shared one.
         scope: Option<String>,
         /// The adapter that they were computed with; `None` for none.
-        adapter: Option<u32>,
+        adapter: Option<Adapter>,
     },
     /// Blocks that were evicted.
     Removed {
@@ -50,18 +50,28 @@ pub enum Event {
     Cleared,
 }
 
+/// An adapter.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Adapter {
+    /// Its place among those of the host, from 1.
+    pub number: u32,
+    /// Its name in requests.
+    pub name: String,
+}
+
 impl Batch {
-    /// A batch of events, with consecutive blocks of a chain joined.
-    pub fn new(at: f64, happened: &[KvEvent]) -> Self {
+    /// A batch of events, with consecutive blocks of a chain joined. `adapters` are the names of the host's, in the order of
+    /// their numbers.
+    pub fn new(at: f64, happened: &[KvEvent], adapters: &[String]) -> Self {
         let mut batch = Self { at, events: Vec::new() };
-        happened.iter().for_each(|event| batch.push(event));
+        happened.iter().for_each(|event| batch.push(event, adapters));
         batch
     }
 
     /// A batch that clears the index and stores all `blocks`, which have parents before children.
-    pub fn snapshot(at: f64, blocks: Vec<KvBlock>) -> Self {
+    pub fn snapshot(at: f64, blocks: Vec<KvBlock>, adapters: &[String]) -> Self {
         let mut batch = Self { at, events: vec![Event::Cleared] };
-        blocks.into_iter().for_each(|block| batch.push(&KvEvent::Stored(block)));
+        blocks.into_iter().for_each(|block| batch.push(&KvEvent::Stored(block), adapters));
         batch
     }
 
@@ -70,7 +80,7 @@ impl Batch {
         self.events.first() == Some(&Event::Cleared)
     }
 
-    fn push(&mut self, event: &KvEvent) {
+    fn push(&mut self, event: &KvEvent, adapters: &[String]) {
         match (event, self.events.last_mut()) {
             (KvEvent::Removed { hash }, Some(Event::Removed { hashes })) => hashes.push(*hash),
             (KvEvent::Removed { hash }, _) => self.events.push(Event::Removed { hashes: vec![*hash] }),
@@ -78,7 +88,7 @@ impl Batch {
                 if block.parent.is_some()
                     && block.parent == hashes.last().copied()
                     && *scope == scope_of(block)
-                    && *adapter == adapter_of(block) =>
+                    && adapter.as_ref().map_or(0, |adapter| adapter.number) == block.adapter.0 =>
             {
                 hashes.push(block.hash);
                 tokens.extend(&block.tokens);
@@ -89,7 +99,7 @@ impl Batch {
                 tokens: block.tokens.to_vec(),
                 block_size: block.tokens.len() as u32,
                 scope: scope_of(block),
-                adapter: adapter_of(block),
+                adapter: adapter_of(block, adapters),
             }),
         }
     }
@@ -100,8 +110,10 @@ fn scope_of(block: &KvBlock) -> Option<String> {
     (tenant != 0 || block.salt != 0).then(|| format!("{tenant}:{:x}", block.salt))
 }
 
-fn adapter_of(block: &KvBlock) -> Option<u32> {
-    (block.adapter != AdapterId::NONE).then_some(block.adapter.0)
+fn adapter_of(block: &KvBlock, adapters: &[String]) -> Option<Adapter> {
+    let number = block.adapter.0;
+    let place = (number as usize).checked_sub(1)?;
+    Some(Adapter { number, name: adapters[place].clone() })
 }
 
 /// Encodes a batch as msgpack.
@@ -126,9 +138,9 @@ impl Serialize for Event {
                 event.serialize_element(parent)?;
                 event.serialize_element(tokens)?;
                 event.serialize_element(block_size)?;
-                event.serialize_element(adapter)?;
+                event.serialize_element(&adapter.as_ref().map(|adapter| adapter.number))?;
                 event.serialize_element(MEDIUM)?;
-                event.serialize_element(&None::<&str>)?;
+                event.serialize_element(&adapter.as_ref().map(|adapter| &adapter.name))?;
                 event.serialize_element(&extra_keys)?;
                 event.end()
             }
@@ -159,9 +171,10 @@ impl<'de> Visitor<'de> for EventVisitor {
             "BlockStored" => {
                 let (hashes, parent) = (need(&mut seq)?, need(&mut seq)?);
                 let (tokens, block_size) = (need(&mut seq)?, need(&mut seq)?);
-                let adapter: Option<u32> = need(&mut seq)?;
+                let number: Option<u32> = need(&mut seq)?;
                 let _medium: Option<String> = need(&mut seq)?;
-                let _lora_name: Option<String> = need(&mut seq)?;
+                let name: Option<String> = need(&mut seq)?;
+                let adapter = number.zip(name).map(|(number, name)| Adapter { number, name });
                 let extra_keys: Option<Vec<Vec<String>>> = need(&mut seq)?;
                 let scope = extra_keys.and_then(|keys| keys.into_iter().flatten().next());
                 Ok(Event::Stored { hashes, parent, tokens, block_size, scope, adapter })
@@ -183,6 +196,8 @@ fn need<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(seq: &mut A) -> Result<T, A
 
 #[cfg(test)]
 mod tests {
+    use infer_core::AdapterId;
+
     use super::*;
 
     fn stored(hash: u64, parent: Option<u64>, salt: u64) -> KvEvent {
@@ -204,7 +219,7 @@ mod tests {
             KvEvent::Removed { hash: 2 },
             KvEvent::Removed { hash: u64::MAX },
         ];
-        let batch = Batch::new(1.5, &happened);
+        let batch = Batch::new(1.5, &happened, &[]);
         assert_eq!(batch.events.len(), 4);
         let Event::Stored { hashes, tokens, block_size, scope, .. } = &batch.events[0] else { panic!() };
         assert_eq!(
@@ -217,21 +232,27 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_adapters_carry_its_number() {
-        let [none, first] = [AdapterId::NONE, AdapterId(1)];
-        let happened = [adapted(1, None, 0, none), adapted(2, None, 0, first), adapted(3, Some(2), 0, first)];
-        let batch = Batch::new(0.0, &happened);
+    fn blocks_of_adapters_carry_its_number_and_name() {
+        let [none, second] = [AdapterId::NONE, AdapterId(2)];
+        let happened =
+            [adapted(1, None, 0, none), adapted(2, None, 0, second), adapted(3, Some(2), 0, second)];
+        let batch = Batch::new(0.0, &happened, &["sql".to_owned(), "support".to_owned()]);
         let of = |event: &Event| match event {
-            Event::Stored { hashes, adapter, .. } => (hashes.len(), *adapter),
+            Event::Stored { hashes, adapter, .. } => (hashes.len(), adapter.clone()),
             other => panic!("{other:?}"),
         };
-        assert_eq!(batch.events.iter().map(of).collect::<Vec<_>>(), [(1, None), (2, Some(1))]);
-        assert_eq!(decode(&encode(&batch)).unwrap(), batch);
+        let support = Adapter { number: 2, name: "support".to_owned() };
+        assert_eq!(batch.events.iter().map(of).collect::<Vec<_>>(), [(1, None), (2, Some(support))]);
+        let encoded = encode(&batch);
+        assert_eq!(decode(&encoded).unwrap(), batch);
+        // As routers read it: the number, the tier and the name follow the size of a block.
+        let as_sent = b"\x02\x02\xa3GPU\xa7support";
+        assert!(encoded.windows(as_sent.len()).any(|part| part == as_sent), "{encoded:02x?}");
     }
 
     #[test]
     fn encoding_is_byte_exact() {
-        let batch = Batch::new(0.0, &[stored(5, None, 0)]);
+        let batch = Batch::new(0.0, &[stored(5, None, 0)], &[]);
         // [0.0, [["BlockStored", [5], nil, [5, 7], 2, nil, "GPU", nil, nil]], 0]
         let mut want = vec![0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x91, 0x99, 0xab];
         want.extend(b"BlockStored");

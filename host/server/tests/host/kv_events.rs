@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::common::{Host, config};
 use infer_core::kv_events::KvEvent;
-use infer_server::config::{Config, MaxSeqLen};
+use infer_server::config::{AdapterChoice, Config, MaxSeqLen};
 use infer_server::engine::KvBatch;
-use infer_server::kv_events::{Batch, Endpoint, Endpoints, Event, decode};
+use infer_server::kv_events::{Adapter, Batch, Endpoint, Endpoints, Event, decode};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -141,6 +141,43 @@ async fn subscriber_rebuilds_the_index_exactly_across_gaps() {
     let copy: BTreeMap<u64, (Option<u64>, Vec<u32>)> =
         index.blocks.into_iter().map(|(hash, (_, parent, tokens, _))| (hash, (parent, tokens))).collect();
     assert_eq!(copy, truth);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocks_of_adapters_are_told_with_their_names() {
+    let golden = |name: &str| format!("{}/../../tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    let choice = |name: &str| AdapterChoice {
+        name: format!("my-{name}"),
+        place: golden(&format!("qwen3-lora/{name}")),
+    };
+    let any = || "tcp://127.0.0.1:0".parse::<Endpoint>().unwrap();
+    let config = Config {
+        kv_events: Some(Endpoints { events: any(), replay: Some(any()) }),
+        model: golden("qwen3-bf16"),
+        served_model_names: vec!["base".to_owned()],
+        lora: ["all", "some"].map(choice).into(),
+        ..config()
+    };
+    let host = Host::start(config).await;
+    let replay_at = host.server.kv_endpoints().unwrap().replay.clone().unwrap().to_string();
+    for model in ["base", "my-some"] {
+        let fields = json!({"model": model, "prompt": vec![7; 40], "max_tokens": 2, "ignore_eos": true});
+        assert_eq!(host.events(fields).await.last().unwrap().0, "done");
+    }
+    let stored = |(_, batch): (u64, Batch)| {
+        batch.events.into_iter().filter_map(|event| match event {
+            Event::Stored { adapter, .. } => Some(adapter),
+            Event::Removed { .. } | Event::Cleared => None,
+        })
+    };
+    // The last events may still be on their way to the publisher.
+    let mut told = BTreeSet::new();
+    while told.len() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        told = replay(&replay_at, 0).await.into_iter().flat_map(stored).collect();
+    }
+    assert_eq!(told, BTreeSet::from([None, Some(Adapter { number: 2, name: "my-some".to_owned() })]));
     host.server.shutdown().await;
 }
 
