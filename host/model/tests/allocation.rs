@@ -1,14 +1,18 @@
-//! A step allocates nothing once buffers have grown: otherwise every token would cost allocations.
+//! A step allocates nothing once buffers have grown: otherwise every token would cost allocations. Loading an adapter
+//! allocates little beside it.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use common::{Chunk, Driver, model};
 use infer_core::{Batch, Executor, StepOutput};
-use infer_model::{DType, KvCacheKind};
+use infer_model::{DType, KvCacheKind, ModelConfig, Source};
+use safetensors::tensor::{Dtype, TensorView};
 
 /// Steps that must allocate nothing, one after another.
 const STEPS_IN_A_ROW: u32 = 8;
@@ -20,16 +24,24 @@ const REPEATS: u32 = 8;
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that are allocated, and the most that were.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// Held by a test: the counters count what all threads allocate.
+static ALONE: Mutex<()> = Mutex::new(());
 
 // SAFETY: all calls are forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        let live = LIVE.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
+        PEAK.fetch_max(live, Ordering::SeqCst);
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::SeqCst);
         // SAFETY: the caller's promise.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -59,9 +71,56 @@ fn allocations(driver: &mut Driver, batch: &Batch, output: &mut StepOutput) -> u
     ALLOCATIONS.load(Ordering::SeqCst) - before
 }
 
-/// One test, because the counter counts what all threads allocate.
+/// Writes an adapter of all projections, in bf16.
+fn write_adapter(directory: &Path, config: &ModelConfig, rank: usize) {
+    let (q, kv, hidden, wide) = (config.q_width(), config.kv_width(), config.hidden, config.intermediate);
+    let targets = [
+        ("self_attn.q", q, hidden),
+        ("self_attn.k", kv, hidden),
+        ("self_attn.v", kv, hidden),
+        ("self_attn.o", hidden, q),
+        ("mlp.gate", wide, hidden),
+        ("mlp.up", wide, hidden),
+        ("mlp.down", hidden, wide),
+    ];
+    let mut all = Vec::new();
+    for layer in 0..config.layers.len() {
+        for (target, outputs, inputs) in targets {
+            for (half, shape) in [("A", [rank, inputs]), ("B", [outputs, rank])] {
+                let name = format!("base_model.model.model.layers.{layer}.{target}_proj.lora_{half}.weight");
+                all.push((name, shape, vec![0_u8; 2 * shape[0] * shape[1]]));
+            }
+        }
+    }
+    let views = all.iter().map(|(name, shape, bytes)| {
+        (name.as_str(), TensorView::new(Dtype::BF16, shape.to_vec(), bytes).expect("sizes agree"))
+    });
+    let file = safetensors::serialize(views.collect::<Vec<_>>(), None).expect("names are unique");
+    std::fs::write(directory.join("adapter_model.safetensors"), file).expect("it can be written");
+    let settings = serde_json::json!({"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none"});
+    std::fs::write(directory.join("adapter_config.json"), settings.to_string()).expect("it can be written");
+}
+
+/// What is available is compared with its own bytes before it is read.
+#[test]
+fn loading_an_adapter_takes_little_more_memory_than_the_adapter() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut model = model("qwen3-bf16", DType::Bf16);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    write_adapter(directory.path(), &model.config, 128);
+    let source = Source::Directory(directory.path().to_owned());
+    let before = LIVE.load(Ordering::SeqCst);
+    PEAK.store(before, Ordering::SeqCst);
+    model.add_adapter(&source).expect("it is sound");
+    let peak = PEAK.load(Ordering::SeqCst) - before;
+    let bytes = model.adapter_bytes() as usize;
+    // The adapter itself is in a map, which isn't counted. All of it as f32 would be twice as much.
+    assert!(peak < bytes, "{peak} bytes were allocated beside an adapter of {bytes}");
+}
+
 #[test]
 fn repeated_step_allocates_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (name, dtype) in [
         ("llama-f32", DType::F32),
         ("qwen3-bf16", DType::Bf16),

@@ -27,15 +27,15 @@ struct Pair<'a> {
     halves: [Option<&'a Stored<'a>>; 2],
 }
 
-/// A projection's matrices, checked.
-struct Found {
+/// A projection's matrices, with their shapes checked.
+struct Found<'a> {
     rank: usize,
     scale: f32,
-    a: Vec<f32>,
-    b: Vec<f32>,
+    a: &'a Stored<'a>,
+    b: &'a Stored<'a>,
 }
 
-type AllFound = BTreeMap<(usize, Target), Found>;
+type AllFound<'a> = BTreeMap<(usize, Target), Found<'a>>;
 
 impl Adapter {
     /// Loads an adapter of a model of this shape, in this format.
@@ -44,7 +44,9 @@ impl Adapter {
         config: &ModelConfig,
         format: Format,
     ) -> Result<Self, ModelError> {
-        let mut found = find(source, config)?;
+        let (settings, shard) = open(source)?;
+        let tensors = shard.tensors()?;
+        let mut found = find(&tensors, &settings, config)?;
         let bytes = found.iter().map(|((_, target), found)| {
             let [outputs, inputs] = target.shape(config);
             size([found.rank, outputs + inputs], format)
@@ -61,12 +63,15 @@ impl Adapter {
 
     /// Checks an adapter as loading does.
     pub(crate) fn check(source: &Source<'_>, config: &ModelConfig) -> Result<(), ModelError> {
-        find(source, config).map(|_| ())
+        let (settings, shard) = open(source)?;
+        let tensors = shard.tensors()?;
+        let found = find(&tensors, &settings, config)?;
+        found.values().flat_map(|found| [found.a, found.b]).try_for_each(|stored| numbers(stored).map(|_| ()))
     }
 }
 
-/// All matrices of an adapter.
-fn find(source: &Source<'_>, config: &ModelConfig) -> Result<AllFound, ModelError> {
+/// Opens both files.
+fn open<'a>(source: &Source<'a>) -> Result<(LoraConfig, Shard<'a>), ModelError> {
     let missing = |file: &str, more: &str| {
         ModelError::config(format!("{} has no {file}; is it an adapter of PEFT?{more}", source.name()))
     };
@@ -93,9 +98,17 @@ fn find(source: &Source<'_>, config: &ModelConfig) -> Result<AllFound, ModelErro
         }
         Source::Directory(_) | Source::Gguf(_) => return Err(missing(WEIGHTS, "")),
     };
-    let tensors = shard.tensors()?;
+    Ok((settings, shard))
+}
+
+/// All matrices of an adapter. Their numbers are not read yet.
+fn find<'a>(
+    tensors: &'a [Stored<'a>],
+    settings: &LoraConfig,
+    config: &ModelConfig,
+) -> Result<AllFound<'a>, ModelError> {
     let mut pairs: BTreeMap<(usize, Target), Pair<'_>> = BTreeMap::new();
-    for tensor in &tensors {
+    for tensor in tensors {
         let Name { layer, target, half, module } = Name::parse(&tensor.name, config)?;
         let pair = pairs.entry((layer, target)).or_insert(Pair { module, halves: [None, None] });
         if let Some(other) = pair.halves[half as usize].replace(tensor) {
@@ -104,18 +117,18 @@ fn find(source: &Source<'_>, config: &ModelConfig) -> Result<AllFound, ModelErro
         }
     }
     if pairs.is_empty() {
-        return Err(ModelError::weights(format!("{}: {WEIGHTS} has no tensors", source.name())));
+        return Err(ModelError::weights(format!("{WEIGHTS} has no tensors")));
     }
     let found = pairs.into_iter().map(|((layer, target), pair)| {
-        let found = pair.read(&settings, target.shape(config))?;
+        let found = pair.check(settings, target.shape(config))?;
         Ok::<_, ModelError>(((layer, target), found))
     });
     found.collect()
 }
 
-impl Pair<'_> {
-    /// Reads both matrices.
-    fn read(&self, settings: &LoraConfig, [outputs, inputs]: [usize; 2]) -> Result<Found, ModelError> {
+impl<'a> Pair<'a> {
+    /// Checks that both matrices are there, in the right shapes.
+    fn check(&self, settings: &LoraConfig, [outputs, inputs]: [usize; 2]) -> Result<Found<'a>, ModelError> {
         let module = self.module;
         let [Some(a), Some(b)] = self.halves else {
             let missing = if self.halves[Half::A as usize].is_none() { "lora_A" } else { "lora_B" };
@@ -132,16 +145,18 @@ impl Pair<'_> {
                 )));
             }
         }
-        let read = |stored: &Stored<'_>| {
-            let numbers = stored.numbers()?;
-            if numbers.iter().all(|number| number.is_finite()) {
-                return Ok(numbers);
-            }
-            let name = &stored.name;
-            Err(ModelError::weights(format!("tensor {name} has numbers that are infinite or not a number")))
-        };
-        Ok(Found { rank, scale, a: read(a)?, b: read(b)? })
+        Ok(Found { rank, scale, a, b })
     }
+}
+
+/// Reads a matrix.
+fn numbers(stored: &Stored<'_>) -> Result<Vec<f32>, ModelError> {
+    let numbers = stored.numbers()?;
+    if numbers.iter().all(|number| number.is_finite()) {
+        return Ok(numbers);
+    }
+    let name = &stored.name;
+    Err(ModelError::weights(format!("tensor {name} has numbers that are infinite or not a number")))
 }
 
 /// Packs matrices as the model's products read them.
@@ -152,7 +167,7 @@ struct Stacker<'a> {
 }
 
 impl Stacker<'_> {
-    fn layer(&mut self, layer: usize, found: &mut AllFound) -> Result<AdaptedLayer, ModelError> {
+    fn layer(&mut self, layer: usize, found: &mut AllFound<'_>) -> Result<AdaptedLayer, ModelError> {
         let mut delta = |stack: &[Target]| self.delta(layer, stack, found);
         Ok(AdaptedLayer {
             qkv: delta(&[Target::Query, Target::Key, Target::Value])?,
@@ -166,15 +181,15 @@ impl Stacker<'_> {
         &mut self,
         layer: usize,
         stack: &[Target],
-        found: &mut AllFound,
+        found: &mut AllFound<'_>,
     ) -> Result<Option<Delta>, ModelError> {
         let (mut first, mut narrow, mut ranks, mut parts) = (0, Vec::new(), 0, Vec::new());
         for target in stack {
             let [outputs, _] = target.shape(self.config);
             if let Some(Found { rank, scale, a, b }) = found.remove(&(layer, *target)) {
-                narrow.extend_from_slice(&a);
+                narrow.append(&mut numbers(a)?);
                 ranks += rank;
-                parts.push(Part { wide: self.pack(&b, [outputs, rank])?, scale, first });
+                parts.push(Part { wide: self.pack(&numbers(b)?, [outputs, rank])?, scale, first });
             }
             first += outputs;
         }
