@@ -63,7 +63,7 @@ impl LoraConfig {
             return Err(keys.unsupported("bias", &why));
         }
         if let Some(init) = keys.get("init_lora_weights").as_str()
-            && CHANGES_THE_MODEL.iter().any(|name| init.starts_with(name))
+            && CHANGES_THE_MODEL.iter().any(|name| init.to_ascii_lowercase().starts_with(name))
         {
             let why =
                 format!("{init:?} is not supported: it changes the model's own matrices; convert it to LoRA");
@@ -92,7 +92,12 @@ impl LoraConfig {
         let rank = self.ranks.of(module)?.unwrap_or(self.rank);
         let alpha = self.alphas.of(module)?.unwrap_or(self.alpha);
         let divisor = if self.by_root { (rank as f64).sqrt() } else { rank as f64 };
-        Ok((rank, (alpha / divisor) as f32))
+        let scale = (alpha / divisor) as f32;
+        if scale.is_finite() {
+            return Ok((rank, scale));
+        }
+        let why = format!("{}: the alpha of {module} is {alpha:e}, which is too large", Self::FILE);
+        Err(ModelError::config(why))
     }
 }
 
@@ -207,6 +212,7 @@ mod tests {
             (json!({"layer_replication": [[0, 2]]}), "layer_replication is not supported"),
             (json!({"alora_invocation_tokens": [5]}), "alora_invocation_tokens is not supported"),
             (json!({"init_lora_weights": "pissa_niter_4"}), "init_lora_weights \"pissa_niter_4\" is not"),
+            (json!({"init_lora_weights": "OLoRA"}), "init_lora_weights \"OLoRA\" is not"),
             (json!({"r": 0}), "r must be a whole number from 1 to 512, is 0"),
             (json!({"r": 513}), "r must be a whole number from 1 to 512, is 513"),
             (json!({"lora_alpha": null}), "has no lora_alpha"),
@@ -224,6 +230,9 @@ mod tests {
         let config = parse(&json!({"alpha_pattern": {"q_proj": 1, "self_attn.q_proj": 2}})).unwrap();
         let error = config.of("model.layers.0.self_attn.q_proj").expect_err("two values").to_string();
         assert!(error.contains("alpha_pattern has different values"), "{error}");
+        let config = parse(&json!({"alpha_pattern": {"q_proj": 1e300}})).unwrap();
+        let error = config.of("model.layers.0.self_attn.q_proj").expect_err("beyond f32").to_string();
+        assert!(error.contains("adapter_config.json") && error.contains("too large"), "{error}");
         assert!(LoraConfig::parse(b"[]").is_err() && LoraConfig::parse(b"{").is_err());
     }
 }
