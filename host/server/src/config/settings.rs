@@ -219,6 +219,7 @@ mod tests {
         for text in ["lora = ['a=x', 'b=y']\n", "lora = 'a=x,b=y'\n"] {
             assert_eq!(of_text(text).unwrap().get("lora").unwrap().1, "a=x,b=y", "{text}");
         }
+        assert_eq!(of_text("lora = []\n").unwrap().get("lora").unwrap().1, "");
         for text in ["lora = ['a=x', 3]\n", "lora = {a = 'x'}\n", "served-model-name = ['a', 'b']\n"] {
             let error = of_text(text).unwrap_err().to_string();
             assert!(error.starts_with("x.toml:1: ") && error.contains("expected a string"), "{error}");

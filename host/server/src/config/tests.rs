@@ -49,6 +49,7 @@ fn defaults_are_those_of_the_documentation() {
     let adapters = parse(&[("lora", "a=./x, b = org/y=z")]).unwrap().lora;
     let adapters: Vec<_> = adapters.iter().map(|adapter| (&*adapter.name, &*adapter.place)).collect();
     assert_eq!(adapters, [("a", "./x"), ("b", "org/y=z")]);
+    assert!(parse(&[("lora", "")]).unwrap().lora.is_empty());
     assert_eq!(parse(&[("served-model-name", "a, b/c")]).unwrap().served_model_names, ["a", "b/c"]);
 }
 

@@ -257,9 +257,13 @@ fn addresses(host: &str) -> Vec<IpAddr> {
     host.parse().map(|address: IpAddr| address.to_canonical()).into_iter().collect()
 }
 
-/// `NAME=ADAPTER`, or several of these, separated by commas.
+/// `NAME=ADAPTER`, or several of these, separated by commas, or none.
 fn adapters(text: &str) -> Result<Vec<AdapterChoice>, String> {
     let mut all: Vec<AdapterChoice> = Vec::new();
+    // An empty list of a file, or the flag that takes the place of one.
+    if text.trim().is_empty() {
+        return Ok(all);
+    }
     for part in text.split(',') {
         let halves = part.split_once('=');
         let halves = halves.and_then(|(name, place)| Some((non_empty(name).ok()?, non_empty(place).ok()?)));
