@@ -19,7 +19,7 @@ esac
 
 case $crate in
     # The targets, the host, and the parsers that it uses.
-    calls | chat | component | config | events | fuzz_case | gguf | grammar | model_config | recording | request | \
+    adapter | calls | chat | component | config | events | fuzz_case | gguf | grammar | model_config | recording | request | \
         safetensors | template | tenants | tokenizer | trace | \
         infer_* | \
         aho_corasick | base64 | csv* | derivre | httparse | llguidance | memchr | minijinja* | regex* | serde* | \

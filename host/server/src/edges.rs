@@ -17,7 +17,7 @@ use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
 use infer_core::request::Constraint as _;
-use infer_model::{Model, ModelConfig, Source, Tokenizer};
+use infer_model::{Model, ModelConfig, ModelError, Source, Tokenizer};
 use infer_sim::fuzz::{Case, Checks, Violation, generate, play};
 use infer_sim::trace::{Format, Reader, in_order, limited};
 use infer_sim::{Profile, Settings as Simulated, Slo};
@@ -39,7 +39,7 @@ const DEMO_VOCAB: u32 = 1_792;
 pub type Edge = fn(&[u8]);
 
 /// All edges, by the names of their corpora.
-pub const ALL: [(&str, Edge); 18] = [
+pub const ALL: [(&str, Edge); 19] = [
     ("request", request),
     ("chat", chat),
     ("messages", messages),
@@ -58,6 +58,7 @@ pub const ALL: [(&str, Edge); 18] = [
     ("recording", recording),
     ("fuzz_case", fuzz_case),
     ("cache_file", cache_file),
+    ("adapter", adapter),
 ];
 
 /// The body of a completion request, or of one for embeddings.
@@ -209,6 +210,21 @@ pub fn safetensors(bytes: &[u8]) {
     let mut files: Vec<(&str, &[u8])> = demo();
     files.push(("model.safetensors", bytes));
     let _ = Model::load(&Source::Embedded(&files), None);
+}
+
+/// The two files of an adapter of the demo model, with a zero byte between them: settings, tensors.
+pub fn adapter(bytes: &[u8]) {
+    let _ = check_adapter(bytes);
+}
+
+fn check_adapter(bytes: &[u8]) -> Result<(), ModelError> {
+    static SHAPE: OnceLock<ModelConfig> = OnceLock::new();
+    let shape = SHAPE.get_or_init(|| ModelConfig::load(&Source::Embedded(&demo())).expect("it is sound"));
+    // Text in JSON has no zero byte.
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let (settings, tensors) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
+    let files = [("adapter_config.json", settings), ("adapter_model.safetensors", tensors)];
+    Model::check_adapter(&Source::Embedded(&files), shape)
 }
 
 /// A GGUF file: header, configuration, tokenizer, template, tensors.
@@ -418,6 +434,13 @@ mod tests {
         let (_, config) = infer_demo::FILES.iter().find(|(name, _)| *name == "config.json").unwrap();
         let config: serde_json::Value = serde_json::from_slice(config).unwrap();
         assert_eq!(config["vocab_size"], DEMO_VOCAB);
+    }
+
+    #[test]
+    fn corpora_have_an_adapter_that_can_be_loaded() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/adapter");
+        let bytes = std::fs::read(corpus.join("two.adapter")).unwrap();
+        assert_eq!(check_adapter(&bytes), Ok(()));
     }
 
     #[test]
