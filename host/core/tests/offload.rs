@@ -12,8 +12,8 @@ use infer_core::policy::Retention;
 use infer_core::snapshot::Counters;
 use infer_core::testing::{self, ScriptedExecutor, SplitMix, TestSlots, solo};
 use infer_core::{
-    Batch, BlockId, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Event, Executor, Micros, OffloadCopy,
-    Request, SequenceId, StepOutput, TenantId,
+    AdapterId, Batch, BlockId, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Event, Executor, Micros,
+    OffloadCopy, Request, SequenceId, StepOutput, TenantId,
 };
 
 /// A host with a second level, and its clock.
@@ -137,15 +137,23 @@ fn conversations_that_take_turns_are_never_computed_again() {
 }
 
 #[test]
-fn the_tenants_and_salts_of_the_second_level_stay_apart() {
-    let mut host = Tiered::new(tiny(16));
-    let of = |tenant, salt, request| Request { tenant: TenantId(tenant), cache_salt: salt, ..request };
-    host.ask(of(1, 5, turn(1)));
-    host.ask(of(1, 5, turn(2)));
-    host.ask(of(1, 5, turn(3)));
-    for (tenant, salt) in [(2, 5), (1, 0), (0, 0)] {
-        let id = host.ask(of(tenant, salt, next_turn(1)));
-        assert_eq!(host.cached(id), 0, "tenant {tenant}, salt {salt}");
+fn the_tenants_salts_and_adapters_of_the_second_level_stay_apart() {
+    let of = |(tenant, salt, adapter), request| Request {
+        tenant: TenantId(tenant),
+        cache_salt: salt,
+        adapter: AdapterId(adapter),
+        ..request
+    };
+    let own = (1, 5, 3);
+    for other in [(2, 5, 3), (1, 0, 3), (1, 5, 0), (1, 5, 2), (0, 0, 0)] {
+        let mut host = Tiered::new(tiny(64));
+        for seed in 1..4 {
+            host.ask(of(own, turn(seed)));
+        }
+        let id = host.ask(of(other, next_turn(1)));
+        assert_eq!(host.cached(id), 0, "tenant, salt, adapter: {other:?}");
+        let id = host.ask(of(own, next_turn(1)));
+        assert_eq!(host.cached(id), 28, "its own");
     }
 }
 
