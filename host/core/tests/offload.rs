@@ -3,17 +3,18 @@
 mod common;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
 
 use common::RandomPrefixCache;
 use common::scripted::{Ask, Say, VOCAB, prompt, request, scripted, small};
 use infer_core::engine::Policies;
 use infer_core::offload::Offloading;
-use infer_core::policy::Retention;
+use infer_core::policy::{CacheEventKind, Retention};
 use infer_core::snapshot::Counters;
 use infer_core::testing::{self, ScriptedExecutor, SplitMix, TestSlots, solo};
 use infer_core::{
-    AdapterId, Batch, BlockId, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Event, Executor, Micros,
-    OffloadCopy, Request, SequenceId, StepOutput, TenantId,
+    AdapterId, Batch, BlockId, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Event, Executor,
+    FinishReason, Micros, OffloadCopy, Request, SequenceId, StepOutput, TenantId,
 };
 
 /// A host with a second level, and its clock.
@@ -244,6 +245,59 @@ fn a_prefix_comes_back_in_pieces_while_others_run() {
     assert_eq!(host.cached(waiting), 28);
     assert_eq!(host.tokens(waiting), solo(&next_turn(1), VOCAB));
     assert_eq!(host.tokens(running), solo(&request(prompt(5, 4), 20), VOCAB));
+}
+
+#[test]
+fn what_came_back_is_not_used_later_than_what_it_follows() {
+    // Cached blocks and what they follow as a policy that evicts the least recently used knows them, those first.
+    let order = Arc::new(Mutex::new(Vec::<(u32, u32)>::new()));
+    let book = Arc::clone(&order);
+    let policies = scripted(move |ask| {
+        if let Ask::Observe(events) = ask {
+            let mut order = book.lock().unwrap();
+            for at in 0..events.len() {
+                order.retain(|&(block, _)| block != events.block[at]);
+                if events.kind[at] == CacheEventKind::Idle as u8 {
+                    order.push((events.block[at], events.parent[at]));
+                }
+            }
+        }
+        Ok(Say::Default)
+    });
+    let config = EngineConfig { total_blocks: 20, offload_step_blocks: 2, ..tiny(32) };
+    let mut host = Tiered::with(config, policies);
+    for seed in 1..5 {
+        host.ask(turn(seed));
+    }
+    host.submit(request(prompt(5, 4), 20));
+    let mut batch = host.engine.begin_step(host.now).expect("it starts");
+    let waiting = host.submit(next_turn(1));
+    let mut came = 0;
+    for _ in 0..3 {
+        let mut output = StepOutput::default();
+        host.executor.execute(&batch, &mut output).expect("the device is sound");
+        came += coming(&batch).len();
+        host.now = host.now.plus(Micros(1_000));
+        host.engine.finish_step(batch, Ok(&output), host.now);
+        batch = host.engine.begin_step(host.now).expect("one of them runs");
+    }
+    assert_eq!(came, 4, "in two pieces");
+    // It is given up before all of its prefix is there.
+    assert!(host.engine.finish(waiting, FinishReason::Cancelled, host.now));
+    let mut output = StepOutput::default();
+    host.executor.execute(&batch, &mut output).expect("the device is sound");
+    host.engine.finish_step(batch, Ok(&output), host.now);
+    host.run();
+    let order = order.lock().unwrap();
+    assert_eq!(order.len() as u32, host.engine.memory().cached);
+    for (at, (_, parent)) in order.iter().enumerate() {
+        assert!(order[..at].iter().all(|(before, _)| before != parent), "{order:?}");
+    }
+    let list = host.engine.cached_blocks(host.now);
+    assert_eq!(list.len(), order.len());
+    for (at, block) in list.iter().enumerate() {
+        assert!(block.parent.is_none_or(|parent| parent < at), "{at}: {block:?}");
+    }
 }
 
 fn fault(rows: Option<Vec<usize>>) -> DeviceFault {

@@ -242,6 +242,14 @@ impl Blocks {
         self.tell(CacheEventKind::Idle, id, now);
     }
 
+    /// A cached block counts as used now, for here and for the policy, but is kept no longer for it.
+    pub(super) fn touch(&mut self, id: BlockId, now: Micros) {
+        self.idle.remove(id.0);
+        self.idle.push_back(id.0);
+        self.blocks[id.0 as usize].last_used = now;
+        self.tell(CacheEventKind::Idle, id, now);
+    }
+
     /// Puts a block without holders that can't be found on the free list.
     pub(super) fn forget(&mut self, id: BlockId) {
         let block = &mut self.blocks[id.0 as usize];

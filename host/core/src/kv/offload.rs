@@ -443,6 +443,15 @@ impl Kv {
             let left = kept.end().map(|end| end.since(now));
             self.blocks.rest_as(block, kept.ttl, left, now);
         }
+        // Policies and lists of what is cached count on it that no block is used later than the one that it follows.
+        if !came.is_empty() {
+            for &block in sequence.hit.chain.iter().rev() {
+                if !self.blocks.is_idle(block) {
+                    break;
+                }
+                self.blocks.touch(block, now);
+            }
+        }
         came.into_iter().map(|(block, ..)| block).collect()
     }
 
