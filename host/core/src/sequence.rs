@@ -98,6 +98,8 @@ pub(crate) struct Sequence {
     pub overtaken: Option<Mark>,
     /// The same for another tenant's, while none of its own tenant ran.
     pub passed: Option<Mark>,
+    /// Since when its prefix is coming back from the second level of the cache, piece by piece.
+    pub arriving: Option<Mark>,
     /// The id under which admission is asked about it: that of the first sequence of its client request.
     pub asked_as: SequenceId,
     pub usage: Usage,

@@ -248,6 +248,42 @@ fn a_prefix_comes_back_in_pieces_while_others_run() {
 }
 
 #[test]
+fn a_prefix_that_takes_too_long_to_come_back_is_not_waited_for() {
+    let long = |seed| request(prompt(seed, 61), 3);
+    let starvation_bound = Micros(5_000);
+    let config = EngineConfig { total_blocks: 32, offload_step_blocks: 1, starvation_bound, ..tiny(64) };
+    let mut host = Tiered::new(config);
+    for seed in 1..5 {
+        host.ask(long(seed));
+    }
+    let running = host.submit(request(prompt(5, 4), 30));
+    let mut batch = host.engine.begin_step(host.now).expect("it starts");
+    let next_turn = request([prompt(1, 61), prompt(40, 4)].concat(), 3);
+    let waiting = host.submit(next_turn.clone());
+    let mut pieces = 0;
+    loop {
+        let mut output = StepOutput::default();
+        host.executor.execute(&batch, &mut output).expect("the device is sound");
+        host.now = host.now.plus(Micros(1_000));
+        host.engine.finish_step(batch, Ok(&output), host.now);
+        batch = host.engine.begin_step(host.now).expect("one of them runs");
+        assert!(batch.rows.iter().any(|row| row.sequence == running), "nothing holds it up");
+        pieces += coming(&batch).len();
+        if batch.rows.iter().any(|row| row.sequence == waiting) {
+            break;
+        }
+    }
+    // More than the bound has passed, and more steps than the watchdog wants to have seen.
+    assert_eq!(pieces, 9, "of fifteen");
+    let mut output = StepOutput::default();
+    host.executor.execute(&batch, &mut output).expect("the device is sound");
+    host.engine.finish_step(batch, Ok(&output), host.now);
+    host.run();
+    assert_eq!(host.cached(waiting), 36);
+    assert_eq!(host.tokens(waiting), solo(&next_turn, VOCAB));
+}
+
+#[test]
 fn what_came_back_is_not_used_later_than_what_it_follows() {
     // Cached blocks and what they follow as a policy that evicts the least recently used knows them, those first.
     let order = Arc::new(Mutex::new(Vec::<(u32, u32)>::new()));

@@ -247,6 +247,7 @@ impl Engine {
             planned: Mark::default(),
             overtaken: None,
             passed: None,
+            arriving: None,
             asked_as: id,
             usage,
             request,

@@ -4,7 +4,8 @@
 //! ordinary cached blocks, so policies see a longer hit and nothing else. They may take the place of any cached block but
 //! those that these sequences have found, so two of them can't rob each other. While anything runs, a step brings back
 //! only so many (`EngineConfig::offload_step_blocks`), because all streams wait for the copies; a sequence whose prefix is
-//! still coming starts when it is complete.
+//! still coming starts when it is complete, or when that takes so long that the watchdog would call it starved: a policy
+//! may evict what comes as fast as it does.
 //!
 //! Deliberately absent: which slot holds what (`kv/offload`).
 
@@ -42,6 +43,7 @@ impl Engine {
     }
 
     fn bring_in_for(&mut self, first: &[SeqIx], pinned: &mut Vec<BlockId>, now: Micros) {
+        let mark = Mark { at: now, step: self.view.number };
         let mut left = self.copies_left();
         // Blocks that the sequences before will compute.
         let mut promised = 0;
@@ -69,7 +71,12 @@ impl Engine {
                 pinned.extend(blocks);
             }
             if came == most && most < wanted {
-                self.arriving.push(ix);
+                let since = *self.slab[ix].arriving.get_or_insert(mark);
+                if !self.watchdog.too_long(since, mark) {
+                    self.arriving.push(ix);
+                }
+            } else {
+                self.slab[ix].arriving = None;
             }
             left -= came;
             promised += need - came;

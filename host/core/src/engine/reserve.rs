@@ -116,6 +116,7 @@ impl Engine {
         sequence.state = SequenceState::Prefill;
         sequence.overtaken = None;
         sequence.passed = None;
+        sequence.arriving = None;
         self.view.tenants.waiting[tenant] -= 1;
         self.view.tenants.running[tenant] += 1;
         if sequence.usage.started == Micros::NEVER {
