@@ -248,6 +248,18 @@ fn a_prefix_comes_back_in_pieces_while_others_run() {
 }
 
 #[test]
+fn the_first_of_many_that_wait_for_a_prefix_starts_with_it() {
+    let mut host = Tiered::new(EngineConfig { max_waiting: 400, ..tiny(16) });
+    host.ask(turn(1));
+    host.ask(turn(2));
+    let ids: Vec<_> = (0..300).map(|_| host.submit(next_turn(1))).collect();
+    let batch = host.engine.begin_step(host.now).expect("it starts");
+    assert_eq!(coming(&batch).len(), 3);
+    host.engine.drain_events(&mut host.events);
+    assert_eq!(host.cached(ids[0]), 28);
+}
+
+#[test]
 fn a_prefix_that_takes_too_long_to_come_back_is_not_waited_for() {
     let long = |seed| request(prompt(seed, 61), 3);
     let starvation_bound = Micros(5_000);

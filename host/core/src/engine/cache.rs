@@ -77,12 +77,18 @@ impl Engine {
         self.kv.settle(&mut self.slab);
         for _ in 0..HITS_PER_STEP {
             let Some(ix) = self.kv.next_stale(&mut self.slab) else { break };
-            self.kv.watch(&mut self.slab, ix);
-            if self.slab[ix].is_waiting() {
-                self.ask_reuse(ix, now);
-                self.refresh_waiting(ix);
+            match self.slab[ix].is_waiting() {
+                true => self.examine_hit(ix, now),
+                false => self.kv.watch(&mut self.slab, ix),
             }
         }
+    }
+
+    /// Looks up what a waiting sequence would find, calls `reuse` if that grew, and shows it.
+    pub(super) fn examine_hit(&mut self, ix: SeqIx, now: Micros) {
+        self.kv.watch(&mut self.slab, ix);
+        self.ask_reuse(ix, now);
+        self.refresh_waiting(ix);
     }
 
     /// Calls `reuse` for a waiting sequence whose hit grew.

@@ -48,9 +48,7 @@ impl Engine {
         // Blocks that the sequences before will compute.
         let mut promised = 0;
         for &ix in first {
-            self.kv.watch(&mut self.slab, ix);
-            self.ask_reuse(ix, now);
-            self.refresh_waiting(ix);
+            self.examine_hit(ix, now);
             let sequence = &self.slab[ix];
             let from = pinned.len();
             pinned.extend_from_slice(&sequence.hit.chain);
@@ -69,6 +67,8 @@ impl Engine {
                 came = blocks.len() as u32;
                 blocks.iter().for_each(|&block| self.kv.blocks.pin(block));
                 pinned.extend(blocks);
+                // At once: more sequences may watch these blocks than a step looks at.
+                self.examine_hit(ix, now);
             }
             if came == most && most < wanted {
                 let since = *self.slab[ix].arriving.get_or_insert(mark);
