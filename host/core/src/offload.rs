@@ -23,6 +23,10 @@ pub trait OffloadStore {
     /// # Errors
     /// As for `store`.
     fn fetch(&mut self, slot: OffloadSlot, bytes: &mut [u8]) -> Result<(), String>;
+
+    /// A copy failed, and the engine names no more of them: gives the place back. A batch in flight may still have some,
+    /// which fail, too.
+    fn end(&mut self);
 }
 
 /// An executor, and a store for what its pool has no room for.
@@ -51,19 +55,26 @@ impl<E: Executor + ?Sized, S: OffloadStore> Offloading<E, S> {
             return Ok(());
         }
         self.copied = batch.step;
-        for copy in &batch.offload {
-            match *copy {
-                OffloadCopy::Out { block, slot } => {
-                    self.inner.read_block(block, &mut self.block).map_err(failed_copy)?;
-                    self.store.store(slot, &self.block).map_err(failed)?;
-                }
-                OffloadCopy::In { slot, block } => {
-                    self.store.fetch(slot, &mut self.block).map_err(failed)?;
-                    self.inner.write_block(block, &self.block).map_err(failed_copy)?;
-                }
+        let made = batch.offload.iter().try_for_each(|copy| self.make(*copy));
+        if let Err(fault) = &made
+            && fault.kind == DeviceFaultKind::Offload
+        {
+            self.store.end();
+        }
+        made
+    }
+
+    fn make(&mut self, copy: OffloadCopy) -> Result<(), DeviceFault> {
+        match copy {
+            OffloadCopy::Out { block, slot } => {
+                self.inner.read_block(block, &mut self.block).map_err(failed_copy)?;
+                self.store.store(slot, &self.block).map_err(failed)
+            }
+            OffloadCopy::In { slot, block } => {
+                self.store.fetch(slot, &mut self.block).map_err(failed)?;
+                self.inner.write_block(block, &self.block).map_err(failed_copy)
             }
         }
-        Ok(())
     }
 }
 

@@ -384,6 +384,7 @@ fn a_second_level_that_fails_is_not_used_any_more() {
     for seed in [1, 2, 3, 1] {
         host.ask(next_turn(seed));
     }
+    assert!(host.executor.store.slots.is_empty(), "its place is given back");
     let snapshot = host.engine.snapshot(host.now);
     assert_eq!((snapshot.offload.total, snapshot.offload.used), (0, 0));
     assert_eq!((snapshot.counters.offload_failures, snapshot.counters.device_faults), (1, 0));

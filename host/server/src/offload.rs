@@ -78,7 +78,12 @@ enum Store {
     /// A slot's memory is allocated on first use.
     Memory(Vec<Vec<u8>>),
     File(File),
+    /// It failed.
+    Ended,
 }
+
+/// What copies of a batch in flight get that was made before.
+const ENDED: &str = "the second level failed before";
 
 impl Store {
     fn new(dir: Option<&Path>, slots: u32, block_bytes: u64) -> Result<Self, StartError> {
@@ -134,6 +139,7 @@ impl OffloadStore for Store {
             Self::File(file) => file
                 .write_all_at(bytes, place(slot, bytes))
                 .map_err(|error| format!("--kv-offloading-dir: can't write: {error}")),
+            Self::Ended => Err(ENDED.to_owned()),
         }
     }
 
@@ -146,7 +152,13 @@ impl OffloadStore for Store {
             Self::File(file) => file
                 .read_exact_at(bytes, place(slot, bytes))
                 .map_err(|error| format!("--kv-offloading-dir: can't read: {error}")),
+            Self::Ended => Err(ENDED.to_owned()),
         }
+    }
+
+    /// Frees the memory, or the file, which others may need: it may be what fills the disk.
+    fn end(&mut self) {
+        *self = Self::Ended;
     }
 }
 
@@ -177,6 +189,19 @@ mod tests {
         let mut store = Store::new(Some(dir.path()), 3, 4).unwrap();
         let error = store.fetch(OffloadSlot(1), &mut [0; 4]).unwrap_err();
         assert!(error.contains("--kv-offloading-dir"), "{error}");
+    }
+
+    #[test]
+    fn a_store_that_ends_gives_its_place_back() {
+        let dir = tempfile::tempdir().unwrap();
+        for dir in [None, Some(dir.path())] {
+            let mut store = Store::new(dir, 3, 4).unwrap();
+            store.store(OffloadSlot(0), &[1, 2, 3, 4]).unwrap();
+            store.end();
+            assert!(matches!(store, Store::Ended), "nothing of it is left");
+            assert_eq!(store.fetch(OffloadSlot(0), &mut [0; 4]).unwrap_err(), ENDED);
+            assert_eq!(store.store(OffloadSlot(0), &[1, 2, 3, 4]).unwrap_err(), ENDED);
+        }
     }
 
     #[test]

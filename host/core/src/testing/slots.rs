@@ -36,4 +36,9 @@ impl OffloadStore for TestSlots {
         bytes.copy_from_slice(stored);
         Ok(())
     }
+
+    fn end(&mut self) {
+        self.slots.clear();
+        self.broken = true;
+    }
 }
