@@ -31,7 +31,8 @@ fn is_wanted(config: &Config) -> bool {
     config.kv_offloading_bytes.is_some() && shares_blocks(config)
 }
 
-/// Gives an executor its second level, and the engine the slots, if that is configured.
+/// Gives an executor its second level, and the engine the slots, if that is configured. The KV pool will take `pool_bytes`
+/// of the memory that is free now.
 ///
 /// # Errors
 /// If there is no place for it, or if this executor's blocks can't be copied.
@@ -39,6 +40,7 @@ pub fn add(
     config: &Config,
     engine: &mut EngineConfig,
     executor: Box<dyn Executor + Send>,
+    pool_bytes: u64,
 ) -> Result<Box<dyn Executor + Send>, StartError> {
     let Some(bytes) = config.kv_offloading_bytes.filter(|_| is_wanted(config)) else { return Ok(executor) };
     let block_bytes = executor.block_bytes() as u64;
@@ -55,7 +57,7 @@ pub fn add(
         let message = format!("--kv-offloading-size: {slots} blocks are more than the engine can number");
         return Err(ConfigError(message).into());
     };
-    let store = Store::new(config.kv_offloading_dir.as_deref(), slots, block_bytes)?;
+    let store = Store::new(config.kv_offloading_dir.as_deref(), slots, block_bytes, pool_bytes)?;
     engine.offload_slots = slots;
     engine.offload_step_blocks = step_blocks(block_bytes);
     tracing::info!(
@@ -86,7 +88,7 @@ enum Store {
 const ENDED: &str = "the second level failed before";
 
 impl Store {
-    fn new(dir: Option<&Path>, slots: u32, block_bytes: u64) -> Result<Self, StartError> {
+    fn new(dir: Option<&Path>, slots: u32, block_bytes: u64, pool_bytes: u64) -> Result<Self, StartError> {
         let bytes = u64::from(slots) * block_bytes;
         let lacks = |what: &str, free: u64| {
             let (wanted, free) = (bytes.div_ceil(1 << 20), free >> 20);
@@ -96,9 +98,9 @@ impl Store {
             Err(StartError::Machine(message))
         };
         let Some(dir) = dir else {
-            let free = sizing::free_memory();
+            let free = sizing::free_memory().saturating_sub(pool_bytes);
             if bytes > free {
-                return lacks("the machine", free);
+                return lacks("the machine, beside the KV pool,", free);
             }
             return Ok(Self::Memory(vec![Vec::new(); slots as usize]));
         };
@@ -170,7 +172,7 @@ mod tests {
     fn both_stores_give_back_what_they_took() {
         let dir = tempfile::tempdir().unwrap();
         for dir in [None, Some(dir.path())] {
-            let mut store = Store::new(dir, 3, 4).unwrap();
+            let mut store = Store::new(dir, 3, 4, 0).unwrap();
             for (slot, bytes) in [(2, [1, 2, 3, 4]), (0, [5, 6, 7, 8]), (2, [9, 9, 9, 9])] {
                 store.store(OffloadSlot(slot), &bytes).unwrap();
             }
@@ -186,7 +188,7 @@ mod tests {
     #[test]
     fn a_file_that_lost_its_end_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = Store::new(Some(dir.path()), 3, 4).unwrap();
+        let mut store = Store::new(Some(dir.path()), 3, 4, 0).unwrap();
         let error = store.fetch(OffloadSlot(1), &mut [0; 4]).unwrap_err();
         assert!(error.contains("--kv-offloading-dir"), "{error}");
     }
@@ -195,7 +197,7 @@ mod tests {
     fn a_store_that_ends_gives_its_place_back() {
         let dir = tempfile::tempdir().unwrap();
         for dir in [None, Some(dir.path())] {
-            let mut store = Store::new(dir, 3, 4).unwrap();
+            let mut store = Store::new(dir, 3, 4, 0).unwrap();
             store.store(OffloadSlot(0), &[1, 2, 3, 4]).unwrap();
             store.end();
             assert!(matches!(store, Store::Ended), "nothing of it is left");
@@ -205,15 +207,23 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_shared_with_a_pool_that_has_not_taken_its_part_yet() {
+        let error = Store::new(None, 1, 1, u64::MAX).unwrap_err();
+        assert!(error.to_string().contains("beside the KV pool"), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Store::new(Some(dir.path()), 1, 1, u64::MAX).is_ok(), "a file takes none of it");
+    }
+
+    #[test]
     fn too_much_is_refused_before_anything_is_written() {
         let dir = tempfile::tempdir().unwrap();
         for place in [None, Some(dir.path())] {
-            let error = Store::new(place, u32::MAX / 4, 1 << 30).unwrap_err();
+            let error = Store::new(place, u32::MAX / 4, 1 << 30, 0).unwrap_err();
             assert!(matches!(error, StartError::Machine(_)), "{error}");
             assert!(error.to_string().starts_with("--kv-offloading-size: "), "{error}");
         }
         let missing = dir.path().join("missing");
-        let error = Store::new(Some(&missing), 1, 1).unwrap_err();
+        let error = Store::new(Some(&missing), 1, 1, 0).unwrap_err();
         assert!(matches!(&error, StartError::Config(_)), "{error}");
         assert!(error.to_string().contains("missing"), "{error}");
     }

@@ -63,7 +63,7 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
         Some(make) => make(&engine_config),
         None => loaded.executor(config)?,
     };
-    let mut executor = offload::add(config, &mut engine_config, executor)?;
+    let mut executor = offload::add(config, &mut engine_config, executor, loaded.pool_bytes())?;
     // After the policies, so that they don't compete for the compiler's threads.
     let chat = PendingTemplate::begin(&loaded.source, template)
         .map_err(|e| StartError::Io("can't start a thread for the chat template", e))?;

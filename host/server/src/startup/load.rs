@@ -120,6 +120,13 @@ impl LoadedModel {
         self.placed.as_ref().map_or_else(|| self.model.weight_bytes(), Placed::weight_bytes)
     }
 
+    /// Bytes of the machine's memory that the KV pool takes once it is used, none if it is a GPU's. What was not written
+    /// yet still counts as free.
+    pub fn pool_bytes(&self) -> u64 {
+        let Sizing { total_blocks, block_bytes, .. } = self.sizing;
+        if self.placed.is_some() { 0 } else { u64::from(total_blocks) * block_bytes }
+    }
+
     /// Name of the device that computes.
     pub fn device(&self) -> &str {
         self.placed.as_ref().map_or("cpu", Placed::name)
