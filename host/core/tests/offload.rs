@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use common::RandomPrefixCache;
-use common::scripted::{Ask, Say, VOCAB, prompt, request, scripted, small};
+use common::scripted::{Ask, Say, Scheduler, VOCAB, fcfs, prompt, request, scripted, small};
 use infer_core::engine::Policies;
 use infer_core::offload::Offloading;
-use infer_core::policy::{CacheEventKind, Retention};
+use infer_core::policy::{CacheEventKind, Retention, StepView};
 use infer_core::snapshot::Counters;
 use infer_core::testing::{self, ScriptedExecutor, SplitMix, TestSlots, solo};
 use infer_core::{
@@ -245,6 +245,46 @@ fn a_prefix_comes_back_in_pieces_while_others_run() {
     assert_eq!(host.cached(waiting), 28);
     assert_eq!(host.tokens(waiting), solo(&next_turn(1), VOCAB));
     assert_eq!(host.tokens(running), solo(&request(prompt(5, 4), 20), VOCAB));
+}
+
+#[test]
+fn a_prefix_is_waited_for_while_others_start() {
+    // Starts what it can, and then nothing else runs in that step.
+    let schedule = |step: &StepView| {
+        let mut plan = fcfs(step);
+        let starts = |id: &SequenceId| step.waiting.id.contains(&id.0);
+        if plan.run.iter().any(starts) {
+            let rows = std::mem::take(&mut plan.run).into_iter().zip(std::mem::take(&mut plan.tokens));
+            (plan.run, plan.tokens) = rows.filter(|(id, _)| starts(id)).unzip();
+        }
+        Ok(plan)
+    };
+    let scheduler = Box::new(Scheduler("starts first", schedule));
+    let config = EngineConfig { total_blocks: 20, offload_step_blocks: 2, ..tiny(32) };
+    let mut host = Tiered::with(config, Policies { scheduler, ..Policies::builtin() });
+    for seed in 1..5 {
+        host.ask(turn(seed));
+    }
+    host.submit(request(prompt(5, 4), 20));
+    let mut batch = host.engine.begin_step(host.now).expect("it starts");
+    let waiting = host.submit(next_turn(1));
+    let finish = |host: &mut Tiered, batch: Batch| {
+        let mut output = StepOutput::default();
+        host.executor.execute(&batch, &mut output).expect("the device is sound");
+        host.now = host.now.plus(Micros(1_000));
+        host.engine.finish_step(batch, Ok(&output), host.now);
+    };
+    for seed in 6.. {
+        finish(&mut host, batch);
+        host.submit(request(prompt(seed, 4), 1));
+        batch = host.engine.begin_step(host.now).expect("one of them starts");
+        if batch.rows.iter().any(|row| row.sequence == waiting) {
+            break;
+        }
+    }
+    finish(&mut host, batch);
+    host.run();
+    assert_eq!(host.cached(waiting), 28);
 }
 
 #[test]

@@ -92,13 +92,13 @@ impl Engine {
         most.saturating_sub(self.kv.copies())
     }
 
-    /// A sequence whose prefix is still coming back would compute the rest of it, so it waits; but only for sequences that
-    /// run in this step: copies are made with a batch, and nobody else is held up by them.
+    /// A sequence whose prefix is still coming back would compute the rest of it, so it waits; but not if nothing else runs
+    /// in this step: copies are made with a batch.
     pub(super) fn defer_arriving(&mut self, now: Micros) {
-        if self.arriving.is_empty() || self.step.rows.iter().all(|row| row.starts) {
+        let arrives = |ix: SeqIx| self.arriving.contains(&ix);
+        if self.arriving.is_empty() || self.step.rows.iter().all(|row| arrives(row.ix)) {
             return;
         }
-        let arrives = |ix: SeqIx| self.arriving.contains(&ix);
         let mark = Mark { at: now, step: self.view.number };
         for row in self.step.rows.iter().filter(|row| arrives(row.ix)) {
             self.slab[row.ix].planned = mark;
