@@ -26,8 +26,8 @@ pub struct ScriptedExecutor {
     cells: Vec<Option<(u32, u32)>>,
     /// Contents of each logits slot.
     logits: Vec<Option<u64>>,
-    /// What each row of the last batch sampled; nothing if that batch was lost.
-    drawn: Option<Vec<Option<u32>>>,
+    /// The last batch: its step, and what each row sampled. Nothing if it was lost.
+    drawn: Option<(u64, Vec<Option<u32>>)>,
     faults: VecDeque<DeviceFault>,
     /// Tokens computed so far.
     pub computed: u64,
@@ -83,8 +83,11 @@ impl ScriptedExecutor {
     fn input(&self, batch: &Batch, row: &Row, at: usize) -> u32 {
         match (row.input_from, &self.drawn) {
             (None, _) => batch.tokens[at],
-            (Some(from), Some(drawn)) => drawn[from as usize].expect("a row that draws is named"),
-            (Some(_), None) => u32::MAX,
+            (Some(from), Some((step, drawn))) if step + 1 == batch.step => {
+                drawn[from as usize].expect("a row that draws is named")
+            }
+            // That one was lost, and this one is void.
+            (Some(_), _) => u32::MAX,
         }
     }
 
@@ -166,7 +169,7 @@ impl Executor for ScriptedExecutor {
                 output.logprobs.push((at, TokenLogprobs { logprob: -(token as f32), top: Vec::new() }));
             }
         }
-        self.drawn = Some(output.sampled.clone());
+        self.drawn = Some((batch.step, output.sampled.clone()));
         Ok(())
     }
 
