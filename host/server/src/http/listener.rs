@@ -134,9 +134,14 @@ where
         return serve_connection(stream, entry, shutdown, handler).await;
     };
     let handshake = tokio::time::timeout(entry.options.patience.head, tls.accept(stream));
+    let crowd = entry.places.crowd_of(entry.crowded);
     let ended = tokio::select! {
         ended = handshake => ended,
         _ = shutdown.wait_for(|stop| *stop) => return,
+        () = crowd.displaces(entry.options.patience.request) => {
+            entry.options.connections.note_made_room();
+            return;
+        }
     };
     match ended {
         Ok(Ok(stream)) => serve_connection(stream, entry, shutdown, handler).await,
@@ -172,7 +177,7 @@ async fn serve_connection<S, H, F>(
         });
         InfallibleFuture(served)
     });
-    let crowd = Arc::clone(&entry.places.crowd);
+    let crowd = Arc::clone(entry.places.crowd_of(entry.crowded));
     let guarded = Guarded::new(TokioIo::new(stream), entry.options.patience, Arc::clone(&phase), crowd);
     let mut connection = http1::Builder::new()
         .keep_alive(!entry.crowded)
@@ -193,10 +198,11 @@ async fn serve_connection<S, H, F>(
     })
     .await;
     let guarded = connection.into_parts().io;
-    if guarded.made_room() {
+    let made_room = guarded.made_room();
+    if made_room {
         entry.options.connections.note_made_room();
     }
-    // An idle connection that timed out has no request to respond to.
+    // An idle connection that timed out or made room has no request to respond to.
     let error = if guarded.ended_in_head() {
         Some(ApiError::head("header_timeout", 408, "the request head did not arrive in time"))
     } else {
@@ -208,7 +214,8 @@ async fn serve_connection<S, H, F>(
             let _ = stream.write_all(&wire(error)).await;
         }
         let _ = stream.shutdown().await;
-        if result.is_err() {
+        // Whoever needs the place doesn't wait for what the peer may still send.
+        if result.is_err() && !made_room {
             let _ = tokio::io::copy(&mut (&mut stream).take(LINGER_BYTES), &mut tokio::io::sink()).await;
         }
     };

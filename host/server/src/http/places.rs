@@ -3,7 +3,11 @@
 //! When all places are taken, the next connections enter a waiting room. Each asks the connection that has been idle
 //! longest to close. One that gets no place within `ROOM_TIME` is served from the waiting room, marked as `Crowded`,
 //! for one request and for a short time: a probe still gets its answer, and on the data plane everyone else hears that
-//! the host is full. Behind a full waiting room, connections wait in the kernel's backlog.
+//! the host is full. Behind a full waiting room, connections wait in the kernel's backlog, and one that is in it without
+//! a request is asked to close.
+//!
+//! A connection also counts as idle if its request has not arrived within `REQUEST_TIME`: whoever only connects needs no
+//! key, and would otherwise keep everyone out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,6 +19,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 pub const WAITING_ROOM: usize = 256;
 /// Longest wait for a place: enough for an idle connection to close.
 const ROOM_TIME: Duration = Duration::from_millis(100);
+/// How long a connection keeps its place before a request has arrived, although others need it: enough for a request
+/// that is on its way over a slow network, and for a TLS handshake.
+pub const REQUEST_TIME: Duration = Duration::from_secs(1);
 
 /// Counts of a listener's connections. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +75,7 @@ impl Drop for Open {
 #[derive(Clone, Copy, Debug)]
 pub struct Crowded;
 
-/// Connections in the waiting room that hope for a place.
+/// Connections that hope for a place, or for one in the waiting room.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     waiting: AtomicUsize,
@@ -88,9 +95,20 @@ impl Crowd {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         Waiting(self)
     }
+
+    /// Completes when another connection needs the place of one that has nothing to do, not even after `patience`.
+    pub(super) async fn displaces(&self, patience: Duration) {
+        tokio::time::sleep(patience).await;
+        loop {
+            self.make_room.notified().await;
+            if self.waits() {
+                return;
+            }
+        }
+    }
 }
 
-/// A connection in the waiting room.
+/// A connection that waits for a place.
 pub(super) struct Waiting<'a>(&'a Crowd);
 
 impl Drop for Waiting<'_> {
@@ -105,7 +123,9 @@ pub(super) struct Places {
     places: Arc<Semaphore>,
     waiting_room: Arc<Semaphore>,
     /// Those that need a place.
-    pub(super) crowd: Arc<Crowd>,
+    crowd: Arc<Crowd>,
+    /// Those that don't even find one in the waiting room.
+    outside: Arc<Crowd>,
     connections: Connections,
 }
 
@@ -123,17 +143,28 @@ impl Places {
             places: Arc::new(Semaphore::new(max)),
             waiting_room: Arc::new(Semaphore::new(WAITING_ROOM)),
             crowd: Arc::default(),
+            outside: Arc::default(),
             connections,
         }
     }
 
-    /// A place for the next connection, as soon as there is one even in the waiting room.
+    /// A place for the next connection, as soon as there is one even in the waiting room. A full one loses a connection
+    /// that has nothing to do before it is known whether another comes: those in the kernel's backlog can't be seen.
     pub(super) async fn next(&self) -> Place {
+        let _needed = self.outside.enter();
+        if self.places.available_permits() == 0 && self.waiting_room.available_permits() == 0 {
+            self.outside.make_room.notify_one();
+        }
         tokio::select! {
             biased;
             permit = acquire(&self.places) => Place { _permit: permit, crowded: false },
             permit = acquire(&self.waiting_room) => Place { _permit: permit, crowded: true },
         }
+    }
+
+    /// Those that need the place of a connection, which may be in the waiting room.
+    pub(super) fn crowd_of(&self, crowded: bool) -> &Arc<Crowd> {
+        if crowded { &self.outside } else { &self.crowd }
     }
 
     /// Waits in the waiting room for a place.
@@ -156,4 +187,26 @@ impl Places {
 
 async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     Arc::clone(semaphore).acquire_owned().await.expect("the semaphores are never closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_waiting_room_loses_one_that_has_nothing_to_do() {
+        let places = Places::new(1, Connections::default());
+        let mut inside = Vec::new();
+        for _ in 0..=WAITING_ROOM {
+            inside.push(places.next().await);
+        }
+        assert_eq!(inside.iter().filter(|place| place.crowded).count(), WAITING_ROOM);
+        let leaves = async {
+            places.crowd_of(true).displaces(Duration::ZERO).await;
+            inside.pop().map(|place| place.crowded)
+        };
+        let both = async { tokio::join!(places.next(), leaves) };
+        let (next, left) = tokio::time::timeout(Duration::from_secs(60), both).await.expect("it leaves");
+        assert_eq!((next.crowded, left), (true, Some(true)));
+    }
 }

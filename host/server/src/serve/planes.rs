@@ -14,7 +14,7 @@ use crate::admin::token::{Token, TokenFile};
 use crate::app::App;
 use crate::config::{Config, ConfigError};
 use crate::data;
-use crate::http::{Backlog, Connections, Listener, ListenerOptions, Patience, Tls, Unsent};
+use crate::http::{Backlog, Connections, Listener, ListenerOptions, Patience, REQUEST_TIME, Tls, Unsent};
 use crate::tenants::Tenants;
 
 /// Maximum connections of the admin plane: a few consoles and scripts.
@@ -35,8 +35,12 @@ pub(super) struct Closing {
 /// Accepts connections on both planes.
 pub(super) fn serve_planes(app: &Arc<App>, data: Listener, control: Listener, closing: Closing) -> Planes {
     let bounds = &app.config.bounds;
-    let patience =
-        Patience { head: bounds.header_timeout, idle: bounds.idle_timeout, write: bounds.write_timeout };
+    let patience = Patience {
+        head: bounds.header_timeout,
+        idle: bounds.idle_timeout,
+        request: REQUEST_TIME,
+        write: bounds.write_timeout,
+    };
     let data_options = ListenerOptions {
         max_connections: bounds.max_connections,
         patience,

@@ -1,5 +1,7 @@
 //! A host with as many connections as it may have.
 
+use std::time::Duration;
+
 use crate::common::{Host, config, first_chunk};
 use infer_server::config::{Bounds, Config};
 use serde_json::{Value, json};
@@ -61,6 +63,42 @@ async fn idle_connections_make_room_for_others() {
     assert_eq!(metric(&text, "infer_http_connections_limit"), 2.0);
     assert_eq!(metric(&text, "infer_http_connections_closed_for_others_total"), 1.0);
     assert_eq!(metric(&text, "infer_http_connections_without_place_total"), 0.0);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_without_a_request_make_room_for_others() {
+    let header_timeout = Duration::from_secs(3_600);
+    let bounds = Bounds { max_connections: 2, header_timeout, ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let mut silent = connect(&host).await;
+    let mut halved = connect(&host).await;
+    halved.write_all(b"GET /health HTTP/1.1\r\nhost").await.unwrap();
+    let closed = async {
+        let (mut none, mut late) = (String::new(), String::new());
+        silent.read_to_string(&mut none).await.unwrap();
+        halved.read_to_string(&mut late).await.unwrap();
+        assert!(none.is_empty() && late.starts_with("HTTP/1.1 408 "), "{none}{late}");
+    };
+    let make_room = async {
+        let (mut closed, mut kept) = (std::pin::pin!(closed), Vec::new());
+        loop {
+            let other = async {
+                let mut other = connect(&host).await;
+                (exchange(&mut other, "GET /v1/models", "").await.0, other)
+            };
+            let (head, other) = tokio::select! {
+                () = &mut closed => break,
+                served = other => served,
+            };
+            // Refused for a moment, in which the two requests may still come.
+            assert!(head.starts_with("http/1.1 200 ") || head.starts_with("http/1.1 503 "), "{head}");
+            kept.push(other);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), make_room).await.expect("both make room");
+    let (_, text) = exchange(&mut connect(&host).await, "GET /metrics", "").await;
+    assert!(metric(&text, "infer_http_connections_closed_for_others_total") >= 2.0, "{text}");
     host.server.shutdown().await;
 }
 

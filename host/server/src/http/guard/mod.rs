@@ -7,8 +7,8 @@
 //! - After a connection's last response only the rest of a refused body may come, and that is no head. It isn't
 //!   answered, however it ends.
 //! - A connection in the midst of a head closes when the host does: hyper would wait for the rest.
-//! - A connection between two requests closes when another needs its place (see `places`), and one whose peer reads
-//!   slowly when other responses need the memory of its own (see `backlog`).
+//! - A connection between two requests closes when another needs its place, and so does one whose request doesn't arrive
+//!   (see `places`). One whose peer reads slowly closes when other responses need the memory of its own (see `backlog`).
 //! - Disconnect detection during a request: hyper notices that the peer has left only if no bytes follow the
 //!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them.
 //! - Error bodies: hyper responds to a malformed head with a bare status. That response is replaced by one
@@ -45,6 +45,8 @@ pub struct Patience {
     pub head: Duration,
     /// Between requests.
     pub idle: Duration,
+    /// Until the first head, and from a head's first byte to its last, if another connection needs the place.
+    pub request: Duration,
     /// While there is something to send to it.
     pub write: Duration,
 }
@@ -201,15 +203,17 @@ pub struct Guarded<T> {
     /// Requests for which the read timer was restarted.
     seen: u64,
     read: Timer,
+    /// Until it is idle although a head may be on its way.
+    request: Timer,
     /// The first byte of a head has arrived.
     in_head: bool,
-    /// The read timer expired after a part of a head.
+    /// It ended after a part of a head: the read timer expired, or its place was needed.
     late_head: bool,
     /// The host stopped after a part of a head.
     cut_head: bool,
     /// The last response is complete, and the read timer was restarted for the rest of its request.
     closing: bool,
-    /// Connections that need a place; they wake the one that has been idle longest.
+    /// Connections that need its place; they wake the one that has been idle longest.
     crowd: Arc<Crowd>,
     /// Registered with the crowd, while idle.
     idle: Option<Pin<Box<OwnedNotified>>>,
@@ -251,6 +255,7 @@ impl<T> Guarded<T> {
             phase,
             seen: 0,
             read: Timer::new(patience.head),
+            request: Timer::new(patience.request),
             in_head: false,
             late_head: false,
             cut_head: false,
@@ -269,7 +274,7 @@ impl<T> Guarded<T> {
         self.inner
     }
 
-    /// Whether it ended because the rest of a head did not arrive in time.
+    /// Whether it ended because the rest of a head did not arrive in time, or before another one needed its place.
     pub fn ended_in_head(&self) -> bool {
         self.late_head
     }
@@ -396,6 +401,7 @@ impl<T: Read + Unpin> Read for Guarded<T> {
             if !self.in_head {
                 self.in_head = true;
                 self.read.armed = false;
+                self.request.armed = false;
             }
             return polled;
         }
@@ -405,10 +411,12 @@ impl<T: Read + Unpin> Read for Guarded<T> {
             let why = "the host is shutting down";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, why)));
         }
-        let waits_for_first = self.seen == 0 || self.in_head;
-        let patience = if waits_for_first { self.patience.head } else { self.patience.idle };
-        let is_idle = !waits_for_first && all_sent;
+        let waits_for_head = self.seen == 0 || self.in_head;
+        let patience = if waits_for_head { self.patience.head } else { self.patience.idle };
+        let allowed = self.patience.request;
+        let is_idle = all_sent && (!waits_for_head || self.request.passed(allowed, cx));
         if is_idle && self.must_make_room(cx) {
+            self.late_head = self.in_head;
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "its place is needed")));
         }
         if self.read.passed(patience, cx) {

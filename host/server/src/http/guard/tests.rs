@@ -26,7 +26,7 @@ fn is_open(connection: &mut Connection) -> bool {
 async fn what_follows_the_last_response_is_no_head() {
     for last in [false, true] {
         let (near, mut far) = tokio::io::duplex(64);
-        let patience = Patience { head: Duration::from_millis(1), idle: HOUR, write: HOUR };
+        let patience = Patience { head: Duration::from_millis(1), idle: HOUR, request: HOUR, write: HOUR };
         let phase = Arc::new(Phase::new(Unsent::default()));
         let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
         let serving = phase.begin();
@@ -48,7 +48,7 @@ async fn what_follows_the_last_response_is_no_head() {
 
 #[tokio::test]
 async fn half_a_head_ends_when_the_host_stops() {
-    let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+    let patience = Patience { head: HOUR, idle: HOUR, request: HOUR, write: HOUR };
     let (near, mut far) = tokio::io::duplex(64);
     let phase = Arc::new(Phase::new(Unsent::default()));
     let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
@@ -63,7 +63,7 @@ async fn half_a_head_ends_when_the_host_stops() {
 
 #[tokio::test]
 async fn the_response_before_half_a_head_is_sent_before_the_connection_ends() {
-    let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+    let patience = Patience { head: HOUR, idle: HOUR, request: HOUR, write: HOUR };
     let (near, mut far) = tokio::io::duplex(64);
     let phase = Arc::new(Phase::new(Unsent::default()));
     let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
@@ -80,7 +80,7 @@ async fn the_response_before_half_a_head_is_sent_before_the_connection_ends() {
 #[tokio::test]
 async fn a_connection_makes_room_when_all_is_sent_and_someone_waits() {
     let (near, _far) = tokio::io::duplex(64);
-    let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+    let patience = Patience { head: HOUR, idle: HOUR, request: HOUR, write: HOUR };
     let (phase, crowd) = (Arc::new(Phase::new(Unsent::default())), Arc::new(Crowd::default()));
     let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::clone(&crowd));
     crowd.make_room.notify_one();
@@ -99,8 +99,31 @@ async fn a_connection_makes_room_when_all_is_sent_and_someone_waits() {
 }
 
 #[tokio::test]
+async fn a_connection_whose_request_does_not_arrive_makes_room() {
+    let patience = Patience { head: HOUR, idle: HOUR, request: Duration::from_millis(1), write: HOUR };
+    for in_head in [false, true] {
+        let (near, mut far) = tokio::io::duplex(64);
+        let (phase, crowd) = (Arc::new(Phase::new(Unsent::default())), Arc::new(Crowd::default()));
+        let mut connection = Guarded::new(TokioIo::new(near), patience, phase, Arc::clone(&crowd));
+        if in_head {
+            tokio::io::AsyncWriteExt::write_all(&mut far, b"GET /").await.unwrap();
+            assert!(matches!(read(&mut connection), Poll::Ready(Ok(()))));
+        }
+        let _needed = crowd.enter();
+        crowd.make_room.notify_one();
+        let ended = std::future::poll_fn(|cx| {
+            let mut bytes = [MaybeUninit::uninit(); 8];
+            Pin::new(&mut connection).poll_read(cx, ReadBuf::uninit(&mut bytes).unfilled())
+        });
+        let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+        assert_eq!(ended.expect("long before its head is late").unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(connection.made_room() && connection.ended_in_head() == in_head);
+    }
+}
+
+#[tokio::test]
 async fn the_oldest_unsent_response_makes_room_for_others() {
-    let patience = Patience { head: HOUR, idle: HOUR, write: HOUR };
+    let patience = Patience { head: HOUR, idle: HOUR, request: HOUR, write: HOUR };
     let backlog = Backlog::new(4 * FREE_BYTES);
     let respond = |times: u64| {
         let (near, far) = tokio::io::duplex(64);
