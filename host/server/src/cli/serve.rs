@@ -10,11 +10,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
 use super::flags::Flags;
-use crate::config::{Config, Environment};
-use crate::http::WAITING_ROOM;
+use crate::config::{Bounds, Config, Environment};
 use crate::log::{self, Queue};
 use crate::notify;
-use crate::serve::{self, ADMIN_CONNECTIONS, RunningServer};
+use crate::serve::{self, RunningServer};
 use crate::tenants;
 
 /// Text below the flags.
@@ -32,6 +31,8 @@ Try:  curl -N localhost:8000/v1/completions -d '{\"model\":\"demo\",\"prompt\":\
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// Open files that are no connections of the two planes: logs, models, policies, sockets of KV events.
 const OTHER_FILES: u64 = 512;
+/// The lowest limit of open files to start with: an idle host has some twenty open.
+const LEAST_FILES: u64 = 64;
 /// How long stderr may take for the last lines of the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -62,7 +63,7 @@ fn serve_until_signal(args: ServeArgs, log: &Arc<Queue>) -> Result<(), Failure> 
     log::start_queued("info", log)?;
     let mut config = args.flags.config()?;
     warn_of_variables(&config);
-    fit_connections(&mut config);
+    fit_connections(&mut config.bounds)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     let outcome = runtime.block_on(async {
@@ -175,24 +176,37 @@ fn warn_of_variables(config: &Config) {
 }
 
 /// Makes the limit of open files large enough for all connections, or the connections few enough: without a
-/// descriptor left, not even the admin plane can be reached.
-fn fit_connections(config: &mut Config) {
-    let places = config.bounds.max_connections as u64;
-    let others = (ADMIN_CONNECTIONS + 2 * WAITING_ROOM) as u64 + OTHER_FILES;
-    let limit = raise_open_files(places + others);
-    let fitting = places_within(limit, others);
-    if fitting < places {
-        tracing::warn!(
-            "open files are limited to {limit} (`ulimit -n`): --max-connections is {fitting} instead of {places}"
-        );
-        config.bounds.max_connections = fitting as usize;
+/// descriptor left, neither plane can be reached.
+fn fit_connections(bounds: &mut Bounds) -> Result<(), Failure> {
+    let connections = bounds.max_connections + bounds.admin_connections + 2 * bounds.waiting_room;
+    let limit = raise_open_files(connections as u64 + OTHER_FILES);
+    if limit < LEAST_FILES {
+        return Err(Failure::Failed(format!(
+            "open files are limited to {limit} (`ulimit -n`), too few to serve; {LEAST_FILES} are the least"
+        )));
     }
+    let wanted = bounds.max_connections;
+    fit_within(limit, bounds);
+    if bounds.max_connections < wanted {
+        tracing::warn!(
+            "open files are limited to {limit} (`ulimit -n`): --max-connections is {} instead of {wanted}, \
+             and the admin plane has {} connections",
+            bounds.max_connections,
+            bounds.admin_connections
+        );
+    }
+    Ok(())
 }
 
-/// The connections for which a limit of open files has room, beside `others`. At least a quarter of a limit that is
-/// too low for the host anyway.
-fn places_within(limit: u64, others: u64) -> u64 {
-    limit.saturating_sub(others).max(limit / 4).max(1)
+/// Lowers the numbers of connections to those for which a limit of open files has room, beside other files. All of them,
+/// because whoever fills the places of one plane would otherwise take the descriptors of the other.
+fn fit_within(limit: u64, bounds: &mut Bounds) {
+    let others = OTHER_FILES.min(limit / 2);
+    let all = usize::try_from(limit - others).unwrap_or(usize::MAX);
+    bounds.waiting_room = bounds.waiting_room.min(all / 5);
+    bounds.admin_connections = bounds.admin_connections.min(all / 5);
+    let rest = all - bounds.admin_connections - 2 * bounds.waiting_room;
+    bounds.max_connections = bounds.max_connections.min(rest);
 }
 
 /// Raises the soft limit of open files to `wanted`, or as far as the hard one allows: the usual 1,024 are fewer than
@@ -219,8 +233,16 @@ mod tests {
 
     #[test]
     fn connections_leave_descriptors_for_the_rest() {
-        assert_eq!(places_within(6_000, 1_000), 5_000);
-        assert_eq!(places_within(64, 1_000), 16);
-        assert_eq!(places_within(1, 1_000), 1);
+        for (limit, places, admin, room) in
+            [(u64::MAX, 4_096, 64, 256), (5_184, 4_096, 64, 256), (2_000, 912, 64, 256), (64, 14, 6, 6)]
+        {
+            let mut bounds = Bounds::default();
+            fit_within(limit, &mut bounds);
+            let fitted = (bounds.max_connections, bounds.admin_connections, bounds.waiting_room);
+            assert_eq!(fitted, (places, admin, room), "{limit}");
+        }
+        let mut few = Bounds { max_connections: 1, ..Bounds::default() };
+        fit_within(LEAST_FILES, &mut few);
+        assert_eq!(few.max_connections, 1);
     }
 }

@@ -285,6 +285,10 @@ pub struct Bounds {
     pub body_timeout: Duration,
     /// Maximum open connections of the data plane.
     pub max_connections: usize,
+    /// Maximum open connections of the admin plane: a few consoles and scripts. No setting.
+    pub admin_connections: usize,
+    /// Size of each plane's waiting room. No setting.
+    pub waiting_room: usize,
     /// Events by which a stream's reader may lag before its request is cancelled.
     pub stream_events: usize,
     /// Silence on a stream after which a comment is sent.
@@ -305,6 +309,8 @@ impl Default for Bounds {
             write_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
             max_connections: 4_096,
+            admin_connections: 64,
+            waiting_room: 256,
             stream_events: 1_024,
             keep_alive: Duration::from_secs(15),
             step_timeout: Duration::from_secs(300),

@@ -42,6 +42,8 @@ const CROWDED_TIME: Duration = Duration::from_secs(10);
 pub struct ListenerOptions {
     /// Most open connections. More make idle ones close, or are served one `Crowded` request each (see `places`).
     pub max_connections: usize,
+    /// How many of the others may be open at once.
+    pub waiting_room: usize,
     /// Timeouts for silent peers.
     pub patience: Patience,
     /// Plain HTTP if absent.
@@ -78,7 +80,8 @@ impl Listener {
         H: Fn(SocketAddr, Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        let places = Places::new(options.max_connections, options.connections.clone());
+        let connections = options.connections.clone();
+        let places = Places::new(options.max_connections, options.waiting_room, connections);
         let (running, mut all_closed) = mpsc::channel::<()>(1);
         let mut acceptor = Acceptor::new(self.socket, Some(options.patience.write));
         loop {

@@ -30,7 +30,7 @@ pub use error::{ApiError, ErrorForm};
 pub use guard::Patience;
 pub use head::check_head;
 pub use listener::{Listener, ListenerOptions};
-pub use places::{Connections, Crowded, REQUEST_TIME, WAITING_ROOM};
+pub use places::{Connections, Crowded, REQUEST_TIME};
 pub use query::Query;
 pub use request_id::RequestId;
 pub use tls::Tls;

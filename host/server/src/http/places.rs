@@ -15,8 +15,6 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Size of the waiting room.
-pub const WAITING_ROOM: usize = 256;
 /// Longest wait for a place: enough for an idle connection to close.
 const ROOM_TIME: Duration = Duration::from_millis(100);
 /// How long a connection keeps its place before a request has arrived, although others need it: enough for a request
@@ -137,11 +135,11 @@ pub(super) struct Place {
 }
 
 impl Places {
-    /// `max` places, and the waiting room.
-    pub(super) fn new(max: usize, connections: Connections) -> Self {
+    /// `max` places, and a waiting room for so many.
+    pub(super) fn new(max: usize, waiting_room: usize, connections: Connections) -> Self {
         Self {
             places: Arc::new(Semaphore::new(max)),
-            waiting_room: Arc::new(Semaphore::new(WAITING_ROOM)),
+            waiting_room: Arc::new(Semaphore::new(waiting_room)),
             crowd: Arc::default(),
             outside: Arc::default(),
             connections,
@@ -195,12 +193,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_waiting_room_loses_one_that_has_nothing_to_do() {
-        let places = Places::new(1, Connections::default());
-        let mut inside = Vec::new();
-        for _ in 0..=WAITING_ROOM {
-            inside.push(places.next().await);
-        }
-        assert_eq!(inside.iter().filter(|place| place.crowded).count(), WAITING_ROOM);
+        let places = Places::new(1, 2, Connections::default());
+        let mut inside = vec![places.next().await, places.next().await, places.next().await];
+        assert_eq!(inside.iter().filter(|place| place.crowded).count(), 2);
         let leaves = async {
             places.crowd_of(true).displaces(Duration::ZERO).await;
             inside.pop().map(|place| place.crowded)

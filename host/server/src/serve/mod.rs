@@ -27,7 +27,6 @@ use crate::tenants::Tenants;
 pub use error::StartError;
 use load::start_engine;
 pub use load::{MakeExecutor, initial_policies};
-pub use planes::ADMIN_CONNECTIONS;
 use planes::{Closing, Planes, admin_token, open_tls, serve_planes, warn_of_open_doors};
 use upkeep::watch_over;
 

@@ -17,9 +17,6 @@ use crate::data;
 use crate::http::{Backlog, Connections, Listener, ListenerOptions, Patience, REQUEST_TIME, Tls, Unsent};
 use crate::tenants::Tenants;
 
-/// Maximum connections of the admin plane: a few consoles and scripts.
-pub const ADMIN_CONNECTIONS: usize = 64;
-
 /// Both planes, each until its signal.
 pub(super) struct Planes {
     pub data: JoinHandle<()>,
@@ -43,6 +40,7 @@ pub(super) fn serve_planes(app: &Arc<App>, data: Listener, control: Listener, cl
     };
     let data_options = ListenerOptions {
         max_connections: bounds.max_connections,
+        waiting_room: bounds.waiting_room,
         patience,
         tls: app.tls.clone(),
         connections: app.connections.clone(),
@@ -50,7 +48,8 @@ pub(super) fn serve_planes(app: &Arc<App>, data: Listener, control: Listener, cl
         backlog: Backlog::new(app.config.max_body_memory_bytes),
     };
     let admin_options = ListenerOptions {
-        max_connections: ADMIN_CONNECTIONS,
+        max_connections: bounds.admin_connections,
+        waiting_room: bounds.waiting_room,
         patience,
         tls: None,
         connections: Connections::default(),

@@ -386,6 +386,22 @@ fn connections_fit_the_limit_of_open_files() {
     }
 }
 
+#[test]
+fn connections_of_one_plane_leave_descriptors_for_the_other() {
+    let home = Home::new();
+    home.fails(1, "ulimit -n 40", &[], &["open files are limited to 40", "64"]);
+    let host = Host::start(home.serve(&format!("{KEPT}; exec 2>log.txt; ulimit -n 64"), &[]));
+    let admin = host.admin.trim_start_matches("http://");
+    let _silent: Vec<TcpStream> = (0..120).map(|_| TcpStream::connect(admin).unwrap()).collect();
+    let mut metrics = String::new();
+    host.send("GET /metrics", "", "").read_to_string(&mut metrics).unwrap();
+    assert!(metrics.contains("\ninfer_http_connections_limit 14.0\n"), "{metrics}");
+    host.ends();
+    let log = fs::read_to_string(home.path("log.txt")).unwrap();
+    assert!(log.contains("--max-connections is 14 instead of 4096"), "{log}");
+    assert!(!log.contains("can't accept connections"), "{log}");
+}
+
 /// A copy of the demo model's checkpoint.
 fn checkpoint(home: &Home, name: &str) -> PathBuf {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/checkpoint");
