@@ -1,8 +1,8 @@
 //! The log on stderr; stdout is for the ready line and for results.
 //!
 //! Writing to stderr blocks while its reader is slow, and forever if nobody reads. A host must not wait for that: its
-//! lines pass through a bounded queue to a thread of its own, and those that don't fit are dropped and counted. Commands
-//! that end by themselves write directly.
+//! lines pass through a bounded queue to a thread of its own, and those that don't fit are dropped and counted. So are
+//! those that can't be written, as on a full disk. Commands that end by themselves write directly.
 
 mod protocol;
 
@@ -78,12 +78,13 @@ pub struct Queue(Lines);
 
 impl Queue {
     /// Starts a thread that writes to `out`.
-    pub fn start(mut out: impl io::Write + Send + 'static) -> io::Result<Arc<Self>> {
+    pub fn start(out: impl io::Write + Send + 'static) -> io::Result<Arc<Self>> {
         let (lines, backlog) = protocol::queue(QUEUE_LINES, QUEUE_BYTES);
         let thread = std::thread::Builder::new().name("log".to_owned());
         thread.spawn(move || {
             OWN.set(Some(Vec::new()));
-            backlog.write_all(|entry| write(&mut out, entry));
+            let mut output = Output::new(out);
+            backlog.write_all(|entry| output.write(entry));
         })?;
         Ok(Arc::new(Self(lines)))
     }
@@ -116,15 +117,71 @@ impl io::Write for &Queue {
     }
 }
 
-/// Writes what comes from a queue. Errors are ignored: there is nobody to tell.
-fn write(out: &mut impl io::Write, entry: Entry<'_>) {
-    let _ = match entry {
-        Entry::Line(line) => out.write_all(line),
-        Entry::Dropped(lines) => {
-            tracing::warn!(lines, "log lines were dropped because stderr takes them too slowly");
-            out.write_all(&OWN.replace(Some(Vec::new())).unwrap_or_default())
+/// Writes what comes from a queue. What is missing is reported before the next line that can be written.
+struct Output<W> {
+    out: W,
+    /// It ends within a line.
+    torn: bool,
+    /// Lines that did not fit into the queue, and are not reported yet.
+    dropped: u64,
+    /// Lines that could not be written, are not reported yet, and the last reason.
+    failed: u64,
+    error: Option<io::Error>,
+}
+
+impl<W: io::Write> Output<W> {
+    fn new(out: W) -> Self {
+        Self { out, torn: false, dropped: 0, failed: 0, error: None }
+    }
+
+    fn write(&mut self, entry: Entry<'_>) {
+        let written = match entry {
+            Entry::Line([]) => return,
+            Entry::Line(line) => {
+                self.report().and_then(|()| self.put(line)).inspect_err(|_| self.failed += 1)
+            }
+            Entry::Dropped(lines) => {
+                self.dropped += lines;
+                self.report()
+            }
+        };
+        if let Err(error) = written {
+            self.error = Some(error);
         }
-    };
+    }
+
+    fn report(&mut self) -> io::Result<()> {
+        if self.dropped > 0 {
+            let lines = self.dropped;
+            tracing::warn!(lines, "log lines were dropped because stderr takes them too slowly");
+        }
+        if let Some(error) = self.error.as_ref().filter(|_| self.failed > 0) {
+            let lines = self.failed;
+            tracing::warn!(lines, %error, "log lines are missing because stderr could not be written");
+        }
+        self.put(&OWN.replace(Some(Vec::new())).unwrap_or_default())?;
+        (self.dropped, self.failed) = (0, 0);
+        Ok(())
+    }
+
+    /// Writes whole lines, behind what is there of one that failed.
+    fn put(&mut self, lines: &[u8]) -> io::Result<()> {
+        let end: &[u8] = if self.torn && !lines.is_empty() { b"\n" } else { b"" };
+        for mut rest in [end, lines] {
+            while !rest.is_empty() {
+                match self.out.write(rest) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(taken) => {
+                        rest = &rest[taken..];
+                        self.torn = !rest.is_empty();
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 fn filter(text: &str) -> Result<EnvFilter, ConfigError> {
@@ -198,6 +255,49 @@ mod tests {
             (&*queue).write_all(&vec![b'a'; QUEUE_BYTES + 1]).unwrap();
             assert!(queue.flush(Duration::from_secs(60)), "{} are not reported", queue.0.dropped());
         }
+    }
+
+    /// A disk with so many free bytes.
+    struct Disk(usize, Vec<u8>);
+
+    impl io::Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.0);
+            if taken == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.0 -= taken;
+            self.1.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_a_full_disk_does_not_take_are_reported_when_it_has_room() {
+        let queue = Queue::start(io::sink()).unwrap();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(queue).finish();
+        let mut output = Output::new(Disk(9, Vec::new()));
+        OWN.set(Some(Vec::new()));
+        tracing::subscriber::with_default(subscriber, || {
+            for line in [&b"first\n"[..], b"second\n", b"third\n"] {
+                output.write(Entry::Line(line));
+            }
+            output.write(Entry::Dropped(4));
+            output.out.0 = 1 << 20;
+            for line in [&b"fourth\n"[..], b"fifth\n"] {
+                output.write(Entry::Line(line));
+            }
+        });
+        OWN.set(None);
+        let text = String::from_utf8(output.out.1).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((&lines[..2], &lines[4..]), (&["first", "sec"][..], &["fourth", "fifth"][..]), "{text}");
+        assert!(lines[2].contains("too slowly") && lines[2].ends_with("lines=4"), "{text}");
+        assert!(lines[3].contains("could not be written") && lines[3].contains("lines=2 "), "{text}");
     }
 
     #[test]
