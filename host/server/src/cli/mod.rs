@@ -26,6 +26,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use reqwest::Url;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// What commands that run policies log unless `INFER_LOG` says otherwise: what these policies warn of.
 const POLICY_LOG: &str = "off,policy=warn";
@@ -114,7 +115,22 @@ fn base_url(flag: &str, given: &str, example: &str) -> Result<(String, Url), Fai
 
 /// Runs the command of the process's arguments.
 pub fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = Cli::parse().command;
+    match outlive_limit_of_files().map_err(Failure::failed).and_then(|()| run(command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Failed(message)) => {
+            eprintln!("error: {}", out::harmless(&message));
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(message)) => {
+            eprintln!("error: {}", out::harmless(&message));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Serve(args) => serve::run(args),
         Command::Config(command) => config::run(command),
         Command::Generate(args) => generate::run(args),
@@ -126,18 +142,16 @@ pub fn main() -> ExitCode {
         Command::Sim(command) => sim::run(command),
         Command::GpuCheck(args) => gpu::check(args),
         Command::Bench(command) => bench::run(command),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Failed(message)) => {
-            eprintln!("error: {}", out::harmless(&message));
-            ExitCode::from(1)
-        }
-        Err(Failure::Usage(message)) => {
-            eprintln!("error: {}", out::harmless(&message));
-            ExitCode::from(2)
-        }
     }
+}
+
+/// Lets a write beyond the limit of file sizes (`ulimit -f`) fail, as one to a full disk does: its signal would end the
+/// process without a word, perhaps while a host saves its cache.
+fn outlive_limit_of_files() -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _entered = runtime.enter();
+    // What replaces the signal's default stays for as long as the process.
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
 }
 
 #[cfg(test)]

@@ -68,7 +68,6 @@ fn serve_until_signal(args: ServeArgs, log: &Arc<Queue>) -> Result<(), Failure> 
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     let outcome = runtime.block_on(async {
         let mut signals = Signals::new().map_err(Failure::failed)?;
-        outlive_limit_of_files().map_err(Failure::failed)?;
         // Triggers a reload of keys, certificates and configurations.
         let mut hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
         let server = tokio::select! {
@@ -149,14 +148,6 @@ impl Signals {
             _ = self.interrupt.recv() => {}
         }
     }
-}
-
-/// Lets a write beyond the limit of file sizes (`ulimit -f`) fail, as one to a full disk does: its signal would end the
-/// host, perhaps while it saves the cache.
-fn outlive_limit_of_files() -> std::io::Result<()> {
-    let kind = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
-    // What replaces the signal's default stays for as long as the process.
-    signal(kind).map(drop)
 }
 
 /// Warns of variables that have no effect here, or less, although the operator may expect one.
