@@ -106,6 +106,8 @@ async fn shut_down(server: RunningServer, signals: &mut Signals, log: &Queue) ->
     tracing::info!("shutting down after running streams have finished; a second signal cuts them");
     notify::tell(&notify::stopping(server.longest_shutdown()));
     let outcome = tokio::select! {
+        // The second signal may come with the first, to a host that has nothing to finish.
+        biased;
         () = server.finish_streams() => Ok(()),
         () = signals.next() => Err(Failure::Failed("running streams were cut by a second signal".to_owned())),
     };

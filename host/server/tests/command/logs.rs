@@ -311,6 +311,19 @@ fn second_signal_ends_streams_with_an_error_event() {
 }
 
 #[test]
+fn second_signal_that_comes_with_the_first_to_an_idle_host_changes_nothing() {
+    let home = Home::new();
+    for _ in 0..4 {
+        let mut host = Host::start(home.serve(&format!("{KEPT}; {TO_FILE}"), &[]));
+        let pid = host.child.id().to_string();
+        for name in ["-STOP", "-TERM", "-INT", "-CONT"] {
+            assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+        }
+        assert_eq!(host.child.wait().unwrap().code(), Some(0), "{}", log(&home));
+    }
+}
+
+#[test]
 fn drain_that_its_timeout_cuts_ends_streams_with_an_error_event_and_succeeds() {
     let home = Home::new();
     let mut host = Host::start(home.serve(TO_FILE, &["--drain-timeout", "1ms"]));
