@@ -59,10 +59,15 @@ impl Web {
         Ok(Self { inner, trust: trust.clone(), encrypted, silence })
     }
 
+    /// The same client, with another limit.
+    pub fn with_silence(&self, silence: Duration) -> Self {
+        Self { silence, ..self.clone() }
+    }
+
     /// Sends a request and reads the head of the response.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Reply, String> {
         match tokio::time::timeout(self.silence, self.inner.request(request)).await {
-            Err(_) => Err(silent(self.silence)),
+            Err(_) => Err(format!("no response within {} s", self.silence.as_secs())),
             Ok(Err(error)) => Err(self.explained(&error)),
             Ok(Ok(response)) => Ok(Reply { response, silence: self.silence }),
         }

@@ -1,5 +1,6 @@
 //! Client of a running host's admin plane, for commands.
 
+use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +20,14 @@ use crate::web::in_full;
 const DEFAULT_ADDRESS: &str = "http://127.0.0.1:8001";
 /// Limit for establishing a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// How long a response may take before the host is asked for a sign of life, and how long that may take.
+const PATIENCE: Patience = Patience { answer: Duration::from_secs(5), sign: Duration::from_secs(10) };
+
+/// How long a host may be silent.
+struct Patience {
+    answer: Duration,
+    sign: Duration,
+}
 
 /// The flags that name a host and its token.
 #[derive(Args)]
@@ -70,6 +79,7 @@ pub(super) struct Host {
     /// Or why there is none.
     token: Result<Token, String>,
     client: Client,
+    patience: Patience,
 }
 
 impl Host {
@@ -85,7 +95,7 @@ impl Host {
         // A proxy of the environment must not see the token.
         let client = Client::builder().no_proxy().connect_timeout(CONNECT_TIME).build();
         let client = client.map_err(Failure::failed)?;
-        Ok(Self { base, token, client })
+        Ok(Self { base, token, client, patience: PATIENCE })
     }
 
     /// Sends a request and returns the JSON of the response.
@@ -96,7 +106,7 @@ impl Host {
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<Value, Failure> {
         let response = self.open(method, path, body).await?;
-        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        let bytes = self.answered(response.bytes()).await?;
         serde_json::from_slice(&bytes)
             .map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
     }
@@ -106,7 +116,7 @@ impl Host {
     pub async fn ask_for_parts(&self, method: Method, path: &str) -> Result<(Value, bool), Failure> {
         let response = self.send(method, path, None).await?;
         let status = response.status();
-        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        let bytes = self.answered(response.bytes()).await?;
         match serde_json::from_slice::<Value>(&bytes) {
             Ok(parts) if status.is_success() || parts.get("error").is_none() => {
                 Ok((parts, status.is_success()))
@@ -127,7 +137,7 @@ impl Host {
         if status.is_success() {
             return Ok(response);
         }
-        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        let bytes = self.answered(response.bytes()).await?;
         Err(refusal(status, &bytes))
     }
 
@@ -145,7 +155,30 @@ impl Host {
         if let Some((content_type, bytes)) = body {
             request = request.header("content-type", content_type).body(bytes);
         }
-        request.send().await.map_err(|e| self.unreachable(&e))
+        self.answered(request.send()).await
+    }
+
+    /// Waits for a response for as long as the host answers at all: one that compiles a policy, or waits for the end of
+    /// a step, takes its time.
+    async fn answered<T>(&self, response: impl Future<Output = reqwest::Result<T>>) -> Result<T, Failure> {
+        let Patience { answer, sign } = self.patience;
+        let silence = async {
+            loop {
+                tokio::time::sleep(answer).await;
+                // Any response will do, a refusal too; a failure is also that of the response that is waited for.
+                if tokio::time::timeout(sign, self.client.get(&self.base).send()).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            response = response => response.map_err(|e| self.unreachable(&e)),
+            () = silence => Err(Failure::Failed(format!(
+                "{} accepts connections, but answers nothing; if it is only busy, it may still do what was asked",
+                self.base
+            ))),
+        }
     }
 
     /// The failure of a connection.
@@ -200,4 +233,64 @@ pub(super) fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Failure> 
 pub(super) fn parse<T: DeserializeOwned>(response: Value) -> Result<T, Failure> {
     serde_json::from_value(response)
         .map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(1);
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// What a command hears from a host.
+    async fn state(address: SocketAddr, sign: Duration) -> Result<Value, Failure> {
+        let host = Host {
+            base: format!("http://{address}"),
+            token: Token::given("0123456789abcdef"),
+            client: Client::builder().no_proxy().build().unwrap(),
+            patience: Patience { answer: SHORT, sign },
+        };
+        let answer = host.ask(Method::GET, "/admin/state", None);
+        tokio::time::timeout(LONG, answer).await.expect("it ends by itself")
+    }
+
+    #[tokio::test]
+    async fn host_that_answers_nothing_is_a_failure() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let answer = state(listener.local_addr().unwrap(), SHORT).await;
+        let Err(Failure::Failed(why)) = answer else { panic!("it has no state") };
+        assert!(why.contains(" accepts connections, but answers nothing"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn response_may_take_its_time_while_the_host_answers_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let signs = Arc::new(Semaphore::new(0));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let signs = Arc::clone(&signs);
+                tokio::spawn(async move {
+                    let mut head = [0; 4_096];
+                    let length = stream.read(&mut head).await.unwrap();
+                    if head[..length].starts_with(b"GET /admin/state ") {
+                        signs.acquire_many(3).await.unwrap().forget();
+                    } else {
+                        signs.add_permits(1);
+                    }
+                    let answer = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+                    // The command may have left after the last sign.
+                    let _ = stream.write_all(answer).await;
+                });
+            }
+        });
+        assert!(matches!(state(address, LONG).await, Ok(Value::Object(_))));
+    }
 }

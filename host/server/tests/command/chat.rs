@@ -42,6 +42,16 @@ fn answer(host: &Host, messages: &Value) -> (String, Value) {
 }
 
 #[test]
+fn server_that_accepts_connections_and_answers_nothing_is_named() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let output = chat(&Home::new(), "", &["--url", &url, "What is a block?"], "");
+    let said = complaint(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("{url}/v1/models: no response within 15 s")), "{said}");
+}
+
+#[test]
 fn one_question_by_argument_or_pipe_gets_its_answer_alone() {
     let home = Home::new();
     let host = serving(&home);

@@ -16,6 +16,8 @@ use crate::web::{Reply, Trust, Web};
 
 /// Longest gap in a response before it counts as failed; a request may wait in a queue.
 const SILENCE: Duration = Duration::from_secs(300);
+/// Longest wait for the list of models, which waits in no queue.
+const LIST_SILENCE: Duration = Duration::from_secs(15);
 /// What is shown of a response that isn't understood.
 const SHOWN_CHARS: usize = 300;
 
@@ -127,7 +129,7 @@ impl Server {
     async fn models(&self, url: &str) -> Result<Result<Value, StatusCode>, String> {
         let request =
             self.request(Method::GET, url).body(Full::default()).map_err(|error| error.to_string())?;
-        let reply = self.web.send(request).await?;
+        let reply = self.web.with_silence(LIST_SILENCE).send(request).await?;
         match reply.status() {
             status @ (StatusCode::NOT_FOUND
             | StatusCode::METHOD_NOT_ALLOWED
