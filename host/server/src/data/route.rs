@@ -13,7 +13,7 @@ use super::{anthropic, chat, completions, embeddings, models, openapi, responses
 use crate::app::{App, Health};
 use crate::config::{Config, MetricsPlane};
 use crate::http::{
-    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ErrorForm, ReadBody, RequestId, check_head,
+    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ErrorForm, Pace, ReadBody, RequestId, check_head,
     discard, json, read_body,
 };
 use crate::metrics::{self, Reader};
@@ -286,10 +286,12 @@ async fn dispatch(
     body: &mut Option<Incoming>,
 ) -> Result<Answer, ApiError> {
     let Caller { request_id, peer, tenant } = caller;
+    let pace = head.extensions.get::<Pace>().expect("the listener adds it to each request");
     let asked = || Asked {
         app,
         request_id,
         peer,
+        pace,
         path: route.path,
         tenant: tenant.expect("only open paths have no tenant"),
     };

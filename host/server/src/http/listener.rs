@@ -165,8 +165,9 @@ async fn serve_connection<S, H, F>(
 {
     let phase = Arc::new(Phase::new(entry.options.unsent.clone()));
     let (for_service, backlog) = (Arc::clone(&phase), Arc::clone(&entry.options.backlog));
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let serving = for_service.begin();
+        request.extensions_mut().insert(for_service.pace().clone());
         let (answer, backlog) = (handler(request), Arc::clone(&backlog));
         let served: HandlerFuture = Box::pin(async move {
             let answer = answer.await;

@@ -27,7 +27,7 @@ pub use backlog::Backlog;
 pub use body::{BodyLimits, BodyRoom, ReadBody, Room, discard, read_body};
 pub use cors::AllowedOrigins;
 pub use error::{ApiError, ErrorForm};
-pub use guard::Patience;
+pub use guard::{Pace, Patience};
 pub use head::check_head;
 pub use listener::{Listener, ListenerOptions};
 pub use places::{Connections, Crowded, REQUEST_TIME};

@@ -407,5 +407,8 @@ async fn chat_stream_without_a_reader_is_cancelled_and_frees_everything() {
     assert!(sent.starts_with(b"HTTP/1.1 200 ") && !sent.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"));
     let state = host.admin_get("/admin/state").await;
     assert!(state["counters"]["finished"]["cancelled"].as_u64().unwrap() > 0, "{state}");
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let counted = "infer_request_errors_total{code=\"slow_reader\"} 1";
+    assert!(metrics.contains(counted), "its client has not left: {metrics}");
     host.server.shutdown().await;
 }

@@ -13,7 +13,7 @@ use super::outcome::openai_reason;
 use crate::app::{App, Served};
 use crate::data::structured::Mask;
 use crate::engine::RequestMeta;
-use crate::http::{ApiError, RequestId};
+use crate::http::{ApiError, Pace, RequestId};
 use crate::otel;
 use crate::tenants::Tenant;
 
@@ -22,6 +22,8 @@ pub struct Account {
     pub app: Arc<App>,
     pub request_id: RequestId,
     pub peer: SocketAddr,
+    /// How its client reads.
+    pub pace: Pace,
     pub path: &'static str,
     pub tenant: Arc<Tenant>,
     pub meta: Arc<RequestMeta>,

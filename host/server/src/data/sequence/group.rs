@@ -1,8 +1,8 @@
 //! All sequences of one request: the choices of each prompt, read in turn so that none of them starves.
 //!
-//! Dropping the group cancels its sequences, so a client that disconnects frees all of them. The first
-//! failure ends the group, too: a request that failed in part has failed. In each case the request is
-//! accounted for once.
+//! Dropping the group cancels its sequences, so a client that disconnects, or is disconnected because it reads
+//! nothing, frees all of them. The first failure ends the group, too: a request that failed in part has failed.
+//! In each case the request is accounted for once.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -12,7 +12,7 @@ use infer_core::FinishReason;
 use tokio::time::Instant;
 
 use super::account::{Account, Close};
-use super::outcome::Outcome;
+use super::outcome::{Outcome, slow_reader};
 use super::run::{Run, Step};
 use crate::http::ApiError;
 
@@ -209,6 +209,10 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.close(Close::Left);
+        if self.account.as_ref().is_some_and(|account| account.pace.is_too_slow()) {
+            self.fail(&slow_reader());
+        } else {
+            self.close(Close::Left);
+        }
     }
 }

@@ -19,7 +19,7 @@ use crate::app::{App, Served};
 use crate::data::request::common::Common;
 use crate::data::structured::{Mask, Prelude, Shape};
 use crate::engine::RequestMeta;
-use crate::http::{ApiError, RequestId};
+use crate::http::{ApiError, Pace, RequestId};
 use crate::tenants::Tenant;
 
 /// Most sequences of one request, prompts times `n`, to any host.
@@ -45,6 +45,8 @@ pub struct Asked<'a> {
     pub request_id: &'a RequestId,
     /// The other end of its connection: the client, or a proxy.
     pub peer: SocketAddr,
+    /// How that reads.
+    pub pace: &'a Pace,
     /// The path, as the route table writes it.
     pub path: &'static str,
     pub tenant: &'a Arc<Tenant>,
@@ -104,7 +106,7 @@ pub enum Longest {
 impl Job {
     /// Submits all sequences to the engine, or none.
     pub async fn start(self, asked: Asked<'_>) -> Result<Group, ApiError> {
-        let Asked { app, request_id, peer, path, tenant } = asked;
+        let Asked { app, request_id, peer, pace, path, tenant } = asked;
         let served = app.served()?;
         asked.refuse_if_draining()?;
         let (n, sequences) = (self.common.n as usize, self.common.n as usize * self.prompts.len());
@@ -132,6 +134,7 @@ impl Job {
             app: Arc::clone(app),
             request_id: request_id.clone(),
             peer,
+            pace: pace.clone(),
             path,
             tenant: Arc::clone(tenant),
             meta: Arc::clone(&meta),

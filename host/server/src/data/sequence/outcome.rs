@@ -51,6 +51,11 @@ pub struct Known {
     pub engine_alive: bool,
 }
 
+/// The error of a request whose client lags behind, or reads nothing.
+pub fn slow_reader() -> ApiError {
+    ApiError::internal("slow_reader", "the client read too slowly, so its request was cancelled")
+}
+
 impl Outcome {
     /// The outcome of a sequence whose last event is `end`; `None` if the engine dropped it without one.
     pub fn new(end: Option<&End>, known: Known) -> Self {
@@ -66,10 +71,7 @@ impl Outcome {
                 (None, Some(*usage), Some(error))
             }
             Some(End::Refused(refusal)) => (None, None, Some(ApiError::refused(refusal))),
-            None if known.engine_alive => {
-                let message = "the client read too slowly, so its request was cancelled";
-                (None, None, Some(ApiError::internal("slow_reader", message)))
-            }
+            None if known.engine_alive => (None, None, Some(slow_reader())),
             None => (None, None, Some(ApiError::unavailable("stopped", "the host stopped"))),
         };
         let (reason, error) = match reason {

@@ -51,6 +51,22 @@ pub struct Patience {
     pub write: Duration,
 }
 
+/// Whether a connection was dropped because its peer reads too slowly; in the extensions of its requests. Cheap to
+/// clone, and doesn't keep the connection's state.
+#[derive(Clone, Debug, Default)]
+pub struct Pace(Arc<AtomicBool>);
+
+impl Pace {
+    /// Whether it was.
+    pub fn is_too_slow(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn too_slow(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// State shared by a connection and the service that handles its requests.
 #[derive(Debug)]
 pub struct Phase {
@@ -73,6 +89,7 @@ pub struct Phase {
     long: Mutex<Vec<Counted>>,
     /// Other responses need their memory.
     given_up: AtomicBool,
+    pace: Pace,
 }
 
 /// Marks a request as being handled until it is dropped.
@@ -92,7 +109,13 @@ impl Phase {
             counted: AtomicBool::new(false),
             long: Mutex::default(),
             given_up: AtomicBool::new(false),
+            pace: Pace::default(),
         }
+    }
+
+    /// How its peer reads.
+    pub fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     /// Call this when a head has arrived.
@@ -322,14 +345,25 @@ impl<T> Guarded<T> {
     }
 
     fn watch_write<R>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
-        if polled.is_ready() {
+        if let Poll::Ready(result) = &polled {
+            if let Err(error) = result {
+                self.note_pace(error);
+            }
             self.write.armed = false;
             return polled;
         }
         if self.write.passed(self.patience.write, cx) {
+            self.phase.pace.too_slow();
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")));
         }
         Poll::Pending
+    }
+
+    /// The kernel has a limit for what a peer doesn't take, too, and its may come first.
+    fn note_pace(&self, error: &io::Error) {
+        if self.write.armed && error.kind() == io::ErrorKind::TimedOut {
+            self.phase.pace.too_slow();
+        }
     }
 }
 
@@ -367,7 +401,10 @@ impl<T: Read + Unpin> Guarded<T> {
             let mut piece = ReadBuf::uninit(&mut bytes);
             match Pin::new(&mut self.inner).poll_read(cx, piece.unfilled()) {
                 Poll::Pending => break,
-                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Err(error)) => {
+                    self.note_pace(&error);
+                    return Err(error);
+                }
                 Poll::Ready(Ok(())) if piece.filled().is_empty() => {
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer has left"));
                 }
@@ -392,6 +429,9 @@ impl<T: Read + Unpin> Read for Guarded<T> {
             self.idle = None;
         }
         if self.phase.serving.load(Ordering::Acquire) {
+            if let Poll::Ready(Err(error)) = &polled {
+                self.note_pace(error);
+            }
             return polled;
         }
         if self.phase.last.load(Ordering::Acquire) {
