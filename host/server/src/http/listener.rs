@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::CONNECTION;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -167,6 +167,8 @@ async fn serve_connection<S, H, F>(
     let (for_service, backlog) = (Arc::clone(&phase), Arc::clone(&entry.options.backlog));
     let service = service_fn(move |mut request: Request<Incoming>| {
         let serving = for_service.begin();
+        // What only reads is as cheap with a response as without one, unless that is a stream.
+        serving.leave_with_peer(![Method::GET, Method::HEAD].contains(request.method()));
         request.extensions_mut().insert(for_service.pace().clone());
         let (answer, backlog) = (handler(request), Arc::clone(&backlog));
         let served: HandlerFuture = Box::pin(async move {
@@ -174,8 +176,9 @@ async fn serve_connection<S, H, F>(
             if answer.headers().get(CONNECTION).is_some_and(|value| value == "close") {
                 serving.mark_last();
             }
-            if let Some(bytes) = answer.body().size_hint().exact() {
-                serving.count(&backlog, bytes);
+            match answer.body().size_hint().exact() {
+                Some(bytes) => serving.count(&backlog, bytes),
+                None => serving.leave_with_peer(true),
             }
             answer.map(|body| ServedBody::new(body, serving).boxed_unsync())
         });
@@ -185,6 +188,8 @@ async fn serve_connection<S, H, F>(
     let guarded = Guarded::new(TokioIo::new(stream), entry.options.patience, Arc::clone(&phase), crowd);
     let mut connection = http1::Builder::new()
         .keep_alive(!entry.crowded)
+        // Whether a peer that has closed its side ends its request is the guard's decision.
+        .half_close(true)
         .header_read_timeout(None)
         .max_headers(MAX_HEADERS)
         .max_header_size(MAX_HEAD_BYTES)

@@ -142,6 +142,49 @@ async fn heads_and_idle_connections_have_separate_timeouts() {
     host.server.shutdown().await;
 }
 
+/// What a client receives that closes its side of the connection after its request.
+async fn half_closed(plane: std::net::SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(plane).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
+    ended.expect("the host closes its side, too").unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_that_closes_its_side_gets_what_it_reads_and_nothing_generated() {
+    let host = Host::start(config()).await;
+    let token = format!("authorization: Bearer {}\r\n", host.server.admin_token);
+    let (data, admin) = (host.server.data_addr, host.server.admin_addr);
+    for (plane, path) in [
+        (data, "/metrics"),
+        (data, "/v1/models"),
+        (data, "/health"),
+        (data, "/openapi.json"),
+        (admin, "/admin/state"),
+        (admin, "/metrics"),
+    ] {
+        let token = if plane == admin { &token } else { "" };
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{token}\r\n");
+        let answer = half_closed(plane, &request.repeat(2)).await;
+        assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 2, "{path}: {answer}");
+    }
+    // A stream of events would go on for as long as the host runs.
+    let events = format!("GET /admin/events HTTP/1.1\r\nhost: x\r\n{token}\r\n");
+    half_closed(admin, &events).await;
+    host.server.engine().hold_steps();
+    let body = common::request(json!({})).to_string();
+    let length = body.len();
+    let post = format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}");
+    let answer = half_closed(data, &post).await;
+    assert!(!answer.contains("data: "), "{answer}");
+    host.server.engine().release_steps();
+    all_is_free(&host).await;
+    host.server.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_body_is_answered_once_even_if_its_rest_never_comes() {
     let bounds = Bounds { header_timeout: Duration::from_millis(150), ..Bounds::default() };

@@ -10,7 +10,8 @@
 //! - A connection between two requests closes when another needs its place, and so does one whose request doesn't arrive
 //!   (see `places`). One whose peer reads slowly closes when other responses need the memory of its own (see `backlog`).
 //! - Disconnect detection during a request: hyper notices that the peer has left only if no bytes follow the
-//!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them.
+//!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them. A peer that has
+//!   closed its side may still wait for the response, so only requests that cost much without one end with it.
 //! - Error bodies: hyper responds to a malformed head with a bare status. That response is replaced by one
 //!   with the JSON body of all other errors.
 
@@ -78,6 +79,8 @@ pub struct Phase {
     last: AtomicBool,
     /// The host closes its connections.
     stopping: AtomicBool,
+    /// The current request ends when the peer closes its side.
+    leaves_with_peer: AtomicBool,
     /// The response is not sent yet, even if hyper has taken all of it.
     unflushed: AtomicBool,
     /// Wakes the connection after each response, to restart its timers.
@@ -100,6 +103,7 @@ impl Phase {
     pub fn new(unsent: Unsent) -> Self {
         Self {
             serving: AtomicBool::new(false),
+            leaves_with_peer: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             last: AtomicBool::new(false),
@@ -166,6 +170,11 @@ impl Drop for Phase {
 }
 
 impl Serving {
+    /// Says whether the request ends when the peer closes its side of the connection.
+    pub fn leave_with_peer(&self, leaves: bool) {
+        self.0.leaves_with_peer.store(leaves, Ordering::Release);
+    }
+
     /// Call this before the connection's last response is sent.
     pub fn mark_last(&self) {
         self.0.last.store(true, Ordering::Release);
@@ -247,6 +256,8 @@ pub struct Guarded<T> {
     instead: Vec<u8>,
     /// Bytes that arrived during a request and that hyper has not read.
     ahead: Vec<u8>,
+    /// The peer has closed its side behind them.
+    ended: bool,
 }
 
 struct Timer {
@@ -289,6 +300,7 @@ impl<T> Guarded<T> {
             write: Timer::new(patience.write),
             instead: Vec::new(),
             ahead: Vec::new(),
+            ended: false,
         }
     }
 
@@ -394,9 +406,13 @@ impl<T: Read + Unpin> Guarded<T> {
         polled
     }
 
-    /// Fails if the peer has left during its request. Registers for a wake-up otherwise.
+    /// Fails if the peer has left during a request that ends with it. Registers for a wake-up otherwise.
     fn look_for_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        while self.phase.serving.load(Ordering::Acquire) && self.ahead.len() < AHEAD_BYTES {
+        self.phase.connection.register(cx.waker());
+        if !self.phase.serving.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        while !self.ended && self.ahead.len() < AHEAD_BYTES {
             let mut bytes = [MaybeUninit::uninit(); AHEAD_PIECE];
             let mut piece = ReadBuf::uninit(&mut bytes);
             match Pin::new(&mut self.inner).poll_read(cx, piece.unfilled()) {
@@ -405,11 +421,12 @@ impl<T: Read + Unpin> Guarded<T> {
                     self.note_pace(&error);
                     return Err(error);
                 }
-                Poll::Ready(Ok(())) if piece.filled().is_empty() => {
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer has left"));
-                }
+                Poll::Ready(Ok(())) if piece.filled().is_empty() => self.ended = true,
                 Poll::Ready(Ok(())) => self.ahead.extend_from_slice(piece.filled()),
             }
+        }
+        if self.ended && self.phase.leaves_with_peer.load(Ordering::Acquire) {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer has left"));
         }
         Ok(())
     }
@@ -492,6 +509,9 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => Poll::Pending,
         };
+        if polled.is_pending() {
+            self.look_for_end(cx)?;
+        }
         self.watch_write(cx, polled)
     }
 
@@ -528,6 +548,9 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
         }
         self.check_kept()?;
         let polled = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        if polled.is_pending() {
+            self.look_for_end(cx)?;
+        }
         self.watch_write(cx, polled)
     }
 }
