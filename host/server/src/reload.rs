@@ -111,6 +111,13 @@ pub async fn reload(app: &App, by: Option<&By>) -> Vec<Outcome> {
             }
         }
     }
+    if outcomes.is_empty() {
+        // Whoever sent a signal looks for its effect here.
+        match app.config.policy_config {
+            Some(_) => tracing::info!("nothing in --policy-config has changed"),
+            None => tracing::info!("there is nothing to reload"),
+        }
+    }
     outcomes
 }
 

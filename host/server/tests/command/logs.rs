@@ -311,6 +311,22 @@ fn second_signal_ends_streams_with_an_error_event() {
 }
 
 #[test]
+fn reload_that_finds_nothing_is_logged() {
+    let home = Home::new();
+    fs::write(home.path("policies.json"), "{}").unwrap();
+    for (flags, message) in [
+        (&[][..], "there is nothing to reload"),
+        (&["--policy-config", "policies.json"], "nothing in --policy-config has changed"),
+    ] {
+        let host = Host::start(home.serve(&format!("{KEPT}; {TO_FILE}"), flags));
+        let pid = host.child.id().to_string();
+        assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+        until(message, || !lines(&log(&home), message).is_empty());
+        host.ends();
+    }
+}
+
+#[test]
 fn second_signal_that_comes_with_the_first_to_an_idle_host_changes_nothing() {
     let home = Home::new();
     for _ in 0..4 {
