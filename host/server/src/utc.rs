@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use time::format_description::well_known::{Rfc2822, Rfc3339};
 
 /// Formats a time since 1970 as RFC 3339 to the second; empty beyond the year 9999.
 pub fn utc(since_1970: Duration) -> String {
@@ -12,9 +12,23 @@ pub fn utc(since_1970: Duration) -> String {
     time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_default()
 }
 
+/// Formats a time since 1970 as HTTP's `date` (RFC 9110, section 5.6.7); empty beyond the year 9999.
+pub fn http_date(since_1970: Duration) -> String {
+    let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
+    let time = OffsetDateTime::from_unix_timestamp(seconds).ok();
+    // They differ in the name of the zone.
+    time.and_then(|time| time.format(&Rfc2822).ok()).unwrap_or_default().replace("+0000", "GMT")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_of_http_are_in_gmt() {
+        assert_eq!(http_date(Duration::from_secs(784_111_777)), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(http_date(Duration::MAX), "");
+    }
 
     #[test]
     fn times_are_rfc_3339_to_the_second() {

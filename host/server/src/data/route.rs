@@ -127,9 +127,14 @@ impl Route {
     }
 
     fn allows(&self, method: &Method) -> bool {
+        self.allow().split(", ").any(|allowed| method.as_str() == allowed)
+    }
+
+    /// The methods, as `Allow` lists them.
+    fn allow(&self) -> &'static str {
         match self.method {
-            "POST" => method == Method::POST,
-            _ => [Method::GET, Method::HEAD].contains(method),
+            "GET" => "GET, HEAD",
+            method => method,
         }
     }
 }
@@ -211,7 +216,7 @@ fn enter<'a>(app: &App, found: Option<Found<'a>>, head: &Parts) -> Result<Entry<
         return origins.preflight(route.method, &head.headers).map(Entry::Preflight);
     }
     if !route.allows(&head.method) {
-        return Err(ApiError::method_not_allowed(route.path, route.method));
+        return Err(ApiError::method_not_allowed(route.path, route.allow()));
     }
     if route.open {
         return Ok(Entry::Request((route, parameter), None));

@@ -78,7 +78,7 @@ impl ApiError {
 
     /// 405 with the allowed methods.
     pub fn method_not_allowed(path: &str, allow: &'static str) -> Self {
-        let message = format!("{path} accepts {allow} only");
+        let message = format!("{path} accepts {} only", allow.replace(", ", " and "));
         let mut error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
         error.allow = Some(allow);
         error

@@ -214,8 +214,10 @@ async fn serve_connection<S, H, F>(
     // An idle connection that timed out or made room has no request to respond to.
     let error = if guarded.ended_in_head() {
         Some(ApiError::head("header_timeout", 408, "the request head did not arrive in time"))
+    } else if guarded.cut_in_head() {
+        Some(ApiError::draining().close())
     } else {
-        guarded.cut_in_head().then(|| ApiError::draining().close())
+        guarded.refused_head().map(|status| refused_head(status, result.as_ref().err()))
     };
     let mut stream = guarded.into_inner().into_inner();
     let farewell = async {
@@ -229,6 +231,16 @@ async fn serve_connection<S, H, F>(
         }
     };
     let _ = tokio::time::timeout(LINGER_TIME, farewell).await;
+}
+
+/// The error of a head that hyper refused with a status.
+fn refused_head(status: u16, why: Option<&hyper::Error>) -> ApiError {
+    if status == 431 {
+        let message = "the request head has too many fields or is too long";
+        return ApiError::head("header_fields_too_large", status, message);
+    }
+    let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+    ApiError::head("malformed_head", 400, &format!("the request head is not valid HTTP/1.1{why}"))
 }
 
 /// A handler's future for hyper. Handlers never fail: their errors are responses.

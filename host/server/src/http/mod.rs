@@ -15,6 +15,7 @@ mod tls;
 mod unsent;
 
 use std::convert::Infallible;
+use std::time::SystemTime;
 
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -36,6 +37,8 @@ pub use request_id::RequestId;
 pub use tls::Tls;
 pub use unsent::Unsent;
 
+use crate::utc::http_date;
+
 /// Body of every response.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// Every response.
@@ -54,9 +57,10 @@ fn wire(error: ApiError) -> Vec<u8> {
     let after =
         error.retry_after_s().map_or_else(String::new, |seconds| format!("retry-after: {seconds}\r\n"));
     let advice = error.should_retry().map_or_else(String::new, |word| format!("x-should-retry: {word}\r\n"));
+    let date = http_date(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     let head = format!(
         "HTTP/1.1 {code} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n\
-         connection: close\r\n{after}{advice}x-request-id: {}\r\n\r\n",
+         connection: close\r\n{after}{advice}x-request-id: {}\r\ndate: {date}\r\n\r\n",
         id.as_str()
     );
     [head.into_bytes(), body].concat()

@@ -33,6 +33,9 @@ async fn paths_with_slashes_too_many_are_served_under_the_same_rules() {
         assert_eq!(card["id"], "demo", "{path}");
         assert_eq!(get(path).send().await.unwrap().status(), 401, "{path}");
     }
+    let wrong_method = host.client.post(host.url("/v1/models")).bearer_auth("k").send().await.unwrap();
+    assert_eq!(wrong_method.headers()["allow"], "GET, HEAD");
+    assert_eq!(refused(wrong_method, 405).await, "/v1/models accepts GET and HEAD only");
     assert_eq!(get("/v1/models/demo/x").bearer_auth("k").send().await.unwrap().status(), 404);
     // The label is the route's, not the client's.
     let metrics = get("//metrics/").send().await.unwrap().text().await.unwrap();

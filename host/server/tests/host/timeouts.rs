@@ -24,7 +24,11 @@ async fn raw_at(plane: std::net::SocketAddr, bytes: &[u8]) -> String {
 /// Status and JSON body of an error response.
 fn error_of(answer: &str) -> (u16, Value) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {answer:?}"));
-    assert!(head.to_ascii_lowercase().contains("x-request-id: "), "{head}");
+    let fields = head.to_ascii_lowercase();
+    assert!(
+        ["x-request-id: ", "date: "].iter().all(|field| fields.contains(&format!("\r\n{field}"))),
+        "{head}"
+    );
     (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {body:?}")))
 }
 
@@ -33,19 +37,32 @@ async fn malformed_heads_get_an_error_with_a_body() {
     let host = Host::start(config()).await;
     let many: String = (0..200).map(|n| format!("x-{n}: y\r\n")).collect();
     let cases = [
-        ("nonsense\r\n\r\n".to_owned(), 400, "malformed_head"),
-        ("GET /health HTTP/9.9\r\n\r\n".to_owned(), 400, "malformed_head"),
-        (format!("GET /health HTTP/1.1\r\nhost: x\r\n{many}\r\n"), 431, "header_fields_too_large"),
+        ("nonsense\r\n\r\n".to_owned(), 400, "malformed_head", "(invalid HTTP method parsed)"),
+        ("GET /health HTTP/9.9\r\n\r\n".to_owned(), 400, "malformed_head", "(invalid HTTP version parsed)"),
+        (
+            "GET /health HTTP/1.1\r\na b: x\r\n\r\n".to_owned(),
+            400,
+            "malformed_head",
+            "(invalid HTTP header parsed)",
+        ),
+        (
+            format!("GET /health HTTP/1.1\r\nhost: x\r\n{many}\r\n"),
+            431,
+            "header_fields_too_large",
+            "too many",
+        ),
         (
             format!("GET /health HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)),
             431,
             "header_fields_too_large",
+            "too long",
         ),
     ];
-    for (text, status, code) in cases {
+    for (text, status, code, words) in cases {
         let (got, body) = error_of(&raw(&host, text.as_bytes()).await);
         let start: String = text.chars().take(40).collect();
         assert_eq!((got, &body["error"]["code"]), (status, &json!(code)), "{start}: {body}");
+        assert!(body["error"]["message"].as_str().unwrap().contains(words), "{start}: {body}");
     }
     // A good request before a malformed one gets its response.
     let both = raw(&host, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nnonsense\r\n\r\n").await;

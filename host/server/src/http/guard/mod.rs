@@ -12,8 +12,8 @@
 //! - Disconnect detection during a request: hyper notices that the peer has left only if no bytes follow the
 //!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them. A peer that has
 //!   closed its side may still wait for the response, so only requests that cost much without one end with it.
-//! - Error bodies: hyper responds to a malformed head with a bare status. That response is replaced by one
-//!   with the JSON body of all other errors.
+//! - Error bodies: hyper responds to a malformed head with a bare status. That response is held back, so that the listener
+//!   can send one with the JSON body of all other errors, which says what hyper reports at the end.
 
 use std::future::Future;
 use std::io;
@@ -21,7 +21,7 @@ use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
@@ -32,7 +32,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::backlog::Counted;
 use super::places::Crowd;
-use super::{ApiError, Backlog, Body, Unsent, wire};
+use super::{Backlog, Body, Unsent};
 
 /// Most bytes that are read ahead of hyper, and how many of them in one read.
 const AHEAD_BYTES: usize = 16 << 10;
@@ -252,8 +252,8 @@ pub struct Guarded<T> {
     /// It closed to make room.
     made_room: bool,
     write: Timer,
-    /// The unsent rest of a response that replaces hyper's.
-    instead: Vec<u8>,
+    /// The status by which hyper refused a malformed head.
+    refused_head: Option<u16>,
     /// Bytes that arrived during a request and that hyper has not read.
     ahead: Vec<u8>,
     /// The peer has closed its side behind them.
@@ -298,7 +298,7 @@ impl<T> Guarded<T> {
             idle: None,
             made_room: false,
             write: Timer::new(patience.write),
-            instead: Vec::new(),
+            refused_head: None,
             ahead: Vec::new(),
             ended: false,
         }
@@ -317,6 +317,11 @@ impl<T> Guarded<T> {
     /// Whether it ended because the host stopped before the rest of a head arrived.
     pub fn cut_in_head(&self) -> bool {
         self.cut_head
+    }
+
+    /// The status of the response to a malformed head that is yet to be sent.
+    pub fn refused_head(&self) -> Option<u16> {
+        self.refused_head
     }
 
     /// Whether it ended because another connection needed its place.
@@ -484,31 +489,14 @@ impl<T: Read + Unpin> Read for Guarded<T> {
     }
 }
 
-impl<T: Write + Unpin> Guarded<T> {
-    fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.instead.is_empty() {
-            let sent = ready!(Pin::new(&mut self.inner).poll_write(cx, &self.instead))?;
-            if sent == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.instead.drain(..sent);
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
 impl<T: Read + Write + Unpin> Write for Guarded<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.check_kept()?;
-        if let Some(answer) = instead_of(buf) {
-            self.instead = answer;
+        if let Some(status) = made_up(buf) {
+            self.refused_head = Some(status);
             return Poll::Ready(Ok(buf.len()));
         }
-        let polled = match self.poll_instead(cx) {
-            Poll::Ready(Ok(())) => Pin::new(&mut self.inner).poll_write(cx, buf),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
-        };
+        let polled = Pin::new(&mut self.inner).poll_write(cx, buf);
         if polled.is_pending() {
             self.look_for_end(cx)?;
         }
@@ -519,10 +507,7 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
         // hyper flushes each time it is polled, whatever it waits for.
         self.check_kept()?;
         self.look_for_end(cx)?;
-        let polled = match self.poll_instead(cx) {
-            Poll::Ready(Ok(())) => Pin::new(&mut self.inner).poll_flush(cx),
-            other => other,
-        };
+        let polled = Pin::new(&mut self.inner).poll_flush(cx);
         if matches!(polled, Poll::Ready(Ok(()))) {
             // hyper calls this only when its own buffer is empty.
             self.phase.flushed();
@@ -543,8 +528,8 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if bufs.len() == 1 || !self.instead.is_empty() {
-            return self.poll_write(cx, bufs.first().map_or(&[][..], |buf| buf));
+        if let [buf] = bufs {
+            return self.poll_write(cx, buf);
         }
         self.check_kept()?;
         let polled = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
@@ -555,9 +540,9 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
     }
 }
 
-/// The replacement for a response that hyper made up for a malformed head. Those have no body and no request
-/// id; every response of ours has a request id.
-fn instead_of(buf: &[u8]) -> Option<Vec<u8>> {
+/// The status of a response that hyper made up for a malformed head. Those have no body and no request id; every
+/// response of ours has a request id.
+fn made_up(buf: &[u8]) -> Option<u16> {
     if !buf.starts_with(b"HTTP/1.1 4") {
         return None;
     }
@@ -565,15 +550,7 @@ fn instead_of(buf: &[u8]) -> Option<Vec<u8>> {
     if !head.contains("\r\ncontent-length: 0\r\n") || head.contains("\r\nx-request-id:") {
         return None;
     }
-    let error = match head.get(9..12)? {
-        "431" => ApiError::head(
-            "header_fields_too_large",
-            431,
-            "the request head has too many fields or is too long",
-        ),
-        _ => ApiError::head("malformed_head", 400, "the request head is not valid HTTP/1.1"),
-    };
-    Some(wire(error))
+    head.get(9..12)?.parse().ok()
 }
 
 #[cfg(test)]
