@@ -17,7 +17,7 @@ use super::operators::Caller;
 use super::state;
 use crate::app::App;
 use crate::engine::SwapMode;
-use crate::http::{Answer, ApiError, BodyLimits, BodyRoom, Query, json, read_body};
+use crate::http::{Answer, ApiError, BodyLimits, BodyRoom, Query, check_content_encoding, json, read_body};
 use crate::policies::{PolicyError, PolicySource, SwapOrder, empty, list_members};
 
 /// Slightly more than the 8 MiB that the loader accepts, so that it can report the size.
@@ -46,6 +46,7 @@ pub async fn swap(
 ) -> Result<Answer, ApiError> {
     app.served()?;
     let (mode, force) = (swap_mode(query)?, force(query)?);
+    check_content_encoding(headers)?;
     let of = query.get("of").map(str::to_owned);
     let limits = BodyLimits {
         max_bytes: MAX_BODY_BYTES,

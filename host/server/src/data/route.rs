@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
@@ -13,8 +13,8 @@ use super::{anthropic, chat, completions, embeddings, models, openapi, responses
 use crate::app::{App, Health};
 use crate::config::{Config, MetricsPlane};
 use crate::http::{
-    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ErrorForm, Pace, ReadBody, RequestId, check_head,
-    discard, json, read_body,
+    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ErrorForm, Pace, ReadBody, RequestId,
+    check_content_encoding, check_head, discard, json, read_body,
 };
 use crate::metrics::{self, Reader};
 use crate::tenants::Tenant;
@@ -356,21 +356,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
         return Ok(());
     }
     let shown: String = kind.chars().take(64).collect();
-    Err(unsupported(format!("content-type `{shown}` is not supported; send application/json")))
-}
-
-/// Accepts uncompressed bodies only: the limits of bodies are checked as their bytes arrive.
-fn check_content_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
-    let values = headers.get_all(CONTENT_ENCODING).iter();
-    let mut codings = values.map(|value| value.to_str().unwrap_or("?").trim());
-    let plain = |coding: &str| coding.is_empty() || coding.eq_ignore_ascii_case("identity");
-    let Some(coding) = codings.find(|coding| !plain(coding)) else { return Ok(()) };
-    let shown: String = coding.chars().take(64).collect();
-    Err(unsupported(format!("content-encoding `{shown}` is not supported; send the body uncompressed")))
-}
-
-fn unsupported(message: String) -> ApiError {
-    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
+    Err(ApiError::unsupported(format!("content-type `{shown}` is not supported; send application/json")))
 }
 
 fn health(app: &App) -> Result<Answer, ApiError> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Bytes, Incoming};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -101,6 +101,18 @@ pub struct BodyLimits {
     pub room: BodyRoom,
     /// Time until the whole body must have arrived.
     pub timeout: Duration,
+}
+
+/// Accepts uncompressed bodies only: the limits of bodies are checked as their bytes arrive.
+pub fn check_content_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let values = headers.get_all(CONTENT_ENCODING).iter();
+    let mut codings = values.map(|value| value.to_str().unwrap_or("?").trim());
+    let plain = |coding: &str| coding.is_empty() || coding.eq_ignore_ascii_case("identity");
+    let Some(coding) = codings.find(|coding| !plain(coding)) else { return Ok(()) };
+    let shown: String = coding.chars().take(64).collect();
+    Err(ApiError::unsupported(format!(
+        "content-encoding `{shown}` is not supported; send the body uncompressed"
+    )))
 }
 
 /// Reads the whole body.

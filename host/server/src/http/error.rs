@@ -84,6 +84,11 @@ impl ApiError {
         error
     }
 
+    /// 415.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
+    }
+
     /// 503, to be retried after a second, or at once with another host.
     pub fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
         Self { elsewhere: true, ..Self::unavailable_here(code, message) }

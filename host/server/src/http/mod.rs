@@ -25,7 +25,7 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 
 pub use backlog::Backlog;
-pub use body::{BodyLimits, BodyRoom, ReadBody, Room, discard, read_body};
+pub use body::{BodyLimits, BodyRoom, ReadBody, Room, check_content_encoding, discard, read_body};
 pub use cors::AllowedOrigins;
 pub use error::{ApiError, ErrorForm};
 pub use guard::{Pace, Patience};

@@ -501,6 +501,12 @@ async fn unusable_policy_is_refused_with_the_check_that_failed() {
             "config: not valid JSON: the key `b` occurs twice",
         ),
         (put("scheduler"), 400, "empty_body", "empty"),
+        (
+            put("scheduler").header("content-encoding", "gzip").body(scheduler),
+            415,
+            "unsupported_media_type",
+            "content-encoding `gzip`",
+        ),
         (put("nothing").body(scheduler), 404, "not_found", "prefix-cache"),
         (host.admin(Method::POST, "/admin/policies/scheduler/rollback"), 409, "no_previous", "previous"),
         (host.admin(Method::POST, "/admin/policies/scheduler/promote"), 409, "nothing_to_promote", "neither"),
