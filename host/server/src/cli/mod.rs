@@ -145,8 +145,8 @@ fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// Lets a write beyond the limit of file sizes (`ulimit -f`) fail, as one to a full disk does: its signal would end the
-/// process without a word, perhaps while a host saves its cache.
+/// Lets a write beyond the limit of file sizes (`ulimit -f`) fail, as one to a full disk does: its signal would end
+/// the process without a word, perhaps while a host saves its cache.
 fn outlive_limit_of_files() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _entered = runtime.enter();

@@ -191,8 +191,8 @@ fn fit_connections(bounds: &mut Bounds) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lowers the numbers of connections to those for which a limit of open files has room, beside other files. All of them,
-/// because whoever fills the places of one plane would otherwise take the descriptors of the other.
+/// Lowers the numbers of connections to those for which a limit of open files has room, beside other files. All of
+/// them, because whoever fills the places of one plane would otherwise take the descriptors of the other.
 fn fit_within(limit: u64, bounds: &mut Bounds) {
     let others = OTHER_FILES.min(limit / 2);
     let all = usize::try_from(limit - others).unwrap_or(usize::MAX);

@@ -7,13 +7,14 @@
 //! - After a connection's last response only the rest of a refused body may come, and that is no head. It isn't
 //!   answered, however it ends.
 //! - A connection in the midst of a head closes when the host does: hyper would wait for the rest.
-//! - A connection between two requests closes when another needs its place, and so does one whose request doesn't arrive
-//!   (see `places`). One whose peer reads slowly closes when other responses need the memory of its own (see `backlog`).
+//! - A connection between two requests closes when another needs its place, and so does one whose request doesn't
+//!   arrive (see `places`). One whose peer reads slowly closes when other responses need the memory of its own (see
+//!   `backlog`).
 //! - Disconnect detection during a request: hyper notices that the peer has left only if no bytes follow the
 //!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them. A peer that has
 //!   closed its side may still wait for the response, so only requests that cost much without one end with it.
-//! - Error bodies: hyper responds to a malformed head with a bare status. That response is held back, so that the listener
-//!   can send one with the JSON body of all other errors, which says what hyper reports at the end.
+//! - Error bodies: hyper responds to a malformed head with a bare status. That response is held back, so that the
+//!   listener can send one with the JSON body of all other errors, which says what hyper reports at the end.
 
 use std::future::Future;
 use std::io;
