@@ -30,7 +30,7 @@ impl Sandbox {
     /// The machine refuses what wasmtime needs.
     pub fn new(cache_dir: Option<&Path>) -> Result<Self, ModelError> {
         let program = Program::new("renderer", RENDERER, BOUNDS, cache_dir);
-        program.map(Self).map_err(|error| ModelError::template(error.to_string()))
+        program.map(Self).map_err(|error| ModelError::machine(error.to_string()))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use infer_model::{ModelError, Source};
+use infer_model::{ModelError, ModelErrorKind, Source};
 use infer_sandbox::Failure;
 use serde_json::{Map, Value as Json, json};
 
@@ -81,7 +81,8 @@ impl ChatTemplate {
     /// that is for tools; `None` where a checkpoint has neither. A file of its own for tools wins over the list's.
     ///
     /// # Errors
-    /// A file that can't be read or isn't what it should be; a template with a syntax error.
+    /// A file that can't be read or isn't what it should be; a template with a syntax error; a machine without memory for
+    /// an instance ([`ModelErrorKind::Machine`]), where another try may succeed.
     pub fn load(sandbox: &Sandbox, source: &Source<'_>) -> Result<Option<Self>, ModelError> {
         let [config, template, tool_use] = Self::FILES;
         let config = match source.read(config)? {
@@ -101,6 +102,7 @@ impl ChatTemplate {
             // Conversations without tools don't need it.
             match Self::new(sandbox, &tool_use, &config) {
                 Ok(tool_use) => this.tool_use = Some(Box::new(tool_use)),
+                Err(error) if error.kind == ModelErrorKind::Machine => return Err(error),
                 Err(error) => tracing::warn!("the template for tools is passed over: {error}"),
             }
         }
@@ -114,9 +116,9 @@ impl ChatTemplate {
                 template.len()
             )));
         }
-        let wrong = |why| ModelError::template(format!("the chat template has an error: {why}"));
-        let request = introduction(template, config).map_err(wrong)?;
-        let first = Renderer::new(sandbox, request.bytes()).map_err(|failure| wrong(failure.why()))?;
+        let what = "the chat template has an error";
+        let request = introduction(template, config).map_err(|why| wrong(what, Failure::Refused(why)))?;
+        let first = Renderer::new(sandbox, request.bytes()).map_err(|failure| wrong(what, failure))?;
         let mut this = Self {
             sandbox: sandbox.clone(),
             request,
@@ -127,19 +129,21 @@ impl ChatTemplate {
             day: None,
             tool_use: None,
         };
-        this.reads.parts = this.goes_through_parts();
+        this.reads.parts = this.goes_through_parts()?;
         Ok(this)
     }
 
     /// Tries it: a template that takes contents for texts fails, leaves parts out or writes them as they are.
-    fn goes_through_parts(&self) -> bool {
+    fn goes_through_parts(&self) -> Result<bool, ModelError> {
         const TEXTS: [&str; 2] = ["q7wv", "k3zx"];
         let parts = TEXTS.map(|text| json!({"type": "text", "text": text}));
         let messages = json!([{"role": "user", "content": parts}]);
-        self.render(&messages, false).is_ok_and(|prompt| {
-            TEXTS.iter().all(|text| prompt.contains(text))
-                && !["'text'", "\"text\""].iter().any(|raw| prompt.contains(raw))
-        })
+        match self.render(&messages, false) {
+            Ok(prompt) => Ok(TEXTS.iter().all(|text| prompt.contains(text))
+                && !["'text'", "\"text\""].iter().any(|raw| prompt.contains(raw))),
+            Err(error) if error.kind == ModelErrorKind::Machine => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 
     /// The same template, to which it is always this day (counted from 1 January 1970) and not the clock's, so that
@@ -173,7 +177,7 @@ impl ChatTemplate {
     /// with `add_generation_prompt` it ends where the answer begins.
     ///
     /// # Errors
-    /// The template refuses the messages, or takes more than it may.
+    /// The template refuses the messages, or takes more than it may; or the machine has no memory for an instance.
     pub fn render(&self, messages_json: &Json, add_generation_prompt: bool) -> Result<String, ModelError> {
         self.render_with(messages_json, add_generation_prompt, &Map::new())
     }
@@ -181,7 +185,7 @@ impl ChatTemplate {
     /// Like [`Self::render`], with further variables (`enable_thinking`, `tools`, ..).
     ///
     /// # Errors
-    /// The template refuses the messages, or takes more than it may.
+    /// The template refuses the messages, or takes more than it may; or the machine has no memory for an instance.
     pub fn render_with(
         &self,
         messages_json: &Json,
@@ -198,12 +202,10 @@ impl ChatTemplate {
         }
         let day = self.day.unwrap_or_else(today);
         let rendered = match context(messages_json, add_generation_prompt, variables, day) {
-            Ok(request) => self.render_request(request.bytes()).map_err(Failure::why),
-            Err(unsendable) => Err(unsendable),
+            Ok(request) => self.render_request(request.bytes()),
+            Err(unsendable) => Err(Failure::Refused(unsendable)),
         };
-        rendered.map_err(|why| {
-            ModelError::template(format!("the chat template can't render these messages: {why}"))
-        })
+        rendered.map_err(|failure| wrong("the chat template can't render these messages", failure))
     }
 
     fn render_request(&self, request: &[u8]) -> Result<String, Failure> {
@@ -229,6 +231,14 @@ impl ChatTemplate {
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Renderer>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A failure that is the template's or the messages', and so stays, or the machine's.
+fn wrong(what: &str, failure: Failure) -> ModelError {
+    match failure {
+        Failure::Machine(why) => ModelError::machine(why),
+        failure => ModelError::template(format!("{what}: {}", failure.why())),
     }
 }
 

@@ -43,6 +43,9 @@ impl Candidate {
         let loaded = loader
             .describe(component)
             .and_then(|(kind, _)| Ok((kind, loader.load(kind, component, config)?.info())));
+        if let Err(LoadError::Machine(lack)) = &loaded {
+            return Err(lack.clone());
+        }
         Ok(loaded.map(|(kind, info)| Self {
             kind,
             info,

@@ -55,6 +55,30 @@ pub fn explained(why: &str) -> String {
 /// What is wrong with a grammar that has no first token.
 pub const UNSATISFIABLE: &str = "no text can satisfy it";
 
+/// Why a grammar can't be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    /// What is wrong with the grammar, or which limit it reaches.
+    #[error("{0}")]
+    Grammar(String),
+    /// The operating system refused something. The grammar may be fine, and compile at another moment.
+    #[error("{0}")]
+    Machine(String),
+}
+
+impl From<String> for Unfit {
+    /// What is wrong with the grammar.
+    fn from(why: String) -> Self {
+        Self::Grammar(why)
+    }
+}
+
+impl From<SetupError> for Unfit {
+    fn from(error: SetupError) -> Self {
+        Self::Machine(error.to_string())
+    }
+}
+
 /// Stack that a thread needs for [`Rehearsal::check`].
 pub const STACK_BYTES: usize = BOUNDS.stack_bytes + (1 << 20);
 
@@ -76,8 +100,8 @@ impl Rehearsal {
     /// Blocks for at most some seconds, on a thread with [`STACK_BYTES`].
     ///
     /// # Errors
-    /// What is wrong with the grammar, or which limit it reaches.
-    pub fn check(&self, limits: &ParserLimits, grammar: &TopLevelGrammar) -> Result<usize, String> {
+    /// [`Unfit`], mostly the grammar's fault.
+    pub fn check(&self, limits: &ParserLimits, grammar: &TopLevelGrammar) -> Result<usize, Unfit> {
         let request = serde_json::to_vec(&(limits, grammar)).map_err(|error| error.to_string())?;
         let compile = || {
             let mut instance = Instance::new(&self.0)?;
@@ -88,8 +112,9 @@ impl Rehearsal {
         };
         compile().map_err(|failure| match failure {
             // It asserts sizes that it was made for.
-            Failure::Panicked(_) => "it is too large for the compiler".to_owned(),
-            failure => explained(&failure.why()),
+            Failure::Panicked(_) => Unfit::Grammar("it is too large for the compiler".to_owned()),
+            Failure::Machine(why) => Unfit::Machine(why),
+            failure => Unfit::Grammar(explained(&failure.why())),
         })
     }
 }

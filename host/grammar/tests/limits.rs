@@ -12,7 +12,12 @@ fn check(grammar: TopLevelGrammar) -> Result<usize, String> {
     let limits = limits();
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-        thread.spawn_scoped(scope, || rehearsal.check(&limits, &grammar)).unwrap().join().unwrap()
+        thread
+            .spawn_scoped(scope, || rehearsal.check(&limits, &grammar))
+            .unwrap()
+            .join()
+            .unwrap()
+            .map_err(|unfit| unfit.to_string())
     })
 }
 

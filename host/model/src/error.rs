@@ -31,6 +31,8 @@ pub enum ModelErrorKind {
     Io,
     /// The device that was to hold the model.
     Device,
+    /// The operating system refused something; it may not at another moment.
+    Machine,
 }
 
 impl ModelError {
@@ -62,6 +64,11 @@ impl ModelError {
     /// Valid, but not supported by this host.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(ModelErrorKind::Unsupported, message)
+    }
+
+    /// The operating system refused something.
+    pub fn machine(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::Machine, message)
     }
 
     /// A file can't be read.

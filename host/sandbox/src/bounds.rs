@@ -26,17 +26,19 @@ pub(crate) struct Limits {
     bounds: Bounds,
     memory_bytes: usize,
     refused: bool,
+    lack: Option<String>,
 }
 
 impl Limits {
     pub(crate) fn new(bounds: Bounds) -> Self {
-        Self { bounds, memory_bytes: 0, refused: false }
+        Self { bounds, memory_bytes: 0, refused: false, lack: None }
     }
 
     /// Begins a call with a request of `request_bytes`. Returns its fuel.
     pub(crate) fn arm(&mut self, request_bytes: usize) -> u64 {
         self.memory_bytes = self.bounds.memory_bytes + self.bounds.memory_per_byte * request_bytes;
         self.refused = false;
+        self.lack = None;
         self.bounds.fuel + self.bounds.fuel_per_byte * request_bytes as u64
     }
 
@@ -49,6 +51,11 @@ impl Limits {
     pub(crate) fn refused(&self) -> bool {
         self.refused
     }
+
+    /// What the operating system refused when the call asked for memory that it may have.
+    pub(crate) fn lack(&self) -> Option<&str> {
+        self.lack.as_deref()
+    }
 }
 
 impl ResourceLimiter for Limits {
@@ -56,6 +63,11 @@ impl ResourceLimiter for Limits {
         let allowed = desired <= self.memory_bytes && maximum.is_none_or(|maximum| desired <= maximum);
         self.refused |= !allowed;
         Ok(allowed)
+    }
+
+    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> Result<()> {
+        self.lack = infer_wasm::lack(&error);
+        Ok(())
     }
 
     fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> Result<bool> {

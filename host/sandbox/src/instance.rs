@@ -1,5 +1,7 @@
 //! One instance of a program. `infer-sandbox-guest` states the protocol of a call.
 
+use std::fmt::Display;
+
 use wasmtime::{Memory, Store, Trap, TypedFunc};
 
 use crate::bounds::Limits;
@@ -33,13 +35,15 @@ pub enum Failure {
     Ended(String),
     /// The program panicked, which ended the instance.
     Panicked(String),
+    /// The operating system refused what the instance needs. The input may be fine, and be taken at another moment.
+    Machine(String),
 }
 
 impl Failure {
     /// What to tell whoever sent the input.
     pub fn why(self) -> String {
         match self {
-            Self::Refused(why) | Self::Ended(why) | Self::Panicked(why) => why,
+            Self::Refused(why) | Self::Ended(why) | Self::Panicked(why) | Self::Machine(why) => why,
         }
     }
 }
@@ -48,7 +52,8 @@ impl Instance {
     /// Starts a program.
     ///
     /// # Errors
-    /// [`Failure::Ended`] where the machine has no memory for it, or the module lacks an export of the protocol.
+    /// [`Failure::Machine`] where the machine has no memory for it, [`Failure::Ended`] where the module lacks an export of
+    /// the protocol.
     pub fn new(program: &Program) -> Result<Self, Failure> {
         let compiled = &program.0;
         let mut store = Store::new(compiled.pre.module().engine(), Limits::new(compiled.bounds));
@@ -65,7 +70,11 @@ impl Instance {
             Ok(Self { name: compiled.name, store, instance, memory, room, last_words })
         };
         start(store).map_err(|error: wasmtime::Error| {
-            Failure::Ended(format!("the {} can't be started: {error:#}", compiled.name))
+            let cant = |why: &dyn Display| format!("the {} can't be started: {why:#}", compiled.name);
+            match infer_wasm::lack(&error) {
+                Some(lack) => Failure::Machine(cant(&lack)),
+                None => Failure::Ended(cant(&error)),
+            }
         })
     }
 
@@ -113,6 +122,9 @@ impl Instance {
     /// What ended a call, as far as that can be told.
     fn reason(&self, error: &wasmtime::Error) -> Failure {
         let limits = self.store.data();
+        if let Some(lack) = limits.lack() {
+            return Failure::Machine(format!("the {} can't go on: {lack}", self.name));
+        }
         let words = self.words();
         Failure::Ended(match error.downcast_ref::<Trap>() {
             Some(Trap::OutOfFuel) => "it needs too many steps".to_owned(),

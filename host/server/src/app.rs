@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::admin::operators::Operators;
 use crate::config::{Config, ConfigError};
-use crate::data::{Compiler, Embeds, PendingTemplate};
+use crate::data::{Compiler, Embeds, PendingTemplate, no_template};
 use crate::engine::{Clock, EngineHandle};
 use crate::http::{ApiError, BodyRoom, Connections, Tls, Unsent};
 use crate::metrics::{Recorder, Scrapes};
@@ -263,13 +263,7 @@ impl Served {
 
     /// The chat template; waits until it is compiled.
     pub async fn chat_template(&self) -> Result<Arc<ChatTemplate>, ApiError> {
-        let why = match self.chat.ready().await {
-            Ok(Some(template)) => return Ok(template),
-            Ok(None) => "this model has no chat template".to_owned(),
-            Err(why) => format!("this model's chat template can't be used: {why}"),
-        };
-        let message = format!("{why}; use /v1/completions, or start the host with --chat-template");
-        Err(ApiError::invalid("messages", message).code("no_chat_template"))
+        self.chat.ready().await?.ok_or_else(|| no_template("this model has no chat template"))
     }
 
     /// A hash of a client's text, keyed per process so that clients can't craft collisions.

@@ -83,6 +83,9 @@ pub enum LoadError {
     /// No instance could be made.
     #[error("the component could not be instantiated: {0}")]
     Instantiate(PolicyFault),
+    /// The operating system refused what an instance needs. The component may be fine, and load at another moment.
+    #[error("no instance of the component could be made: {0}")]
+    Machine(String),
     /// `describe` faulted or answered nonsense.
     #[error("the policy's describe() is unusable: {0}")]
     Describe(PolicyFault),
@@ -114,6 +117,7 @@ impl LoadError {
             Self::Compile(_) => "compile",
             Self::Interface(_) => "interface",
             Self::Instantiate(_) => "instantiate",
+            Self::Machine(_) => "memory",
             Self::Describe(_) => "describe",
             Self::ConfigureFault(_) | Self::Configure(_) => "configure",
             Self::SelfTest { .. } => "self-test",

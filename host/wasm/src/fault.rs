@@ -40,12 +40,11 @@ fn classify(error: &Error, state: &mut HostState) -> (FaultKind, String) {
     }
     match trap {
         Some(trap) => (FaultKind::Trap, format!("trapped: {trap}")),
-        None if is_of_the_machine(error) => (
-            FaultKind::Memory,
-            format!("could not have the memory that an instance needs from this machine: {error:#}"),
-        ),
-        // Any other failed call comes from reading what it passed to the host: bounds, UTF-8, unknown cases, size.
         None => {
+            if let Some(lack) = lack(error) {
+                return (FaultKind::Memory, format!("was refused by the machine: {lack}"));
+            }
+            // Any other failed call comes from reading what it passed to the host: bounds, UTF-8, unknown cases, size.
             // Guest functions are active only while it calls the host, with a line or a gauge's name.
             let inside = error.downcast_ref::<WasmBacktrace>().is_some();
             let passed = if inside { "passed the host a text" } else { "returned an answer" };
@@ -63,9 +62,22 @@ fn classify(error: &Error, state: &mut HostState) -> (FaultKind, String) {
 /// In wasmtime's words, whose type is private.
 const TOO_LARGE: &str = "fuel allocated for hostcalls has been exhausted";
 
-/// Whether the operating system refused something, which says nothing about the component.
-fn is_of_the_machine(error: &Error) -> bool {
-    error.chain().any(|cause| cause.is::<std::io::Error>() || cause.is::<rustix::io::Errno>())
+/// In wasmtime's words: the memory of an instance is reserved whole, whatever it will use.
+const RESERVES: &str = "failed to reserve";
+
+/// What the operating system refused, if that is what went wrong. It says nothing about the code that was to run, and may
+/// be over at another moment.
+pub fn lack(error: &Error) -> Option<String> {
+    let refusal =
+        error.chain().find(|cause| cause.is::<std::io::Error>() || cause.is::<rustix::io::Errno>())?;
+    Some(if error.chain().any(|cause| cause.to_string().contains(RESERVES)) {
+        format!(
+            "this machine refuses the 4 GiB of address space that the memory of an instance reserves ({refusal}); raise the \
+             limit (ulimit -v), or remove it"
+        )
+    } else {
+        format!("this machine refuses what it needs: {error:#}")
+    })
 }
 
 /// The guest function that failed, demangled: the innermost that is neither the panic machinery nor the library of
@@ -101,6 +113,18 @@ fn is_machinery(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_machine_refuses_is_told_from_faults() {
+        let refused = |what: &'static str| Error::new(rustix::io::Errno::NOMEM).context(what);
+        let reserving = lack(&refused("mmap failed to reserve 0x104000000 bytes")).unwrap();
+        assert!(reserving.contains("4 GiB of address space"), "{reserving}");
+        assert!(!reserving.contains("0x"), "{reserving}");
+        let other = lack(&refused("mmap failed to allocate 0x10000 bytes").context("a memory")).unwrap();
+        assert!(other.contains("a memory: mmap failed to allocate 0x10000 bytes: "), "{other}");
+        assert_eq!(lack(&Error::from(Trap::UnreachableCodeReached)), None);
+        assert_eq!(lack(&Error::msg("failed to reserve a table")), None);
+    }
 
     #[test]
     fn the_machinery_is_told_from_the_policy() {

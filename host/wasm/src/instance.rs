@@ -37,13 +37,15 @@ pub(crate) struct Live<W> {
 
 /// How setting an instance up failed.
 pub(crate) enum SetupError {
+    /// The operating system refused what an instance needs.
+    Machine(String),
     Instantiate(PolicyFault),
     Configure(PolicyFault),
     Refused(String),
 }
 
 impl<W: World> Live<W> {
-    pub(crate) fn new(runtime: &Arc<Runtime>, pre: &W::Pre, log: GuestLog) -> Result<Self, PolicyFault> {
+    pub(crate) fn new(runtime: &Arc<Runtime>, pre: &W::Pre, log: GuestLog) -> Result<Self, SetupError> {
         let mut store = runtime.store(log);
         let running = runtime.arm(&mut store);
         let exports = W::instantiate(pre, &mut store);
@@ -51,14 +53,17 @@ impl<W: World> Live<W> {
         match exports.and_then(|exports| runtime.account(&mut store).map(|()| exports)) {
             Ok(exports) => Ok(Self { runtime: Arc::clone(runtime), store, exports }),
             Err(error) => {
+                if let Some(lack) = fault::lack(&error) {
+                    return Err(SetupError::Machine(lack));
+                }
                 let fault = fault::from_error(&error, "start", store.data_mut());
                 // Before any guest code runs nothing is decided: an error is one of setup.
-                Err(match fault.kind {
+                Err(SetupError::Instantiate(match fault.kind {
                     FaultKind::InvalidDecision => {
                         PolicyFault::new(FaultKind::Setup, clip(&format!("{error:#}"), MAX_REFUSAL_BYTES))
                     }
                     _ => fault,
-                })
+                }))
             }
         }
     }
@@ -83,7 +88,7 @@ impl<W: World> Template<W> {
     /// A configured instance.
     pub(crate) fn start(&self, muted: bool) -> Result<Live<W>, SetupError> {
         let log = GuestLog::new(self.info.name.as_str().into(), muted);
-        let mut live = Live::<W>::new(&self.runtime, &self.pre, log).map_err(SetupError::Instantiate)?;
+        let mut live = Live::<W>::new(&self.runtime, &self.pre, log)?;
         let configured = live.call("configure", |exports, store| exports.configure(store, &self.info.config));
         match configured {
             Ok(Ok(())) => Ok(live),
@@ -168,6 +173,9 @@ impl<W: World> Policy for Instance<W> {
     fn restart(&mut self) -> Result<(), PolicyFault> {
         self.live = None;
         let live = self.template.start(false).map_err(|error| match error {
+            SetupError::Machine(lack) => {
+                PolicyFault::new(FaultKind::Setup, format!("could not be restarted: {lack}"))
+            }
             SetupError::Instantiate(fault) | SetupError::Configure(fault) => {
                 PolicyFault::new(FaultKind::Setup, format!("could not be restarted: {fault}"))
             }

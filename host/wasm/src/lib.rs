@@ -43,6 +43,7 @@ pub mod wasi;
 
 pub use compiled::compile_module;
 pub use error::LoadError;
+pub use fault::lack;
 pub use loader::{LoaderConfig, PolicyLoader, is_reserved};
 pub use runtime::bare_config;
 pub use usage::Usage;

@@ -16,6 +16,7 @@ use crate::bindings::{admission, prefix_cache, scheduler};
 use crate::cache::Cache;
 use crate::compiled::Compiled;
 use crate::error::LoadError;
+use crate::fault::lack;
 use crate::instance::{Instance, Live, SetupError, Template};
 use crate::log::GuestLog;
 use crate::runtime::Runtime;
@@ -160,8 +161,9 @@ impl PolicyLoader {
         let cache = self.inner.cache.as_ref();
         let compile = || {
             shape::check_code(component)?;
-            Component::from_binary(runtime.engine(), component)
-                .map_err(|error| LoadError::Compile(words(&error)))
+            Component::from_binary(runtime.engine(), component).map_err(|error| {
+                lack(&error).map_or_else(|| LoadError::Compile(words(&error)), LoadError::Machine)
+            })
         };
         let compiled = compiled::from_cache_or(runtime.engine(), cache, digest.clone(), compile)?;
         let pre = runtime
@@ -169,8 +171,7 @@ impl PolicyLoader {
             .and_then(W::link)
             .map_err(|error| LoadError::Interface(words(&error)))?;
         let unnamed = GuestLog::new(format!("{} {}", W::KIND, &digest[..12]).into(), true);
-        let mut live = Live::<W>::new(runtime, &pre, unnamed)
-            .map_err(|fault| setup_failed(SetupError::Instantiate(fault)))?;
+        let mut live = Live::<W>::new(runtime, &pre, unnamed).map_err(setup_failed)?;
         let info =
             live.call("describe", |exports, store| exports.describe(store)).map_err(LoadError::Describe)?;
         check_info(&info)
@@ -231,6 +232,7 @@ fn is_semantic(version: &str) -> bool {
 
 fn setup_failed(error: SetupError) -> LoadError {
     match error {
+        SetupError::Machine(lack) => LoadError::Machine(lack),
         SetupError::Instantiate(fault) if fault.kind == FaultKind::Setup => {
             LoadError::Interface(fault.message)
         }

@@ -11,6 +11,7 @@ use infer_api::unique;
 use infer_core::Micros;
 use infer_core::engine::CANARY_WINDOW;
 use infer_core::policy::PolicyKind;
+use infer_wasm::LoadError;
 use serde_json::{Value, json as object};
 
 use super::operators::Caller;
@@ -244,6 +245,7 @@ pub fn history(app: &App, kind: PolicyKind) -> Result<Answer, ApiError> {
 fn refused(error: PolicyError) -> ApiError {
     match &error {
         PolicyError::Stopped(stopped) => (*stopped).into(),
+        PolicyError::Load(LoadError::Machine(_)) => ApiError::ended(error.check(), error.to_string()),
         PolicyError::NoPrevious(_)
         | PolicyError::PreviousQuarantined { .. }
         | PolicyError::NotThere { .. }

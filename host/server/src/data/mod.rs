@@ -17,7 +17,7 @@ mod route;
 mod sequence;
 mod structured;
 
-pub use chat::{GivenTemplate, PendingTemplate};
+pub use chat::{GivenTemplate, PendingTemplate, no_template};
 pub use embeddings::Embeds;
 pub use route::route;
 pub use sequence::outcome::Outcome;

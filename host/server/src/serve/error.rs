@@ -55,8 +55,7 @@ impl StartError {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Config(_) | Self::Checkpoint(CheckpointError::Wrong(_)) => true,
-            // An instance that can't be made may lack memory, which is the machine's fault.
-            Self::Policy(_, PolicyError::Load(LoadError::Engine(_) | LoadError::Instantiate(_))) => false,
+            Self::Policy(_, PolicyError::Load(LoadError::Engine(_) | LoadError::Machine(_))) => false,
             Self::Policy(_, error) => matches!(
                 error,
                 PolicyError::Unknown { .. }

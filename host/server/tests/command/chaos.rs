@@ -373,6 +373,60 @@ fn lack_of_memory_is_named() {
     assert!(!said.contains("overflow"), "{said}");
 }
 
+/// The host keeps what it has and works on; what it can't have now is refused for now.
+#[cfg(target_os = "linux")]
+#[test]
+fn lack_of_memory_at_run_time_is_no_fault_of_a_request_and_passes() {
+    let home = Home::new();
+    let host = Host::start(home.serve("", &[]));
+    let asked = |schema: &str| {
+        let body = format!(
+            r#"{{"model": "demo", "messages": [{{"role": "user", "content": "Hi"}}], "max_tokens": 4, "response_format":
+            {{"type": "json_schema", "json_schema": {{"name": "x", "schema": {schema}}}}}}}"#
+        );
+        let mut answer = String::new();
+        host.send("POST /v1/chat/completions", "", &body).read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = asked(r#"{"type": "integer"}"#);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+
+    // Half of what an instance reserves.
+    limit_address_space(&host, Some(address_space(&host) + (2 << 30)));
+    let answer = asked(r#"{"type": "boolean"}"#);
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after: 1"), "{answer}");
+    assert!(answer.contains(r#""code":"memory""#) && answer.contains("4 GiB of address space"), "{answer}");
+    let swapped = swapping(&home, &host, "static-batch").output().unwrap();
+    let said = complaint(&swapped);
+    assert_eq!(swapped.status.code(), Some(1), "{said}");
+    assert!(said.contains("4 GiB of address space") && !said.contains("check:"), "{said}");
+    host.serves();
+
+    limit_address_space(&host, None);
+    let answer = asked(r#"{"type": "boolean"}"#);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let swapped = swapping(&home, &host, "static-batch").output().unwrap();
+    assert!(swapped.status.success(), "{}", complaint(&swapped));
+    host.ends();
+}
+
+/// Bytes of address space that a host has in use.
+#[cfg(target_os = "linux")]
+fn address_space(host: &Host) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", host.child.id())).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("Linux tells it");
+    let kib: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+    kib << 10
+}
+
+#[cfg(target_os = "linux")]
+fn limit_address_space(host: &Host, bytes: Option<u64>) {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let maximum = getrlimit(Resource::As).maximum;
+    let limit = Rlimit { current: bytes.or(maximum), maximum };
+    prlimit(Some(Pid::from_child(&host.child)), Resource::As, limit).unwrap();
+}
+
 #[test]
 fn connections_fit_the_limit_of_open_files() {
     let home = Home::new();

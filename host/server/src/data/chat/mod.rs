@@ -14,7 +14,7 @@ mod speaker;
 mod tools;
 
 pub use calls::Part;
-pub use pending::{GivenTemplate, PendingTemplate};
+pub use pending::{GivenTemplate, PendingTemplate, no_template};
 pub use prompt::{ChatPrompt, PromptText, Rendered, render};
 pub use reasoning::Expected;
 pub use sink::{Replies, random_id};

@@ -43,7 +43,7 @@ impl ChatPrompt {
     /// Renders the conversation.
     ///
     /// # Errors
-    /// The template refuses it, or doesn't show the text that is to be continued.
+    /// The template refuses it, or doesn't show the text that is to be continued; or the machine has no memory for it.
     pub fn render(mut self, template: &ChatTemplate) -> Result<PromptText, ApiError> {
         let continued = match self.ending {
             Ending::Within => Some(ending::mark(&mut self.messages)?),
@@ -52,6 +52,7 @@ impl ChatPrompt {
         let text = template.render_with(&self.messages, self.ending == Ending::Reply, &self.variables);
         let text = text.map_err(|error| match error.kind {
             ModelErrorKind::Template => ApiError::invalid("messages", error.message).code("template_refused"),
+            ModelErrorKind::Machine => ApiError::unavailable("memory", error.message),
             _ => ApiError::invalid("messages", error),
         })?;
         Ok(match continued {

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use infer_grammar::{Rehearsal, UNSATISFIABLE, explained, limits};
+use infer_grammar::{Rehearsal, UNSATISFIABLE, Unfit, explained, limits};
 use infer_model::Tokenizer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
@@ -57,7 +57,8 @@ struct Inner {
     /// it.
     prepared: OnceCell<()>,
     factory: OnceLock<Result<ParserFactory, String>>,
-    rehearsal: OnceLock<Result<Rehearsal, String>>,
+    /// Empty as long as the machine refuses what it needs.
+    rehearsal: OnceLock<Rehearsal>,
     /// Started by the first request that asks.
     ahead: OnceLock<Result<Ahead, String>>,
     turns: Arc<Semaphore>,
@@ -136,7 +137,7 @@ impl Compiler {
     }
 
     /// A mask for each of `count` sequences, or the 422 that says what is wrong with the shape or its alternative. 503
-    /// if other requests compile, or take all the memory that automata may.
+    /// if other requests compile, or take all the memory that automata may, or the machine has none for the sandbox.
     pub async fn masks(
         &self,
         shape: &Shape,
@@ -216,11 +217,14 @@ impl Compiler {
                 drop(permit);
             })
             .map_err(no_thread)?;
-        let compiled = answer.await.unwrap_or_else(|_| Err("the compiler failed on it".to_owned()));
-        compiled.map_err(|why| {
-            let mut why = shape.explained(&explained(&why));
-            why.truncate(why.floor_char_boundary(MESSAGE_BYTES));
-            ApiError::invalid(shape.field, why)
+        let failed = |_| Err(Unfit::Grammar("the compiler failed on it".to_owned()));
+        answer.await.unwrap_or_else(failed).map_err(|unfit| match unfit {
+            Unfit::Grammar(why) => {
+                let mut why = shape.explained(&explained(&why));
+                why.truncate(why.floor_char_boundary(MESSAGE_BYTES));
+                ApiError::invalid(shape.field, why)
+            }
+            Unfit::Machine(why) => ApiError::unavailable("memory", why).param(shape.field),
         })
     }
 }
@@ -235,7 +239,7 @@ impl Inner {
         ahead.as_ref().map_err(no_thread)
     }
 
-    fn compile(&self, shape: &Shape) -> Result<Compiled, String> {
+    fn compile(&self, shape: &Shape) -> Result<Compiled, Unfit> {
         let grammar = shape.grammar();
         let bytes = self.rehearsal()?.check(&limits(), &grammar)?;
         let parser = self.parsers()?.create_parser(grammar).map_err(|error| error.to_string())?;
@@ -243,7 +247,7 @@ impl Inner {
         // What no text can satisfy, or is too much work at its very start, is found out here.
         let first = matcher.compute_mask_or_eos().map_err(|error| explained(&error.to_string()))?;
         if first.is_zero() {
-            return Err(UNSATISFIABLE.to_owned());
+            return Err(UNSATISFIABLE.to_owned().into());
         }
         Ok(Compiled { matcher, bytes })
     }
@@ -253,7 +257,7 @@ impl Inner {
             return;
         }
         let begun = Instant::now();
-        match self.rehearsal().and_then(|_| self.parsers()) {
+        match self.rehearsal().and_then(|_| Ok(self.parsers()?)) {
             Ok(_) => tracing::debug!(ms = begun.elapsed().as_millis() as u64, "ready for structured output"),
             Err(error) => tracing::warn!("structured output is not available: {error}"),
         }
@@ -263,9 +267,13 @@ impl Inner {
         self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)
     }
 
-    fn rehearsal(&self) -> Result<&Rehearsal, String> {
-        let new = || Rehearsal::new(policies::compiled_dir().as_deref()).map_err(|error| error.to_string());
-        self.rehearsal.get_or_init(new).as_ref().map_err(Clone::clone)
+    /// Only a success is kept: what the machine refused it may grant to the next shape.
+    fn rehearsal(&self) -> Result<&Rehearsal, Unfit> {
+        if let Some(rehearsal) = self.rehearsal.get() {
+            return Ok(rehearsal);
+        }
+        let new = Rehearsal::new(policies::compiled_dir().as_deref())?;
+        Ok(self.rehearsal.get_or_init(|| new))
     }
 
     fn factory(&self) -> Result<ParserFactory, String> {
@@ -359,7 +367,7 @@ mod tests {
     async fn prepared_compiler_has_all_that_a_shape_needs() {
         let compiler = compiler();
         compiler.prepare().await.unwrap_or_else(|error| panic!("{}", error.message()));
-        assert!(compiler.inner.rehearsal.get().is_some_and(Result::is_ok));
+        assert!(compiler.inner.rehearsal.get().is_some());
         assert!(compiler.inner.factory.get().is_some_and(Result::is_ok));
     }
 
