@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::Failure;
 use super::flags::Flags;
+use super::serve::warn_of_variables;
 use crate::admin::operators::Operators;
 use crate::admin::token::{Token, VARIABLE};
 use crate::config::{ConfigError, Origin, SETTINGS, Setting, Settings};
@@ -47,6 +48,7 @@ pub fn run(command: ConfigCommand) -> Result<(), Failure> {
 fn check(args: &ConfigArgs) -> Result<(), Failure> {
     crate::log::start("warn")?;
     let config = args.flags.config()?;
+    warn_of_variables(&config);
     let wrong = |flag: &str, wrong: String| ConfigError(format!("--{flag}: {wrong}"));
     let tenants = Tenants::open(&config)?;
     // Without a given token a host makes one, which is in no file.

@@ -153,7 +153,7 @@ impl Signals {
 }
 
 /// Warns of variables that have no effect here, or less, although the operator may expect one.
-fn warn_of_variables(config: &Config) {
+pub(super) fn warn_of_variables(config: &Config) {
     let environment = Environment::of_process();
     for (name, meant) in environment.doubtful() {
         tracing::warn!("{name} is not a variable of this host and has no effect; did you mean {meant}?");

@@ -611,3 +611,19 @@ fn checked_settings_are_those_that_a_host_accepts() {
         assert!(said.contains(words), "{arguments:?}: `{words}` isn't in: {said}");
     }
 }
+
+#[test]
+fn checked_settings_include_variables() {
+    let home = Home::new();
+    let check = |variables: &str| {
+        let arguments = ["config", "check", "--admin", "127.0.0.1:0", "--port", "0"];
+        let output = home.command(&format!("export {variables}"), &arguments).output().expect("sh starts");
+        (output.status.code(), complaint(&output))
+    };
+    let (code, said) = check("INFER_ADMIN_TOKEN=tok");
+    assert!(code == Some(2) && said.contains("INFER_ADMIN_TOKEN: must have at least 8"), "{said}");
+    let (code, said) = check("INFER_ADMIN_TOKEN=0123456789 INFER_LOG_LEVEL=debug INFER_API_KEY=token-abc123");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("INFER_LOG_LEVEL is not a variable of this host"), "{said}");
+    assert!(said.contains("INFER_API_KEY is short enough to be guessed"), "{said}");
+}
