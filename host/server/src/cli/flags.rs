@@ -30,6 +30,16 @@ impl<const SERVE: bool> Flags<SERVE> {
         self.merged(&Environment::of_process())
     }
 
+    /// The settings from these flags, the environment and the file, for clients of a host that runs with them.
+    pub fn settings_of_running(&self) -> Result<Settings, ConfigError> {
+        Settings::of_running(&self.given, &Environment::of_process(), self.file.as_deref())
+    }
+
+    /// Flags that are in a file alone, or in none.
+    pub fn of_file(file: Option<PathBuf>) -> Self {
+        Self { given: BTreeMap::new(), file }
+    }
+
     /// Whether the command line itself has this flag.
     pub fn has(&self, key: &str) -> bool {
         self.given.contains_key(key)

@@ -67,7 +67,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, "port = 9\nmax-batch-sise = 3\nstop = [1]\nmax-batch-size = [2]\n").unwrap();
         let environment = Environment::new([("INFER_MAX_BATCH_SISE".into(), "3".into())]);
-        let settings = Settings::of_running(&environment, Some(file.path())).unwrap();
+        let settings = Settings::of_running(&Default::default(), &environment, Some(file.path())).unwrap();
         assert_eq!(local_url(&settings).unwrap(), "http://127.0.0.1:9");
         assert!(Settings::gather(&Default::default(), &Environment::default(), Some(file.path())).is_err());
     }

@@ -63,8 +63,12 @@ impl Settings {
 
     /// Merges the sources of a host that is running already. Its file may have been edited since, so entries
     /// that would fail its next start are skipped.
-    pub fn of_running(environment: &Environment, file: Option<&Path>) -> Result<Self, ConfigError> {
-        Self::merge(&BTreeMap::new(), environment, file, Entries::Any)
+    pub fn of_running(
+        flags: &BTreeMap<&'static str, String>,
+        environment: &Environment,
+        file: Option<&Path>,
+    ) -> Result<Self, ConfigError> {
+        Self::merge(flags, environment, file, Entries::Any)
     }
 
     fn merge(

@@ -34,6 +34,21 @@ fn health_asks_the_host_of_the_same_environment() {
     assert!(code == Some(2) && said.contains("INFER_PORT") && said.contains("--url"), "{said}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn health_asks_the_host_that_a_process_is() {
+    let home = Home::new();
+    let kept = Port::new();
+    let port = kept.number.to_string();
+    let host = Host::start(home.command(KEPT, &[&REST[..], &["--port", &port]].concat()));
+    let pid = host.child.id().to_string();
+    let (code, said) = health(&home, "", &["--process", &pid]);
+    assert_eq!(code, Some(0), "{said}");
+    host.ends();
+    let (code, said) = health(&home, "", &["--process", &pid]);
+    assert!(code == Some(2) && said.contains(&format!("/proc/{pid}/cmdline")), "{said}");
+}
+
 #[test]
 fn health_asks_the_host_of_the_same_file_over_tls() {
     let home = Home::new();
