@@ -151,13 +151,20 @@ impl Recorder {
     /// # Errors
     /// [`RecordError::File`].
     pub fn flush(&mut self) -> Result<(), RecordError> {
-        self.out.flush().map_err(|error| RecordError::File { path: self.path.clone(), error })
+        self.out.flush().map_err(|error| self.failed(error))
     }
 
     fn line(&mut self, line: &impl Serialize) -> Result<(), RecordError> {
-        let file = |error| RecordError::File { path: self.path.clone(), error };
-        serde_json::to_writer(&mut self.out, line).map_err(|error| file(error.into()))?;
-        self.out.write_all(b"\n").map_err(file)
+        serde_json::to_writer(&mut self.out, line).map_err(|error| self.failed(error.into()))?;
+        self.out.write_all(b"\n").map_err(|error| self.failed(error))
+    }
+
+    /// Ends the recording. A file that has nothing of it would only keep the next one from its name.
+    fn failed(&self, error: std::io::Error) -> RecordError {
+        if self.path.metadata().is_ok_and(|found| found.len() == 0) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        RecordError::File { path: self.path.clone(), error }
     }
 }
 
@@ -288,6 +295,22 @@ mod tests {
         assert!(again.contains("session.jsonl") && again.contains("exists"), "{again}");
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "it names users");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn full_disk_leaves_no_empty_file() {
+        let directory = tempfile::tempdir().unwrap();
+        for (held, stays) in [("", false), ("a line\n", true)] {
+            let path = directory.path().join("session.jsonl");
+            std::fs::write(&path, held).unwrap();
+            let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+            let mut recorder = Recorder { path: path.clone(), out: BufWriter::new(full), keep_text: false };
+            recorder.note(&Message::Feed(Report::Connected), 0).unwrap();
+            let error = recorder.flush().unwrap_err().to_string();
+            assert!(error.contains("session.jsonl"), "{error}");
+            assert_eq!(path.exists(), stays, "{held:?}");
+        }
     }
 
     #[test]

@@ -57,14 +57,16 @@ fn recording_is_written_as_it_comes_and_completed_on_a_signal() {
 }
 
 #[test]
-fn recording_larger_than_files_may_be_ends_with_an_error() {
+fn recording_larger_than_files_may_be_ends_with_an_error_and_leaves_no_empty_file() {
     let home = Home::new();
     let host = serving(&home);
     let record = ["sim", "record", "--out", "trace.jsonl", "--admin", &host.admin];
+    // Every write to a file fails, as if no byte were free.
     let output = home.command("ulimit -f 0", &record).output().unwrap();
     let said = complaint(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("can't write trace.jsonl: "), "{said}");
+    assert!(!home.path("trace.jsonl").exists());
     host.ends();
 }
 

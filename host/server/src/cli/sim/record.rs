@@ -53,11 +53,7 @@ async fn record(args: &RecordArgs) -> Result<(), Failure> {
         answer = start(&host, args) => answer,
         () = signals.next() => Err(Failure::Failed("interrupted before the recording started".to_owned())),
     }
-    .inspect_err(|_| {
-        if is_new {
-            let _ = std::fs::remove_file(&args.out);
-        }
-    })?;
+    .inspect_err(|_| remove_empty(&args.out, is_new))?;
     let mut file = tokio::fs::File::from_std(file);
     let shown = args.out.display();
     eprintln!("recording to {shown}");
@@ -76,10 +72,17 @@ async fn record(args: &RecordArgs) -> Result<(), Failure> {
             let why = format!("interrupted before the recording ended; {shown} holds what was written");
             return Err(Failure::Failed(why));
         }
-        bytes = receive => bytes?,
+        bytes = receive => bytes.inspect_err(|_| remove_empty(&args.out, is_new))?,
     };
     eprintln!("{bytes} bytes in {shown}");
     Ok(())
+}
+
+/// Removes a file that was made for the recording and has nothing of it: it would only keep the next one from its name.
+fn remove_empty(path: &Path, is_new: bool) {
+    if is_new && path.metadata().is_ok_and(|found| found.len() == 0) {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 async fn start(host: &Host, args: &RecordArgs) -> Result<Response, Failure> {
