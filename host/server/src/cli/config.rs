@@ -7,7 +7,7 @@ use super::flags::Flags;
 use super::serve::warn_of_variables;
 use crate::admin::operators::Operators;
 use crate::admin::token::{Token, VARIABLE};
-use crate::config::{ConfigError, Origin, SETTINGS, Setting, Settings};
+use crate::config::{Config, ConfigError, Origin, SETTINGS, Setting, Settings};
 use crate::data::{GivenTemplate, PendingTemplate};
 use crate::http::Tls;
 use crate::policies;
@@ -47,33 +47,42 @@ pub fn run(command: ConfigCommand) -> Result<(), Failure> {
 
 fn check(args: &ConfigArgs) -> Result<(), Failure> {
     crate::log::start("warn")?;
-    let config = args.flags.config()?;
+    let (config, settings) = args.flags.config_and_settings()?;
     warn_of_variables(&config);
+    let keys = checked(&config).map_err(|failure| failure.located(&settings))?;
+    println!("the settings are valid ({keys}; the weights of the model were not read)");
+    Ok(())
+}
+
+/// Checks what the settings name; says how many API keys there are.
+fn checked(config: &Config) -> Result<String, Failure> {
     let wrong = |flag: &str, wrong: String| ConfigError(format!("--{flag}: {wrong}"));
-    let tenants = Tenants::open(&config)?;
+    let tenants = Tenants::open(config)?;
     // Without a given token a host makes one, which is in no file.
     let own = match &config.admin_token {
         Some(text) => Token::given(text).map_err(|e| ConfigError(format!("{VARIABLE}: {e}")))?,
         None => Token::fresh().map_err(Failure::failed)?,
     };
-    Operators::open(&config, own)?;
+    Operators::open(config, own)?;
     if let Some((cert, key)) = &config.tls {
         Tls::open(cert, key).map_err(|e| wrong("tls-cert", e))?;
     }
-    let template = GivenTemplate::open(&config)?;
-    let choices = Reload::new(&config, &tenants).choices();
+    let template = GivenTemplate::open(config)?;
+    let choices = Reload::new(config, &tenants).choices();
     initial_policies(&policies::loader_with(&config.policy_limits).map_err(StartError::from)?, &choices)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::failed)?;
-    runtime.block_on(check_addresses(&config))?;
-    if let Some(checkpoint) = crate::startup::load::check(&config)? {
+    runtime.block_on(check_addresses(config))?;
+    if let Some(checkpoint) = crate::startup::load::check(config)? {
         let pending = PendingTemplate::begin(&checkpoint.source, template).map_err(Failure::failed)?;
         // What is wrong with it is in the log already, and a host serves everything else.
         let _ = runtime.block_on(pending.ready());
     }
-    let keys = if tenants.need_keys() { tenants.key_count().to_string() } else { "no".to_owned() };
-    println!("the settings are valid ({keys} API keys; the weights of the model were not read)");
-    Ok(())
+    Ok(match (tenants.need_keys(), tenants.key_count()) {
+        (false, _) => "no API keys".to_owned(),
+        (true, 1) => "1 API key".to_owned(),
+        (true, count) => format!("{count} API keys"),
+    })
 }
 
 /// Every setting as a line of TOML; those with their default are comments. A default in words becomes a
@@ -118,7 +127,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Config, Environment};
+    use crate::config::Environment;
 
     #[test]
     fn printed_settings_read_back_as_the_same_settings() {

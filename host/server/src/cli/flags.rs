@@ -19,10 +19,16 @@ pub struct Flags<const SERVE: bool> {
 impl<const SERVE: bool> Flags<SERVE> {
     /// The configuration from these flags, the environment and the file.
     pub fn config(&self) -> Result<Config, ConfigError> {
+        Ok(self.config_and_settings()?.0)
+    }
+
+    /// The configuration, and the settings that say where each part of it was given.
+    pub fn config_and_settings(&self) -> Result<(Config, Settings), ConfigError> {
         let environment = Environment::of_process();
         let secret = |name| environment.get(name).map(|value| value.map(str::to_owned));
         let (admin_token, api_key) = (secret(admin::token::VARIABLE)?, secret(tenants::VARIABLE)?);
-        Ok(Config { admin_token, api_key, ..Config::from_settings(&self.merged(&environment)?)? })
+        let settings = self.merged(&environment)?;
+        Ok((Config { admin_token, api_key, ..Config::from_settings(&settings)? }, settings))
     }
 
     /// The settings from these flags, the environment and the file, as text.

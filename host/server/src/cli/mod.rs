@@ -28,6 +28,8 @@ use clap::{Parser, Subcommand};
 use reqwest::Url;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::config::Settings;
+
 /// What commands that run policies log unless `INFER_LOG` says otherwise: what these policies warn of.
 const POLICY_LOG: &str = "off,policy=warn";
 
@@ -85,6 +87,14 @@ pub enum Failure {
 impl Failure {
     fn failed(error: impl std::fmt::Display) -> Self {
         Self::Failed(error.to_string())
+    }
+
+    /// The same failure, which names the place where a setting was given instead of its flag.
+    fn located(self, settings: &Settings) -> Self {
+        match self {
+            Self::Usage(why) => Self::Usage(settings.located(why)),
+            Self::Failed(why) => Self::Failed(settings.located(why)),
+        }
     }
 }
 

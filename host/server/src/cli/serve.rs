@@ -61,7 +61,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
 
 fn serve_until_signal(args: ServeArgs, log: &Arc<Queue>) -> Result<(), Failure> {
     log::start_queued("info", log)?;
-    let mut config = args.flags.config()?;
+    let (mut config, settings) = args.flags.config_and_settings()?;
     warn_of_variables(&config);
     fit_connections(&mut config.bounds)?;
     let runtime =
@@ -71,7 +71,9 @@ fn serve_until_signal(args: ServeArgs, log: &Arc<Queue>) -> Result<(), Failure> 
         // Triggers a reload of keys, certificates and configurations.
         let mut hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
         let server = tokio::select! {
-            started = serve::start(config) => started?,
+            started = serve::start(config) => {
+                started.map_err(|error| Failure::from(error).located(&settings))?
+            }
             () = signals.next() => return Ok(()),
         };
         let line = format!("listening on {} (admin http://{})", server.data_url(), server.admin_addr);

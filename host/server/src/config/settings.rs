@@ -110,6 +110,19 @@ impl Settings {
         self.values.get(key).map_or(Origin::Default(key), |(origin, _)| origin.clone())
     }
 
+    /// A message that begins with a setting's flag, with the place in its stead where the setting was given: a file's line
+    /// or a variable.
+    pub fn located(&self, message: String) -> String {
+        let named = message.strip_prefix("--").and_then(|rest| rest.split_once(": "));
+        let given = named.and_then(|(key, wrong)| Some((&self.values.get(key)?.0, wrong)));
+        match given {
+            Some((origin @ (Origin::File(..) | Origin::Environment(_)), wrong)) => {
+                format!("{origin}: {wrong}")
+            }
+            _ => message,
+        }
+    }
+
     fn read_file(&mut self, path: &Path, entries: Entries) -> Result<(), ConfigError> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|e| {
@@ -202,6 +215,28 @@ mod tests {
         assert_eq!(all.get("prefix-caching").unwrap().1, "off");
         assert_eq!(all.origin("seed").to_string(), "INFER_SEED");
         assert!(all.origin("max-batch-size").to_string().ends_with("infer.toml:2: max_batch_size"));
+    }
+
+    #[test]
+    fn errors_about_a_flag_are_located_where_the_setting_was_given() {
+        let mut all =
+            Settings::of_text(Path::new("x.toml"), "port = 1\nscheduler = 'a'\ntls_cert = 'b'\n").unwrap();
+        all.values.insert("host", (Origin::Environment("INFER_HOST".to_owned()), "h".to_owned()));
+        all.values.insert("admin", (Origin::Flag("admin"), "h:1".to_owned()));
+        for (message, expected) in [
+            (
+                "--scheduler: there is no `a`: see --port: x",
+                "x.toml:2: scheduler: there is no `a`: see --port: x",
+            ),
+            ("--tls-cert: b: not found", "x.toml:3: tls_cert: b: not found"),
+            ("--host: can't listen", "INFER_HOST: can't listen"),
+            ("--admin: can't listen", "--admin: can't listen"),
+            ("--admission: unknown", "--admission: unknown"),
+            ("the port: in use", "the port: in use"),
+            ("--port is in use", "--port is in use"),
+        ] {
+            assert_eq!(all.located(message.to_owned()), expected);
+        }
     }
 
     #[test]

@@ -315,6 +315,27 @@ fn errors_that_need_no_model_come_before_a_download() {
 }
 
 #[test]
+fn wrong_settings_of_a_file_are_named_with_their_line() {
+    let home = Home::new();
+    for (settings, words) in [
+        (
+            "port = 0\nscheduler = 'contiuous'\n",
+            "infer.toml:2: scheduler: there is no scheduler policy `contiuous`",
+        ),
+        ("host = '192.0.2.1'\nport = 0\n", "infer.toml:1: host: can't listen on 192.0.2.1:0"),
+        ("tls_cert = 'none.pem'\ntls-key = 'none.pem'\n", "infer.toml:1: tls_cert: "),
+    ] {
+        fs::write(home.path("infer.toml"), settings).unwrap();
+        let serve = ["serve", "--threads", "1", "--admin", "127.0.0.1:0"];
+        for command in [&serve[..], &["config", "check", "--admin", "127.0.0.1:0"]] {
+            let output = home.command("", command).output().unwrap();
+            let said = complaint(&output);
+            assert!(!output.status.success() && said.contains(words), "{command:?}: {said}");
+        }
+    }
+}
+
+#[test]
 fn misspelt_variables_are_named() {
     let home = Home::new();
     for (variable, words) in [
