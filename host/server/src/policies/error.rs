@@ -10,12 +10,14 @@ use crate::engine::EngineStopped;
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// No such name.
-    #[error("there is no {kind} policy `{name}`; available are {known}")]
+    #[error("there is no {kind} policy `{name}`{hint}; available are {known}")]
     Unknown {
         /// The slot.
         kind: PolicyKind,
         /// The requested name.
         name: String,
+        /// The name that was probably meant, in brackets.
+        hint: String,
         /// The available names.
         known: String,
     },

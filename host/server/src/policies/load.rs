@@ -9,7 +9,7 @@ use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use serde_json::{Map, Value};
 
 use super::{Component, Member, New, Origin, Origins, PolicyError, PolicySource};
-use crate::config::{PolicyChoice, PolicyLimits};
+use crate::config::{PolicyChoice, PolicyLimits, near};
 
 /// Names the native policy of any slot, as its own name does.
 const BUILTIN: &str = "builtin";
@@ -213,8 +213,10 @@ pub fn find(kind: PolicyKind, name: &str) -> Result<Component, PolicyError> {
         return Ok(Component::Bundled(bundled.component));
     }
     let names = infer_bundle::POLICIES.iter().filter(|p| p.kind == kind.name()).map(|p| p.name);
-    let known: Vec<String> = names.chain([BUILTIN]).map(|n| format!("`{n}`")).collect();
-    Err(PolicyError::Unknown { kind, name: name.to_owned(), known: known.join(", ") })
+    let names: Vec<&str> = names.chain([BUILTIN]).collect();
+    let hint = near(name, &names).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"));
+    let known: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    Err(PolicyError::Unknown { kind, name: name.to_owned(), hint, known: known.join(", ") })
 }
 
 /// Whether this is the name of a policy, or of a list, as operators may write it: with `builtin` for the native policy,
@@ -288,6 +290,21 @@ mod tests {
             ] {
                 assert_eq!(is_called(kind, name, written), called, "{name} as {written}");
             }
+        }
+    }
+
+    #[test]
+    fn misspelt_name_is_answered_with_the_one_that_was_meant() {
+        for (name, words) in [
+            (
+                "contnuous",
+                "there is no scheduler policy `contnuous` (did you mean `continuous`?); available are `",
+            ),
+            ("bultin", "`bultin` (did you mean `builtin`?); available are `"),
+            ("memory-aware", "there is no scheduler policy `memory-aware`; available are `"),
+        ] {
+            let error = find(PolicyKind::Scheduler, name).expect_err("it is unknown").to_string();
+            assert!(error.contains(words), "{error}");
         }
     }
 

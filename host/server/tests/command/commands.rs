@@ -487,7 +487,11 @@ fn flags_that_a_file_of_tenants_cannot_have_are_named() {
 #[test]
 fn path_that_is_no_component_is_named_before_a_host_is_asked() {
     let home = Home::new();
-    for (policy, words) in [("/etc/passwd", "is no component"), ("./nowhere", "is neither a component")] {
+    for (policy, words) in [
+        ("/etc/passwd", "is no component"),
+        ("./nowhere", "is neither a component"),
+        (".", "is a directory; `infer policy build`"),
+    ] {
         let swap = ["policy", "swap", "scheduler", policy, "--admin", "127.0.0.1:1"];
         let output = home.command("", &swap).output().unwrap();
         let said = complaint(&output);

@@ -236,10 +236,14 @@ async fn swap(
     mut query: Vec<(&'static str, String)>,
 ) -> Result<(), Failure> {
     let config = config.map(read_config).transpose()?;
-    if policy.contains('/') && !is_component_path(policy) {
-        let why = match std::path::Path::new(policy).is_file() {
-            true => "is no component, whose name ends in .wasm",
-            false => "is neither a component, whose name ends in .wasm, nor the name of a policy",
+    if (policy.contains('/') || [".", ".."].contains(&policy)) && !is_component_path(policy) {
+        let path = std::path::Path::new(policy);
+        let why = if path.is_file() {
+            "is no component, whose name ends in .wasm"
+        } else if path.is_dir() {
+            "is a directory; `infer policy build` makes a component, whose name ends in .wasm, of a policy's crate"
+        } else {
+            "is neither a component, whose name ends in .wasm, nor the name of a policy"
         };
         return Err(Failure::Usage(format!("{policy} {why}")));
     }
