@@ -19,6 +19,7 @@ use tokio_rustls::rustls::{
     SignatureScheme,
 };
 
+use crate::http::pem_words;
 use crate::utc::utc;
 
 /// Which certificates to trust.
@@ -72,8 +73,9 @@ impl Trust {
     fn file(&self) -> Result<Vec<CertificateDer<'static>>, String> {
         let Some(path) = &self.cacert else { return Ok(Vec::new()) };
         let wrong = |e: &dyn std::fmt::Display| format!("--cacert: {}: {e}", path.display());
-        let certificates = CertificateDer::pem_file_iter(path).map_err(|e| wrong(&e))?;
-        let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(|e| wrong(&e))?;
+        let certificates =
+            CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let certificates = certificates.map_err(|e| wrong(&pem_words(&e)))?;
         if certificates.is_empty() { Err(wrong(&"has no PEM certificate")) } else { Ok(certificates) }
     }
 

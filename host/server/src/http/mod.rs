@@ -34,7 +34,7 @@ pub use listener::{Listener, ListenerOptions};
 pub use places::{Connections, Crowded, REQUEST_TIME};
 pub use query::Query;
 pub use request_id::RequestId;
-pub use tls::Tls;
+pub use tls::{Tls, pem_words};
 pub use unsent::Unsent;
 
 use crate::utc::http_date;
