@@ -19,7 +19,7 @@ use infer_api::admin::OperatorInfo;
 use tokio::sync::watch;
 
 use super::token::{Token, VARIABLE};
-use crate::config::{Config, ConfigError, Document, Entry};
+use crate::config::{Config, ConfigError, Document, Entry, read_text};
 use crate::engine::By;
 use crate::tenants::{self, KeyDigest};
 
@@ -155,7 +155,7 @@ impl Operators {
 /// Reads a file of operators.
 fn read(path: &Path) -> Result<Vec<Operator>, String> {
     let shown = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| format!("can't read {shown}: {e}"))?;
+    let text = read_text(path).map_err(|e| format!("can't read {shown}: {e}"))?;
     let all = parse(&shown, &text)?;
     // A file that is just being written is often empty.
     if all.is_empty() {

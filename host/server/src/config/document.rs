@@ -1,6 +1,7 @@
 //! A TOML file whose errors name file, line and key.
 
 use std::ops::Range;
+use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -137,6 +138,15 @@ fn entries<'d>(path: &str, table: &'d DeTable<'d>) -> Vec<Entry<'d>> {
 
 fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count() + 1
+}
+
+/// The text of a file, or why there is none.
+pub fn read_text(path: &Path) -> Result<String, String> {
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to() + 1;
+        format!("it is no text: byte {at} is not UTF-8")
+    })
 }
 
 /// The known name that an unknown one probably stands for, for a hint: the nearest one within an edit

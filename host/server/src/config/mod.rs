@@ -23,7 +23,7 @@ use infer_model::{DType, KvCacheKind, Quantize};
 use crate::http::AllowedOrigins;
 use crate::kv_events::Endpoints;
 use crate::startup::device::DeviceChoice;
-pub use document::{Document, Entry, near};
+pub use document::{Document, Entry, near, read_text};
 pub use environment::{Environment, environment_name};
 pub use local::local_url;
 pub use policy_config::read_policy_configs;

@@ -6,12 +6,12 @@ use std::path::Path;
 use infer_api::unique;
 use infer_core::policy::PolicyKind;
 
-use super::document::near;
+use super::document::{near, read_text};
 
 /// Reads the file of the policies' configurations, by kind of policy.
 pub fn read_policy_configs(path: &Path) -> Result<BTreeMap<String, serde_json::Value>, String> {
     let shown = path.display();
-    let json = std::fs::read_to_string(path).map_err(|e| format!("can't read {shown}: {e}"))?;
+    let json = read_text(path).map_err(|e| format!("can't read {shown}: {e}"))?;
     let map = unique::parse(json.as_bytes()).and_then(serde_json::from_value);
     let map: BTreeMap<String, serde_json::Value> = map.map_err(|e| {
         format!("{shown} is not a JSON object of {{\"scheduler\": {{..}}, \"admission\": {{..}}}}: {e}")

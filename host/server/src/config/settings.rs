@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::ConfigError;
-use super::document::{Document, Entry, near};
+use super::document::{Document, Entry, near, read_text};
 use super::environment::{Environment, environment_name};
 use super::table::{SETTINGS, known_keys};
 
@@ -125,7 +125,7 @@ impl Settings {
 
     fn read_file(&mut self, path: &Path, entries: Entries) -> Result<(), ConfigError> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path).map_err(|e| {
+        let text = read_text(path).map_err(|e| {
             ConfigError(format!("--config: can't read {shown}: {e}; give the path of a readable TOML file"))
         })?;
         self.take_text(path, &text, entries)
@@ -237,6 +237,16 @@ mod tests {
         ] {
             assert_eq!(all.located(message.to_owned()), expected);
         }
+    }
+
+    #[test]
+    fn file_that_is_no_text_is_called_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.toml");
+        std::fs::write(&path, b"port = 1\n\xff").unwrap();
+        let error =
+            Settings::gather(&BTreeMap::new(), &Environment::default(), Some(&path)).unwrap_err().to_string();
+        assert!(error.contains("x.toml: it is no text: byte 10 is not UTF-8; "), "{error}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use infer_core::TenantTerms;
 use toml::de::DeValue;
 
 use super::key::KeyDigest;
-use crate::config::{Document, Entry};
+use crate::config::{Document, Entry, read_text};
 
 /// Most tenants of a file.
 pub const MAX_TENANTS: usize = 1_024;
@@ -44,7 +44,7 @@ pub struct Grant {
 /// Reads the tenants file.
 pub fn read(path: &Path) -> Result<Vec<Grant>, String> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| format!("can't read {shown}: {e}"))?;
+    let text = read_text(path).map_err(|e| format!("can't read {shown}: {e}"))?;
     grants(&shown.to_string(), &text)
 }
 
