@@ -15,12 +15,12 @@ pub(crate) trait Code: Sized {
 }
 
 /// Compiles a core module of the host's own for a given engine. Compiled code is kept in `cache_dir`, which
-/// must be private to this user.
+/// must be private to this user; one that can't be used isn't, and only the loader of policies warns of it.
 ///
 /// # Errors
 /// It is no module, or uses features that the engine has disabled.
 pub fn compile_module(engine: &Engine, module: &[u8], cache_dir: Option<&Path>) -> wasmtime::Result<Module> {
-    let cache = cache_dir.and_then(|dir| cache(dir, engine));
+    let cache = cache_dir.and_then(|dir| Cache::open(dir, engine).ok());
     let compile = || Module::from_binary(engine, module);
     let compiled = from_cache_or(engine, cache.as_ref(), check::digest(module), compile)?;
     compiled.keep(cache.as_ref());
@@ -50,8 +50,7 @@ impl<C: Code> Compiled<C> {
 pub(crate) fn cache(dir: &Path, engine: &Engine) -> Option<Cache> {
     Cache::open(dir, engine)
         .inspect_err(|error| {
-            let dir = dir.display();
-            tracing::warn!("compiled code is not kept: the cache directory {dir} {error}");
+            tracing::warn!("compiled code is not kept: the cache directory {}: {error}", dir.display());
         })
         .ok()
 }

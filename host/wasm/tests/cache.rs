@@ -3,11 +3,14 @@
 mod support;
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use infer_wasm::{LoaderConfig, PolicyLoader};
 use support::Guest;
+use wasmtime::Engine;
 
 fn cached(dir: &Path) -> PolicyLoader {
     support::loader(LoaderConfig { cache_dir: Some(dir.to_owned()), ..LoaderConfig::default() })
@@ -167,4 +170,40 @@ fn an_artifact_that_is_used_outlives_later_ones() {
     assert_eq!(name(&cached(&dir), &second), "second");
     assert!(used.exists() && !dir.join("later-1").exists());
     assert_eq!(artifacts(&dir).len(), 64);
+}
+
+/// Collects what a subscriber writes.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_warned_of_once() {
+    let home = tempfile::tempdir().expect("a directory");
+    fs::write(home.path().join("file"), "").expect("a file");
+    let dir = home.path().join("file/policies");
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        assert_eq!(name(&cached(&dir), &guests().0), "first");
+        // Other modules of the same process.
+        let engine = Engine::new(&infer_wasm::bare_config()).expect("an engine");
+        for _ in 0..2 {
+            infer_wasm::compile_module(&engine, b"\0asm\x01\0\0\0", Some(&dir)).expect("a module");
+        }
+    });
+    let text = String::from_utf8(lines.0.lock().expect("no panic").clone()).expect("UTF-8");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains(&format!("the cache directory {}: ", dir.display())), "{text}");
 }
