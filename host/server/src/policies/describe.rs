@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use infer_api::admin::AvailablePolicy;
 use infer_core::policy::{PolicyInfo, PolicyKind};
-use infer_wasm::PolicyLoader;
+use infer_wasm::{LoadError, PolicyLoader};
 use serde_json::{Value, json};
 
 use super::{Origin, PolicyManager, blocking, builtin, empty};
@@ -31,26 +31,39 @@ impl PolicyManager {
         }
     }
 
-    /// Returns the policies that can be swapped in by name. Compiles every bundled policy on the first call.
+    /// Returns the policies that can be swapped in by name. Compiles every bundled policy on the first call. While the
+    /// machine has no memory for that, these are only the native ones.
     pub async fn available(&self) -> Vec<AvailablePolicy> {
         let loader = self.loader.clone();
-        self.available.get_or_init(|| blocking(move || shipped(&loader))).await.clone()
+        match self.available.get_or_try_init(|| blocking(move || shipped(&loader))).await {
+            Ok(all) => all.clone(),
+            Err(error) => {
+                tracing::warn!("the bundled policies can't be listed now: {error}");
+                native().collect()
+            }
+        }
     }
 }
 
 /// Returns the policies in this binary: the bundled and the native ones. Compiles those that aren't cached.
-pub fn shipped(loader: &PolicyLoader) -> Vec<AvailablePolicy> {
+///
+/// # Errors
+/// The machine has no memory to run one ([`LoadError::Machine`]).
+pub fn shipped(loader: &PolicyLoader) -> Result<Vec<AvailablePolicy>, LoadError> {
     let mut all = Vec::new();
     for bundled in infer_bundle::POLICIES {
         match loader.describe(bundled.component) {
             Ok((kind, info)) => all.push(available(kind, &info)),
+            Err(error @ LoadError::Machine(_)) => return Err(error),
             Err(error) => tracing::error!(policy = bundled.name, "can't load a bundled policy: {error}"),
         }
     }
-    for kind in PolicyKind::ALL {
-        all.push(available(kind, &builtin(kind).info()));
-    }
-    all
+    all.extend(native());
+    Ok(all)
+}
+
+fn native() -> impl Iterator<Item = AvailablePolicy> {
+    PolicyKind::ALL.into_iter().map(|kind| available(kind, &builtin(kind).info()))
 }
 
 fn available(kind: PolicyKind, info: &PolicyInfo) -> AvailablePolicy {

@@ -399,7 +399,13 @@ fn lack_of_memory_is_named() {
 #[test]
 fn lack_of_memory_at_run_time_is_no_fault_of_a_request_and_passes() {
     let home = Home::new();
-    let host = Host::start(home.serve("", &[]));
+    let host = Host::start(home.serve("exec 2>log.txt", &[]));
+    let listed = || {
+        let list = ["policy", "list", "--all", "--admin", &host.admin];
+        let output = home.command("", &list).output().unwrap();
+        assert!(output.status.success(), "{}", complaint(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
     let asked = |schema: &str| {
         let body = format!(
             r#"{{"model": "demo", "messages": [{{"role": "user", "content": "Hi"}}], "max_tokens": 4, "response_format":
@@ -421,14 +427,20 @@ fn lack_of_memory_at_run_time_is_no_fault_of_a_request_and_passes() {
     let said = complaint(&swapped);
     assert_eq!(swapped.status.code(), Some(1), "{said}");
     assert!(said.contains("4 GiB of address space") && !said.contains("check:"), "{said}");
+    let list = listed();
+    assert!(list.contains("continuous") && !list.contains("s3-fifo"), "live and native ones: {list}");
     host.serves();
 
     limit_address_space(&host, None);
+    let list = listed();
+    assert!(list.contains("s3-fifo"), "{list}");
     let answer = asked(r#"{"type": "boolean"}"#);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let swapped = swapping(&home, &host, "static-batch").output().unwrap();
     assert!(swapped.status.success(), "{}", complaint(&swapped));
     host.ends();
+    let log = fs::read_to_string(home.path("log.txt")).unwrap();
+    assert_eq!(log.matches("bundled polic").count(), 1, "{log}");
 }
 
 /// Bytes of address space that a host has in use.

@@ -360,7 +360,7 @@ fn list_bundled(target: &Target) -> Result<(), Failure> {
 
 /// The policies in this binary.
 fn bundled() -> Result<Vec<AvailablePolicy>, Failure> {
-    Ok(policies::shipped(&policies::loader().map_err(Failure::failed)?))
+    policies::shipped(&policies::loader().map_err(Failure::failed)?).map_err(Failure::failed)
 }
 
 fn print<T: DeserializeOwned>(target: &Target, response: Value, show: impl FnOnce(T)) -> Result<(), Failure> {
