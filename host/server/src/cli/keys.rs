@@ -77,7 +77,10 @@ pub fn run(command: KeysCommand) -> Result<(), Failure> {
 }
 
 fn new(args: &NewArgs) -> Result<(), Failure> {
-    tenants::check_name(&args.tenant).map_err(|wrong| Failure::Usage(format!("{}: {wrong}", args.tenant)))?;
+    tenants::check_name(&args.tenant).map_err(|wrong| match args.tenant.as_str() {
+        "" => Failure::Usage(wrong),
+        given => Failure::Usage(format!("{given}: {wrong}")),
+    })?;
     let file = args.file.path()?;
     let shown = file.display().to_string();
     let cant = |what: &str, error: io::Error| Failure::Failed(format!("can't {what} {shown}: {error}"));

@@ -113,10 +113,13 @@ impl Tenants {
                 // A file that is just being written is often empty.
                 if grants.iter().all(|grant| grant.keys.is_empty()) {
                     let shown = path.display();
-                    return Err(format!(
-                        "{shown} has no keys, so nobody could use the host; `infer keys new TENANT --file {shown}` \
-                         adds one"
-                    ));
+                    // Nothing can be added to a device.
+                    let advice = if path.is_file() {
+                        format!("`infer keys new TENANT --file {shown}` adds one")
+                    } else {
+                        "give a file, to which `infer keys new` adds some".to_owned()
+                    };
+                    return Err(format!("{shown} has no keys, so nobody could use the host; {advice}"));
                 }
                 self.book_of(grants)?
             }
@@ -302,6 +305,8 @@ mod tests {
             error.contains(&format!("`infer keys new TENANT --file {}`", file.path().display())),
             "{error}"
         );
+        let error = Tenants::of_file(Path::new("/dev/null")).unwrap_err();
+        assert!(error.ends_with("; give a file, to which `infer keys new` adds some"), "{error}");
 
         write(key("carol", "c"));
         tenants.reload().unwrap();

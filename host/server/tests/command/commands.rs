@@ -482,6 +482,13 @@ fn flags_that_a_file_of_tenants_cannot_have_are_named() {
         assert!(output.status.code() == Some(2) && said.contains(words), "{flags:?}: {said}");
         assert!(!said.contains("tenants.toml:"), "{said}");
     }
+    for (name, words) in
+        [("", "error: a tenant's name must have 1 to "), ("a b", "error: a b: a tenant's name must have")]
+    {
+        let output = home.command("", &["keys", "new", name]).output().unwrap();
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{said}");
+    }
 }
 
 #[test]
