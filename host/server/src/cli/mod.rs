@@ -171,7 +171,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
-    use crate::config::{Environment, Settings};
+    use crate::config::Environment;
 
     /// Variables in the help of a command and its subcommands.
     fn variables(command: &clap::Command) -> Vec<OsString> {

@@ -26,10 +26,11 @@ where
     if value < min || value > max { Err(wrong()) } else { Ok(value) }
 }
 
-/// A number of bytes: `1048576`, `512KiB`, `8MiB`, `4GiB`, `1.5GB`.
+/// A number of bytes: `1048576`, `512KiB`, `8MiB`, `4GiB`, `1.5GB`, `2TiB`.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let wrong =
-        || format!("`{text}` is not a size; write bytes, or a number with KiB, MiB, GiB, KB, MB or GB");
+    let wrong = || {
+        format!("`{text}` is not a size; write bytes, or a number with KiB, MiB, GiB, TiB, KB, MB, GB or TB")
+    };
     let clean = text.trim();
     let split = clean.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(clean.len());
     let (digits, unit) = clean.split_at(split);
@@ -42,6 +43,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         "kb" => 1_000,
         "mb" => 1_000_000,
         "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
         _ => return Err(wrong()),
     };
     let value: f64 = digits.parse().map_err(|_| wrong())?;
@@ -49,21 +51,37 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     if total.is_finite() && (1.0..=1e18).contains(&total) { Ok(total as u64) } else { Err(wrong()) }
 }
 
-/// A duration: `300` (seconds), `300s`, `50ms`, `5m`, `1h`.
+/// A duration: `300` or `3e2` (seconds), `300s`, `50ms`, `5m`, `1h`, `1h30m`.
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a duration; write seconds, or a number with ms, s, m or h");
-    let clean = text.trim();
-    let split = clean.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(clean.len());
-    let (digits, unit) = clean.split_at(split);
-    let factor = match unit.trim() {
-        "" | "s" => 1.0,
-        "ms" => 0.001,
-        "m" => 60.0,
-        "h" => 3_600.0,
-        _ => return Err(wrong()),
+    let wrong = || {
+        format!("`{text}` is not a duration; write seconds, or numbers with h, m, s or ms, such as `1h30m`")
     };
-    let value: f64 = digits.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(value * factor).map_err(|_| wrong())
+    let clean = text.trim();
+    let total = clean.parse().ok().or_else(|| sum_of_units(clean)).ok_or_else(wrong)?;
+    Duration::try_from_secs_f64(total).map_err(|_| wrong())
+}
+
+/// The seconds of numbers with units, each unit smaller than the one before.
+fn sum_of_units(text: &str) -> Option<f64> {
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let (mut rest, mut total, mut before) = (text, 0.0, f64::INFINITY);
+    while !rest.is_empty() {
+        let (number, more) = rest.split_at(rest.find(|c: char| !is_number(c))?);
+        let (unit, next) = more.split_at(more.find(is_number).unwrap_or(more.len()));
+        let factor = match unit.trim() {
+            "h" => 3_600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 0.001,
+            _ => return None,
+        };
+        if factor >= before {
+            return None;
+        }
+        total += number.parse::<f64>().ok()? * factor;
+        (rest, before) = (next, factor);
+    }
+    (!text.is_empty()).then_some(total)
 }
 
 /// A time limit: neither zero nor practically infinite.
@@ -127,7 +145,21 @@ mod tests {
         for wrong in ["", "-1", "1 parsec", "1e400", "GiB", "0"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
-        assert!(seconds("-3").is_err());
+        for (same, is) in [
+            ("1h30m", 5_400.0),
+            ("1h 30m", 5_400.0),
+            ("1.5 h", 5_400.0),
+            ("1e3", 1_000.0),
+            ("1m2s3ms", 62.003),
+        ] {
+            assert_eq!(seconds(same), Ok(Duration::from_secs_f64(is)), "{same}");
+        }
+        for wrong in ["", "-3", "h", "1h30", "30m1h", "1m1m", "1h-30m", "1d", "inf", "nan", "1e400"] {
+            let why = seconds(wrong).unwrap_err();
+            assert!(why.ends_with("such as `1h30m`"), "{wrong}: {why}");
+        }
+        assert_eq!(bytes("1.5TiB"), Ok(3 << 39));
+        assert!(bytes("1PiB").unwrap_err().contains("TiB"));
     }
 
     #[test]

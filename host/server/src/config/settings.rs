@@ -269,6 +269,8 @@ mod tests {
             assert_eq!(of_text(text).unwrap().get("lora").unwrap().1, "a=x,b=y", "{text}");
         }
         assert_eq!(of_text("lora = []\n").unwrap().get("lora").unwrap().1, "");
+        let origins = of_text("allowed-origins = ['https://a.org', 'https://b.org']\n").unwrap();
+        assert_eq!(origins.get("allowed-origins").unwrap().1, "https://a.org,https://b.org");
         for text in ["lora = ['a=x', 3]\n", "lora = {a = 'x'}\n", "served-model-name = ['a', 'b']\n"] {
             let error = of_text(text).unwrap_err().to_string();
             assert!(error.starts_with("x.toml:1: ") && error.contains("expected a string"), "{error}");

@@ -280,7 +280,7 @@ pub const SETTINGS: &[Setting] = &[
         "none",
         "Web pages that may use the data plane (CORS): origins separated by commas, such as https://example.org, or `*` \
          for any",
-    ).worded(),
+    ).worded().repeated(),
     setting(
         "metrics",
         "public|tenants|admin",
