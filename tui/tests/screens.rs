@@ -142,6 +142,16 @@ fn missing_host_and_stale_screen_match_their_files() {
 }
 
 #[test]
+fn empty_log_says_since_when_nothing_has_happened() {
+    let mut app = App::new("http://127.0.0.1:8001".to_owned(), false);
+    app.on_message(Message::Feed(Report::Connected), 0);
+    app.on_message(Message::Feed(Report::Event(AdminEvent::Snapshot(Box::new(sample::state(0))))), 0);
+    app.on_key(Key::Char('6'), 0);
+    let text = screen(&app, 0, (120, 24));
+    assert!(text.contains("nothing has happened since this console connected; 4 Policies"), "{text}");
+}
+
+#[test]
 fn errors_are_shown_to_the_last_word() {
     let why = "scheduler not swapped: this is a prefix-cache policy, and the slot takes a scheduler: its world \
                exports infer:policy/prefix-cache (HTTP 422)";

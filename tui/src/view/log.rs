@@ -1,4 +1,4 @@
-//! The log: events since the console started, newest at the bottom.
+//! The log: events since the console connected, newest at the bottom.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -56,7 +56,10 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let inside = inset(framed(title, look.theme, area, buffer), u16::from(area.width > 60), 0);
     if shown.is_empty() {
         let text = match pane.unknown_field() {
-            _ if log.is_empty() => "nothing has happened yet".to_owned(),
+            _ if log.is_empty() => {
+                "nothing has happened since this console connected; 4 Policies shows what changed before"
+                    .to_owned()
+            }
             Some(name) => format!("lines have no field `{name}`; the fields are {}", FIELDS.join(", ")),
             None => "no line matches the filter".to_owned(),
         };
