@@ -142,6 +142,23 @@ fn missing_host_and_stale_screen_match_their_files() {
 }
 
 #[test]
+fn reason_of_a_lost_connection_is_shown_to_the_last_word() {
+    let error = ConnError::Unreachable {
+        url: "http://127.0.0.1:8001".into(),
+        authority: "127.0.0.1:8001".into(),
+        message: "Connection refused (os error 111)".into(),
+    };
+    for size in [(80, 24), (200, 60)] {
+        let (mut app, now) = watched();
+        let lost = Report::Lost { why: error.to_string(), retry_in: Duration::from_secs(4) };
+        app.on_message(Message::Feed(lost), now);
+        let text = screen(&app, now, size);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert!(words.join(" ").ends_with(&format!("retrying in 4 s: {error}")), "{text}");
+    }
+}
+
+#[test]
 fn empty_log_says_since_when_nothing_has_happened() {
     let mut app = App::new("http://127.0.0.1:8001".to_owned(), false);
     app.on_message(Message::Feed(Report::Connected), 0);

@@ -1,6 +1,8 @@
 //! Requests and responses, in the same way for every endpoint: the token, the deadlines, the largest
 //! response, and what a failure means. The endpoints themselves are not here.
 
+use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use infer_api::admin::{ErrorBody, MAX_STATE_BYTES};
@@ -137,10 +139,33 @@ async fn read_bounded(mut response: Response) -> Result<Vec<u8>, ConnError> {
 }
 
 /// Returns the innermost error; the outer ones only repeat that a request failed.
-pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
+pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
     }
-    cause.to_string()
+    match cause.downcast_ref::<io::Error>() {
+        // The library's words are about the encoding that was cut.
+        Some(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            "it ended in the middle of a response; the host may have been killed".to_owned()
+        }
+        _ => cause.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("error decoding response body")]
+    struct Outer(#[source] io::Error);
+
+    #[test]
+    fn end_in_the_middle_of_a_response_is_told_in_words() {
+        let lost = |kind, what: &str| root_cause(&Outer(io::Error::new(kind, what.to_owned())));
+        let cut = lost(io::ErrorKind::UnexpectedEof, "unexpected EOF during chunk size line");
+        assert_eq!(cut, "it ended in the middle of a response; the host may have been killed");
+        assert_eq!(lost(io::ErrorKind::ConnectionReset, "reset by peer"), "reset by peer");
+    }
 }

@@ -9,7 +9,8 @@ use ratatui::widgets::{Clear, Widget};
 use super::Look;
 use super::format::{age, columns, count, fit};
 use super::parts::{broken, inset, put, wrapped};
-use crate::state::dialog::{Dialog, Notice, Prompt};
+use crate::state::dialog::{Dialog, Prompt};
+use crate::state::log::Level;
 use crate::state::text::LineEdit;
 use crate::state::{Link, Millis, Screen};
 use crate::text::is_invisible;
@@ -121,14 +122,13 @@ pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         None => {}
     }
     if let Some(notice) = &app.notice {
-        draw_notice(look, notice, area, buffer);
+        draw_message(look, notice.level, &notice.text, area, buffer);
         return;
     }
     if let Link::Lost { why, retry_at } = &app.link
         && app.state().is_some()
     {
-        let text = format!(" {}: {why}", retry(*retry_at, now));
-        Line::styled(fit(&text, width), theme.bad).render(area, buffer);
+        draw_message(look, Level::Error, &format!("{}: {why}", retry(*retry_at, now)), area, buffer);
         return;
     }
     let everywhere =
@@ -174,21 +174,21 @@ fn keys(look: Look<'_>) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// Most rows of a notice; why something failed matters more than what the notice covers.
-const NOTICE_ROWS: usize = 5;
+/// Most rows of a message; why something failed matters more than what the message covers.
+const MESSAGE_ROWS: usize = 5;
 
-/// Draws a notice in full; a long one takes rows above the footer.
-fn draw_notice(look: Look<'_>, notice: &Notice, area: Rect, buffer: &mut Buffer) {
-    let mut lines = broken(&notice.text, usize::from(area.width).saturating_sub(2));
-    if lines.len() > NOTICE_ROWS {
-        lines.truncate(NOTICE_ROWS);
+/// Draws a message in full; a long one takes rows above the footer.
+fn draw_message(look: Look<'_>, level: Level, text: &str, area: Rect, buffer: &mut Buffer) {
+    let mut lines = broken(text, usize::from(area.width).saturating_sub(2));
+    if lines.len() > MESSAGE_ROWS {
+        lines.truncate(MESSAGE_ROWS);
         lines.last_mut().expect("at least one").push('…');
     }
     let rows = (lines.len() as u16).min(area.y + 1);
     let place = Rect { y: area.y + 1 - rows, height: rows, ..area };
     Clear.render(place, buffer);
     for (index, line) in (0..rows).zip(lines) {
-        put(Line::styled(format!(" {line}"), look.theme.level(notice.level)), place, index, buffer);
+        put(Line::styled(format!(" {line}"), look.theme.level(level)), place, index, buffer);
     }
 }
 
