@@ -6,6 +6,7 @@
 //! of the host), and neither tells apart what makes no difference. Prefixes with a salt are private, and are not saved; nor
 //! are those of adapters, which are known by numbers that the next host may give to others.
 
+mod claim;
 mod format;
 mod partial;
 
@@ -25,6 +26,7 @@ use crate::config::{Config, ConfigError};
 use crate::startup::load::shares_blocks;
 use crate::startup::progress::Meter;
 use crate::tenants::Tenants;
+use claim::Claim;
 use format::{About, Saved};
 use partial::Partial;
 
@@ -116,6 +118,24 @@ pub struct Keeper {
     probe: Vec<u8>,
     /// Something of the file is in the cache.
     restored: bool,
+    /// Held until the file is saved.
+    _claim: Option<Claim>,
+}
+
+/// Claims the file, and warns of another host that has it.
+fn claim(path: &Path) -> Option<Claim> {
+    match Claim::take(path) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            tracing::warn!(
+                "another host uses {} now: of the two, the last to stop replaces what the other saved; give each its own \
+                 file (--cache-file)",
+                path.display()
+            );
+            None
+        }
+        // A directory that can't be written is warned of where the file is tried out.
+        claimed => claimed.ok(),
+    }
 }
 
 /// What is probed: a model, and the limits of its steps.
@@ -146,8 +166,8 @@ impl Keeper {
         match probe(executor, config.block_size, &probed) {
             Ok(probe) => {
                 let (most_bytes, block_size) = (config.cache_file_bytes, config.block_size);
-                let weights = probed.weights;
-                Some(Self { path, most_bytes, block_size, weights, probe, restored: false })
+                let (weights, claim) = (probed.weights, claim(&path));
+                Some(Self { path, most_bytes, block_size, weights, probe, restored: false, _claim: claim })
             }
             Err(fault) => {
                 tracing::warn!(

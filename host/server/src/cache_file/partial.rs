@@ -98,7 +98,7 @@ fn remove_left(path: &Path) -> io::Result<Option<File>> {
 }
 
 /// Locks a file that is at this path. Where the file system has no locks, it does nothing.
-fn lock(file: &File, path: &Path) -> io::Result<()> {
+pub(super) fn lock(file: &File, path: &Path) -> io::Result<()> {
     let locked = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
     let place = |found: std::fs::Metadata| (found.dev(), found.ino());
     // Whoever had the lock before may have renamed or removed it.

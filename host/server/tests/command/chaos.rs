@@ -232,6 +232,23 @@ fn full_disk_is_named_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn second_host_with_a_cache_file_warns() {
+    let home = Home::new();
+    let keeps = ["--cache-file", "a.cache"];
+    let warns = || {
+        Host::start(home.serve(&format!("{KEPT}; exec 2>log.txt"), &keeps)).ends();
+        let log = fs::read_to_string(home.path("log.txt")).unwrap();
+        log.contains("another host uses a.cache now")
+    };
+    assert!(!warns());
+    let first = Host::start(home.serve(KEPT, &keeps));
+    assert!(warns());
+    first.ends();
+    assert!(!warns());
+    assert!(!home.path("a.cache.lock").exists());
+}
+
+#[test]
 fn cache_that_is_larger_than_files_may_be_leaves_the_file_as_it_was() {
     let home = Home::new();
     let keeps = ["--cache-file", "a.cache"];

@@ -59,7 +59,7 @@ async fn a_restarted_host_knows_the_prefixes_of_the_one_before() {
 
     std::fs::write(path.with_added_extension("partial"), "prompts that a killed host wrote").unwrap();
     let host = Host::start(keeping(&path)).await;
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "it is removed");
+    assert!(!path.with_added_extension("partial").exists(), "it is removed");
     let state = host.admin_get("/admin/state").await;
     let restored = state["memory"]["cached"].as_u64().unwrap();
     assert!(restored > 8, "{state}");
