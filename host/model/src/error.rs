@@ -87,6 +87,7 @@ impl fmt::Display for ModelErrorKind {
             Self::Unsupported => "unsupported",
             Self::Io => "file",
             Self::Device => "the device",
+            Self::Machine => "this machine",
         })
     }
 }
