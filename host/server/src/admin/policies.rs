@@ -245,7 +245,9 @@ pub fn history(app: &App, kind: PolicyKind) -> Result<Answer, ApiError> {
 fn refused(error: PolicyError) -> ApiError {
     match &error {
         PolicyError::Stopped(stopped) => (*stopped).into(),
-        PolicyError::Load(LoadError::Machine(_)) => ApiError::ended(error.check(), error.to_string()),
+        PolicyError::Load(LoadError::Machine(_)) => {
+            ApiError::unavailable_here(error.check(), error.to_string())
+        }
         PolicyError::NoPrevious(_)
         | PolicyError::PreviousQuarantined { .. }
         | PolicyError::NotThere { .. }
