@@ -24,7 +24,7 @@ mod simd;
 
 pub use attention_params::AttentionParams;
 pub use cpu::Cpu;
-pub use cpu::activation::Activation;
+pub use cpu::activation::{Activation, Targets};
 pub use cpu::attention::{MAX_HEAD_DIM, PagedQuery, QueryRun};
 pub use cpu::contiguous::{ContiguousLayer, ContiguousQuery};
 pub use cpu::experts::{Choice, Router, Routes, Share};

@@ -9,7 +9,7 @@ use half::bf16;
 use infer_kernels::{
     Activation, Arena, AttentionParams, ContiguousLayer, ContiguousQuery, Cpu, Element, Format, HeadRows,
     Inputs, Isa, MAX_HEAD_DIM, Norm, PagedLayer, PagedLayout, PagedQuery, Qkv, QueryRun, RopeTable, Router,
-    Routes, Rows, Share, Then, reference,
+    Routes, Rows, Share, Targets, Then, reference,
 };
 
 fn cpus() -> impl Iterator<Item = Cpu> {
@@ -415,6 +415,45 @@ fn shares_beyond_the_rows_or_out_of_order_are_refused() {
         let router = Router { experts, per_row, normalized: true };
         let route = || cpu.route(&[0.0; 8], router, &mut Routes::default());
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(route)).is_err(), "{router:?}");
+    }
+}
+
+#[test]
+fn scaled_rows_are_added_to_parts_of_rows() {
+    for seed in seeds(8) {
+        let mut random = random(seed);
+        let (rows, width) = (random.size(1, 90), random.size(1, 600));
+        let (first, after) = (random.size(0, 9), random.size(0, 9));
+        let stride = first + width + after;
+        let mut to: Vec<u32> = (0..rows as u32).collect();
+        to.retain(|_| random.flag());
+        let (x, before) = (random.numbers(to.len() * width), random.numbers(rows * stride));
+        let scale = random.number();
+        let mut want = before.clone();
+        for (row, x) in to.iter().zip(x.chunks(width)) {
+            for (want, x) in want[*row as usize * stride + first..].iter_mut().zip(x) {
+                *want += scale * x;
+            }
+        }
+        for threads in [1, 3] {
+            let cpu = Cpu::new(threads).expect("threads can be started");
+            let mut out = before.clone();
+            cpu.add_scaled(&x, scale, Targets { rows: &to, stride, first }, &mut out);
+            assert_eq!(out, want, "seed {seed}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn scaled_rows_beyond_the_output_or_out_of_order_are_refused() {
+    let cpu = Cpu::new(1).expect("no threads are needed");
+    for (rows, stride, first) in
+        [([1, 3], 2, 0), ([2, 1], 2, 0), ([1, 1], 2, 0), ([0, 1], 2, 1), ([0, 1], 1, 0), ([0, 1], 6, 0)]
+    {
+        let mut out = [0.0; 6];
+        let to = Targets { rows: &rows, stride, first };
+        let add = || cpu.add_scaled(&[1.0; 4], 1.0, to, &mut out);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(add)).is_err(), "{rows:?}, {stride}");
     }
 }
 

@@ -3,8 +3,8 @@
 //! Both activations are `x * sigmoid(g(x))`; the exponential is a polynomial in registers. They are applied to the sums of a
 //! gated layer's product while these are in registers, see `matmul`.
 
-use super::Cpu;
 use super::math::{sigmoid, store_some};
+use super::{Cpu, Shared};
 use crate::simd::{LANES, Simd};
 
 /// The activation of the gate.
@@ -14,6 +14,17 @@ pub enum Activation {
     Silu,
     /// GELU by its tanh approximation.
     GeluTanh,
+}
+
+/// Where rows are added: to parts of some rows of a dense matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Targets<'a> {
+    /// Which rows, in ascending order.
+    pub rows: &'a [u32],
+    /// How wide they are.
+    pub stride: usize,
+    /// Where the parts begin in them.
+    pub first: usize,
 }
 
 impl Cpu {
@@ -26,6 +37,29 @@ impl Cpu {
         for (x, y) in x.iter_mut().zip(y) {
             *x += y;
         }
+    }
+
+    /// `out[to.rows[i]][to.first + j] += scale * x[i][j]`; `x` is dense.
+    ///
+    /// # Panics
+    /// If `x` has another number of rows, or they don't ascend or fit within `out`.
+    pub fn add_scaled(&self, x: &[f32], scale: f32, to: Targets<'_>, out: &mut [f32]) {
+        let Targets { rows, stride, first } = to;
+        let width = x.len() / rows.len().max(1);
+        assert_eq!(x.len(), rows.len() * width, "a row for each target");
+        assert!(first + width <= stride, "rows must be wide enough");
+        assert!(rows.is_sorted_by(|a, b| a < b), "rows must ascend");
+        let end = rows.last().map_or(0, |last| *last as usize + 1);
+        assert!(end * stride <= out.len(), "rows must be there");
+        let target = Shared(out.as_mut_ptr());
+        self.for_each(rows.len(), x.len(), |i| {
+            let at = rows[i] as usize * stride + first;
+            // SAFETY: rows ascend, so each is one item; the last lies in `out`.
+            let out = unsafe { std::slice::from_raw_parts_mut(target.get().add(at), width) };
+            for (out, x) in out.iter_mut().zip(&x[i * width..][..width]) {
+                *out += scale * x;
+            }
+        });
     }
 }
 

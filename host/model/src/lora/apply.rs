@@ -5,10 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use infer_core::{AdapterId, Batch};
-use infer_kernels::{Aside, Cpu, Format, Inputs, Norm, Rows, Then};
+use infer_kernels::{Aside, Cpu, Format, Inputs, Norm, Rows, Targets, Then};
 
 use super::{AdaptedLayer, Adapter, Delta, Part};
 use crate::decoder::sized;
+
+/// Rows that an adapter computes at once: what it adds to them stays in the caches until it is added.
+const ROWS: usize = 64;
 
 /// Tokens that are computed with adapters.
 #[derive(Default)]
@@ -96,6 +99,8 @@ pub(crate) struct Scratch {
 pub(crate) struct GateBuffers {
     rows: Vec<Option<u32>>,
     sums: Vec<f32>,
+    /// The numbers of its rows.
+    counting: Vec<u32>,
     /// Outputs as they were before they were rounded.
     pub outputs: Vec<f32>,
 }
@@ -147,9 +152,9 @@ impl Adapting<'_> {
         out: &mut [f32],
     ) {
         let stride = out.len() / from.count().max(1);
-        self.each(of, from, places, scratch, |place, part, wide| {
-            let start = places.tokens[place] as usize * stride + part.first;
-            add_scaled(&mut out[start..][..wide.len()], part.scale, wide);
+        self.each(of, from, places, scratch, |some, part, wide| {
+            let to = Targets { rows: &places.tokens[some], stride, first: part.first };
+            self.cpu.add_scaled(wide, part.scale, to, out);
         });
     }
 
@@ -166,7 +171,7 @@ impl Adapting<'_> {
         if places.groups.is_empty() {
             return None;
         }
-        let GateBuffers { rows, sums, outputs } = buffers;
+        let GateBuffers { rows, sums, counting, outputs } = buffers;
         rows.clear();
         rows.resize(from.count(), None);
         let mut concerned = false;
@@ -185,56 +190,52 @@ impl Adapting<'_> {
         }
         sums.clear();
         sums.resize(places.tokens.len() * 2 * width, 0.0);
+        counting.clear();
+        counting.extend(0..places.tokens.len() as u32);
         self.each(
             |layer| layer.gate_up.as_ref(),
             from,
             places,
             scratch,
-            |place, part, wide| {
-                let start = place * 2 * width + part.first;
-                add_scaled(&mut sums[start..][..wide.len()], part.scale, wide);
+            |some, part, wide| {
+                let to = Targets { rows: &counting[some], stride: 2 * width, first: part.first };
+                self.cpu.add_scaled(wide, part.scale, to, sums);
             },
         );
         Some(Aside { rows, sums, outputs: sized(outputs, from.count() * width) })
     }
 
-    /// Computes what adapters add to a product: passes each place's outputs of each part, not scaled yet, to `add`.
+    /// Computes what adapters add to a product: passes the outputs of some places of each part, not scaled yet, to `add`.
     fn each(
         &self,
         of: fn(&AdaptedLayer) -> Option<&Delta>,
         from: Origin<'_>,
         places: &Places,
         scratch: &mut Scratch,
-        mut add: impl FnMut(usize, &Part, &[f32]),
+        mut add: impl FnMut(Range<usize>, &Part, &[f32]),
     ) {
         let Scratch { rows, inputs, narrow, between, wide } = scratch;
         for (adapter, group) in places.groups() {
             let Some(delta) = of(&self.adapters[adapter].layers[self.layer]) else { continue };
-            let (count, ranks) = (group.len(), delta.narrow.outputs());
-            let tokens = &places.tokens[group.clone()];
-            from.gather(self.cpu, tokens, delta.narrow.format(), rows, inputs);
-            let narrow = sized(narrow, count * ranks);
-            self.cpu.matmul(inputs, &delta.narrow, None, Then::Store, narrow);
-            let mut offset = 0;
-            for part in &delta.parts {
-                let (rank, outputs) = (part.wide.inputs(), part.wide.outputs());
-                let part_rows = Rows { data: narrow, offset, stride: ranks, width: rank };
-                self.cpu.load(part_rows, count, part.wide.format(), between);
-                let wide = sized(wide, count * outputs);
-                self.cpu.matmul(between, &part.wide, None, Then::Store, wide);
-                for (place, wide) in group.clone().zip(wide.chunks_exact(outputs)) {
-                    add(place, part, wide);
+            for start in group.clone().step_by(ROWS) {
+                let some = start..group.end.min(start + ROWS);
+                let (count, ranks) = (some.len(), delta.narrow.outputs());
+                let tokens = &places.tokens[some.clone()];
+                from.gather(self.cpu, tokens, delta.narrow.format(), rows, inputs);
+                let narrow = sized(narrow, count * ranks);
+                self.cpu.matmul(inputs, &delta.narrow, None, Then::Store, narrow);
+                let mut offset = 0;
+                for part in &delta.parts {
+                    let (rank, outputs) = (part.wide.inputs(), part.wide.outputs());
+                    let part_rows = Rows { data: narrow, offset, stride: ranks, width: rank };
+                    self.cpu.load(part_rows, count, part.wide.format(), between);
+                    let wide = sized(wide, count * outputs);
+                    self.cpu.matmul(between, &part.wide, None, Then::Store, wide);
+                    add(some.clone(), part, wide);
+                    offset += rank;
                 }
-                offset += rank;
             }
         }
-    }
-}
-
-/// `out[i] += scale * x[i]`.
-fn add_scaled(out: &mut [f32], scale: f32, x: &[f32]) {
-    for (out, x) in out.iter_mut().zip(x) {
-        *out += scale * x;
     }
 }
 

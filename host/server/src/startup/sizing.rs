@@ -182,11 +182,10 @@ pub fn prefill_bytes_per_token(model: &Shapes) -> u64 {
     4 * (2 * model.hidden + 2 * model.query + 2 * model.key + 3 * model.intermediate)
 }
 
-/// What an adapter needs beside that, in f32: a product's inputs as they were and as it reads them, what it adds to one
-/// projection and to both of a gated layer, and that layer's outputs.
+/// What adapters need beside that, in f32: what they add to both projections of a gated layer, and its outputs as they
+/// were. All else is of a few rows at a time.
 fn adapter_bytes_per_token(model: &Shapes) -> u64 {
-    let widest = model.hidden.max(model.query).max(model.intermediate);
-    4 * (3 * widest + 3 * model.intermediate)
+    4 * 3 * model.intermediate
 }
 
 /// Bytes of memory available to this process, or an assumed number if the system doesn't report it.
