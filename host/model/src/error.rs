@@ -27,11 +27,11 @@ pub enum ModelErrorKind {
     Template,
     /// Valid, but not supported by this host.
     Unsupported,
-    /// A file that can't be read.
+    /// A file that can't be read at the moment.
     Io,
     /// The device that was to hold the model.
     Device,
-    /// The operating system refused something; it may not at another moment.
+    /// The operating system refused something, such as memory; it may not at another moment.
     Machine,
 }
 

@@ -17,7 +17,7 @@ pub fn available() -> Option<u64> {
 /// Fails if more is needed than available.
 pub(crate) fn check(what: &str, bytes: u64, advice: &str) -> Result<(), ModelError> {
     match available() {
-        Some(most) if bytes > most => Err(ModelError::unsupported(format!(
+        Some(most) if bytes > most => Err(ModelError::machine(format!(
             "{what} {} MiB and {} MiB are available; {advice}",
             bytes.div_ceil(1 << 20),
             most >> 20

@@ -39,7 +39,7 @@ impl Weights {
     fn random(config: &ModelConfig, [format, ends]: [Format; 2], seed: u64) -> Result<Self, ModelError> {
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let packer = Packer::new(threads)
-            .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
+            .map_err(|error| ModelError::machine(format!("can't start {threads} threads: {error}")))?;
         let mut source = Random { packer, format, seed };
         let hidden = config.hidden;
         let ones = |width: usize| vec![1.0; width];
@@ -116,6 +116,6 @@ impl Random {
             true => self.packer.gated(self.format, outputs, inputs, row),
             false => self.packer.matrix(self.format, outputs, inputs, row),
         };
-        packed.map_err(|error| ModelError::unsupported(error.to_string()))
+        packed.map_err(|error| ModelError::machine(error.to_string()))
     }
 }

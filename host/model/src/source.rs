@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::{ModelConfig, Pooling};
-use crate::error::{ModelError, ModelErrorKind};
+use crate::error::ModelError;
 use crate::gguf::Gguf;
 
 /// A checkpoint.
@@ -97,7 +97,7 @@ pub(crate) fn refuse_pointer(file: impl Display, bytes: &[u8]) -> Result<(), Mod
             "{file} is a Git LFS pointer and not the file itself; run `git lfs pull` there, or download the checkpoint \
              (`hf download`)"
         );
-        return Err(ModelError::new(ModelErrorKind::Io, message));
+        return Err(ModelError::unsupported(message));
     }
     Ok(())
 }

@@ -196,15 +196,16 @@ fn options() -> ExecutorOptions {
 #[test]
 fn impossible_options_are_refused_by_name() {
     let huge = ExecutorOptions { block_size: u32::MAX, total_blocks: u32::MAX, ..options() };
-    for (options, named) in [
-        (ExecutorOptions { max_seq_len: 1_000_000, ..options() }, "max-seq-len"),
-        (ExecutorOptions { max_seq_len: 0, ..options() }, "max-seq-len"),
-        (ExecutorOptions { block_size: 0, ..options() }, "block-size"),
-        (huge, "kv-memory"),
-        (ExecutorOptions { total_blocks: 1 << 27, ..options() }, "kv-memory"),
+    let vast = ExecutorOptions { total_blocks: 1 << 27, ..options() };
+    for (options, kind, named) in [
+        (ExecutorOptions { max_seq_len: 1_000_000, ..options() }, ModelErrorKind::Unsupported, "max-seq-len"),
+        (ExecutorOptions { max_seq_len: 0, ..options() }, ModelErrorKind::Unsupported, "max-seq-len"),
+        (ExecutorOptions { block_size: 0, ..options() }, ModelErrorKind::Unsupported, "block-size"),
+        (huge, ModelErrorKind::Unsupported, "kv-memory"),
+        (vast, ModelErrorKind::Machine, "kv-memory"),
     ] {
         let error = llama().executor(options).err().expect("impossible");
-        assert_eq!(error.kind, ModelErrorKind::Unsupported);
+        assert_eq!(error.kind, kind, "{error}");
         assert!(error.message.contains(named), "{named}: {error}");
     }
 }

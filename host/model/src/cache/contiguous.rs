@@ -44,7 +44,7 @@ impl<T: Element> ContiguousCache<T> {
             .map(|_| ContiguousLayer::try_new(slots, positions, kv_heads, head_dim))
             .collect::<Result<_, _>>()
             .map_err(|error| {
-                ModelError::unsupported(format!(
+                ModelError::machine(format!(
                     "no memory for {slots} sequences of {positions} tokens ({error}); lower either"
                 ))
             })?;

@@ -24,7 +24,7 @@ impl<T: Element> PagedCache<T> {
         let layers =
             (0..layers).map(|_| PagedLayer::new(layout, blocks, &mut arena)).collect::<Result<_, _>>();
         let layers = layers.map_err(|error| {
-            ModelError::unsupported(format!("no memory for {blocks} KV blocks ({error}); use fewer"))
+            ModelError::machine(format!("no memory for {blocks} KV blocks ({error}); use fewer"))
         })?;
         Ok(Self { layers, tables: Vec::new(), runs: Vec::new(), scratch: Vec::new() })
     }

@@ -55,7 +55,7 @@ impl Adapter {
         memory::check(&what, bytes.sum(), "serve fewer adapters")?;
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let packer = Packer::new(threads)
-            .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
+            .map_err(|error| ModelError::machine(format!("can't start {threads} threads: {error}")))?;
         let mut stacker = Stacker { config, format, packer };
         let layers = (0..config.layers.len()).map(|layer| stacker.layer(layer, &mut found));
         Ok(Self { layers: layers.collect::<Result<_, _>>()? })
@@ -203,6 +203,6 @@ impl Stacker<'_> {
     fn pack(&mut self, numbers: &[f32], [outputs, inputs]: [usize; 2]) -> Result<Matrix, ModelError> {
         let row = |index: usize, out: &mut [f32]| out.copy_from_slice(&numbers[index * inputs..][..inputs]);
         let packed = self.packer.matrix(self.format, outputs, inputs, row);
-        packed.map_err(|error| ModelError::unsupported(format!("the adapter doesn't fit: {error}")))
+        packed.map_err(|error| ModelError::machine(format!("the adapter doesn't fit: {error}")))
     }
 }

@@ -19,7 +19,7 @@ impl Adapter {
     ) -> Result<Self, ModelError> {
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let mut packer = Packer::new(threads)
-            .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
+            .map_err(|error| ModelError::machine(format!("can't start {threads} threads: {error}")))?;
         let mut random = Random::new(seed);
         let mut matrix = |outputs: usize, inputs: usize| {
             let spread = 1.0 / (inputs as f32).sqrt();
@@ -30,7 +30,7 @@ impl Adapter {
                 }
             };
             let packed = packer.matrix(format, outputs, inputs, row);
-            packed.map_err(|error| ModelError::unsupported(error.to_string()))
+            packed.map_err(|error| ModelError::machine(error.to_string()))
         };
         let mut delta = |stack: &[Target]| {
             let [_, inputs] = stack[0].shape(config);

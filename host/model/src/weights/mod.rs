@@ -114,7 +114,7 @@ impl Weights {
         };
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let packer = Packer::new(threads)
-            .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
+            .map_err(|error| ModelError::machine(format!("can't start {threads} threads: {error}")))?;
         let done = LoadProgress { done_bytes: 0, total_bytes: files.bytes() };
         let stored_blocks = in_blocks.then_some(done.total_bytes);
         let ahead = ReadAhead::new(&files, config);
@@ -404,5 +404,5 @@ pub(crate) fn expect_memory(bytes: u64) -> Result<(), ModelError> {
 }
 
 fn does_not_fit(error: &dyn Display) -> ModelError {
-    ModelError::unsupported(format!("the weights don't fit: {error}"))
+    ModelError::machine(format!("the weights don't fit: {error}"))
 }

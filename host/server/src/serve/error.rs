@@ -1,6 +1,6 @@
 //! Why a host didn't start, and whether another command line would help.
 
-use infer_model::ModelError;
+use infer_model::{ModelError, ModelErrorKind};
 use infer_wasm::LoadError;
 
 use crate::config::ConfigError;
@@ -51,10 +51,19 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether another command line would help: exit code 2 instead of 1.
+    /// Whether another command line would help, or another file that it names: exit code 2 instead of 1. The same start at
+    /// another moment wouldn't.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Config(_) | Self::Checkpoint(CheckpointError::Wrong(_)) => true,
+            Self::Model(error) | Self::Adapter(_, error) => match error.kind {
+                ModelErrorKind::Config
+                | ModelErrorKind::Weights
+                | ModelErrorKind::Tokenizer
+                | ModelErrorKind::Template
+                | ModelErrorKind::Unsupported => true,
+                ModelErrorKind::Io | ModelErrorKind::Device | ModelErrorKind::Machine => false,
+            },
             Self::Policy(_, PolicyError::Load(LoadError::Engine(_) | LoadError::Machine(_))) => false,
             Self::Policy(_, error) => matches!(
                 error,
@@ -66,6 +75,29 @@ impl StartError {
                     | PolicyError::ListConfig(_)
             ),
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_files_are_wrong_usage_and_what_the_moment_decides_is_not() {
+        for (kind, is_usage) in [
+            (ModelErrorKind::Config, true),
+            (ModelErrorKind::Weights, true),
+            (ModelErrorKind::Tokenizer, true),
+            (ModelErrorKind::Template, true),
+            (ModelErrorKind::Unsupported, true),
+            (ModelErrorKind::Io, false),
+            (ModelErrorKind::Device, false),
+            (ModelErrorKind::Machine, false),
+        ] {
+            let error = ModelError::new(kind, "why");
+            assert_eq!(StartError::Model(error.clone()).is_usage(), is_usage, "{kind:?}");
+            assert_eq!(StartError::Adapter("x".to_owned(), error).is_usage(), is_usage, "{kind:?}");
         }
     }
 }

@@ -99,6 +99,9 @@ impl LoadedModel {
             ModelErrorKind::Unsupported => {
                 ConfigError(format!("{}: {}", size_flag(config), error.message)).into()
             }
+            ModelErrorKind::Machine => {
+                StartError::Machine(format!("{}: {}", size_flag(config), error.message))
+            }
             _ => StartError::from(error),
         })?))
     }

@@ -600,11 +600,12 @@ fn checked_settings_are_those_that_a_host_accepts() {
     let said = complaint(&silent);
     assert!(silent.status.success(), "a host serves everything but chats: {said}");
     assert!(said.contains("chat completions are not available: "), "{said}");
-    let cases: [(&[&str], i32, &str); 8] = [
-        (&["--model", "torn"], 1, "tokenizer.json can't be parsed: "),
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["--lora", "x=mute"], 2, "--lora: x: "),
+        (&["--model", "torn"], 2, "tokenizer.json can't be parsed: "),
         (
             &["--model", "mute"],
-            1,
+            2,
             "/mute has no tokenizer.json; a checkpoint in Hugging Face's layout has one",
         ),
         (&["--model", "/nonexistent/model"], 2, "--model: /nonexistent/model"),

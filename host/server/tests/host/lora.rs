@@ -181,7 +181,9 @@ async fn adapters_that_can_not_be_served_are_refused_before_the_start_and_by_the
         (of_demo(choice("demo", &sound)), "--lora: `demo` is a name of the model itself"),
         (of_demo(choice("x", &sound)), "--lora: x: weights: tensor base_model.model.model.layers.0."),
     ] {
-        let checked = load::check(&config).expect_err("it is refused").to_string();
+        let checked = load::check(&config).expect_err("it is refused");
+        assert!(checked.is_usage(), "starting again doesn't help: {checked}");
+        let checked = checked.to_string();
         assert!(checked.contains(said), "{said}: {checked}");
         let started = serve::start(config).await.err().expect("it is refused").to_string();
         assert_eq!(started, checked);
