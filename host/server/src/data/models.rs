@@ -34,9 +34,9 @@ pub fn one(app: &App, name: &str) -> Result<Answer, ApiError> {
     let same = |name: &String| *name == decoded;
     let alike = |name: &String| name.trim_matches('/') == decoded.trim_matches('/');
     let Some(model) = names.iter().position(same).or_else(|| names.iter().position(alike)) else {
-        let shown: String = decoded.chars().take(128).collect();
-        let message = format!("this host serves `{}`, not `{shown}`", names[0]);
-        return Err(ApiError::not_found(message).param("model").code("model_not_found"));
+        return Err(ApiError::not_found(fields::not_served(&decoded, names))
+            .param("model")
+            .code("model_not_found"));
     };
     Ok(json(StatusCode::OK, &card(app, served, model)))
 }

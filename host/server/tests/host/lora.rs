@@ -153,7 +153,12 @@ async fn adapters_are_listed_with_their_model_and_named_by_every_endpoint() {
     assert_eq!(tokens.status(), 200);
     let unknown = host.post("/v1/chat/completions", &json!({"model": "none", "messages": messages})).await;
     assert_eq!(unknown.status(), 422);
-    assert_eq!(unknown.json::<Value>().await.unwrap()["error"]["code"], "model_not_found");
+    let error = unknown.json::<Value>().await.unwrap()["error"].take();
+    assert_eq!(error["code"], "model_not_found");
+    let said = "this host serves `base`, `also-base`, `all`, `some`, not `none`";
+    assert!(error["message"].as_str().unwrap().contains(said), "{error}");
+    let unknown = get("/v1/models/none").await["error"].take();
+    assert_eq!(unknown["message"], said);
 
     let metrics = host.admin(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
     // One each of a chat, a message, a response, a stream and an embedding.

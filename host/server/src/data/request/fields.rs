@@ -13,6 +13,8 @@ use crate::http::ApiError;
 /// Longest label, in characters, as OpenAI's limits and the interface's document count them.
 const MAX_LABEL: usize = 512;
 const MAX_METADATA: usize = 16;
+/// Most served names that an error lists.
+const MAX_NAMED: usize = 8;
 /// Transformers' name of `max_tokens`.
 pub const FOREIGN_LIMIT: &str = "max_new_tokens";
 
@@ -188,11 +190,20 @@ pub fn check_model(fields: &mut Fields, models: &[String]) -> Result<usize, ApiE
     models.iter().position(|name| *name == model).ok_or_else(|| wrong_model(&model, models))
 }
 
-/// The error for a model that isn't served. It names the model that is, by its first name.
+/// The error for a model that isn't served.
 pub fn wrong_model(model: &str, models: &[String]) -> ApiError {
+    ApiError::invalid("model", not_served(model, models)).code("model_not_found")
+}
+
+/// Says that a model isn't served, and which names are: adapters have theirs, and one may be what was meant.
+pub fn not_served(model: &str, models: &[String]) -> String {
     let shown: String = model.chars().take(128).collect();
-    let message = format!("this host serves `{}`, not `{shown}`", models[0]);
-    ApiError::invalid("model", message).code("model_not_found")
+    let named: Vec<String> = models.iter().take(MAX_NAMED).map(|name| format!("`{name}`")).collect();
+    let named = named.join(", ");
+    match models.len().saturating_sub(MAX_NAMED) {
+        0 => format!("this host serves {named}, not `{shown}`"),
+        more => format!("this host serves {named} and {more} more, not `{shown}`; see /v1/models"),
+    }
 }
 
 /// The error for a known field whose value this host doesn't support.
@@ -241,6 +252,23 @@ mod tests {
         for name in ["m", "foo", "maximum", &"x".repeat(1 << 20)] {
             assert!(!unknown_field(name, &known).message().contains("mean"), "{name:.20}");
         }
+    }
+
+    #[test]
+    fn a_wrong_model_is_told_the_served_names_up_to_a_bound() {
+        let names: Vec<String> = (0..11).map(|nth| format!("m{nth}")).collect();
+        for (served, said) in [
+            (1, "this host serves `m0`, not `x`"),
+            (2, "this host serves `m0`, `m1`, not `x`"),
+            (8, "this host serves `m0`, `m1`, `m2`, `m3`, `m4`, `m5`, `m6`, `m7`, not `x`"),
+            (
+                11,
+                "this host serves `m0`, `m1`, `m2`, `m3`, `m4`, `m5`, `m6`, `m7` and 3 more, not `x`; see /v1/models",
+            ),
+        ] {
+            assert_eq!(not_served("x", &names[..served]), said);
+        }
+        assert!(not_served(&"x".repeat(1 << 20), &names).len() < 1_024);
     }
 
     #[test]
