@@ -13,7 +13,8 @@ use super::text::Filter;
 pub const DETAIL_MS: Millis = 500;
 
 /// Fields of a request that a filter can name, besides the keys of its metadata.
-pub const FIELDS: [&str; 7] = ["id", "request_id", "state", "session", "user", "tenant", "tenant_name"];
+pub const FIELDS: [&str; 8] =
+    ["id", "request_id", "state", "session", "user", "tenant", "tenant_name", "adapter"];
 
 /// Sort key of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,6 +165,7 @@ impl Row for RequestRow {
             ("user", self.user.as_str()),
             ("tenant", tenant.as_str()),
             ("tenant_name", self.tenant_name.as_str()),
+            ("adapter", self.adapter.as_deref().unwrap_or_default()),
         ];
         let metadata = self.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         filter.matches(named.into_iter().chain(metadata))

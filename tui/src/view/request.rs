@@ -109,6 +109,7 @@ fn facts(
         ("priority", row.priority.to_string()),
         ("request id", row.request_id.clone()),
         ("tenant", super::requests::tenant(whole)),
+        ("adapter", whole.adapter.clone().unwrap_or_default()),
         ("session", whole.session.clone()),
         ("user", whole.user.clone()),
         ("metadata", metadata.join(" ")),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Most live requests in a snapshot: about twice the default queue plus the largest possible batch.
 pub const MAX_ROWS: usize = 10_000;
 /// Largest size of a listed row as JSON, in bytes ([`RequestRow::listed`]).
-pub const MAX_ROW_BYTES: usize = 1_792;
+pub const MAX_ROW_BYTES: usize = 1_920;
 
 /// Most JSON bytes of a request id. It has at most 128 visible ASCII characters, so it is never cut.
 const REQUEST_ID_BYTES: usize = 256;
@@ -38,6 +38,9 @@ pub struct RequestRow {
     pub session: String,
     pub user: String,
     pub metadata: BTreeMap<String, String>,
+    /// The name of its adapter; `None` for the model itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
     pub priority: i32,
     /// `held`, `waiting`, `preempted`, `prefill`, `decode`.
     pub state: String,
@@ -69,6 +72,7 @@ impl RequestRow {
         self.tenant_name = cut(self.tenant_name, NAME_BYTES);
         self.session = cut(self.session, NAME_BYTES);
         self.user = cut(self.user, NAME_BYTES);
+        self.adapter = self.adapter.map(|adapter| cut(adapter, NAME_BYTES));
         let mut room = METADATA_BYTES;
         let entries = std::mem::take(&mut self.metadata).into_iter().take(MAX_ENTRIES);
         let entries = entries.map(|(key, value)| (cut(key, ENTRY_BYTES), cut(value, ENTRY_BYTES)));
@@ -309,6 +313,7 @@ mod tests {
                 session: name(512),
                 user: name(512),
                 metadata: (0..16).map(entry).collect(),
+                adapter: Some(name(100_000)),
                 priority: i32::MIN,
                 state: "preempted".into(),
                 prompt_tokens: u32::MAX,

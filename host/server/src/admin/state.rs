@@ -171,7 +171,7 @@ pub fn shadow(served: &Served, slot: &SlotSnapshot) -> Option<ShadowInfo> {
 pub fn request_row(row: &RequestSnapshot, meta: &RequestMeta, at: Micros) -> RequestRow {
     let age_ms = at.since(row.arrived).0 / 1_000;
     let moving = row_change(row, at);
-    let RequestMeta { request_id, first, tenant, session, user, metadata } = meta.clone();
+    let RequestMeta { request_id, first, tenant, session, user, metadata, adapter } = meta.clone();
     RequestRow {
         id: row.id.0,
         first_id: first.get().map(|first| first.0),
@@ -181,6 +181,7 @@ pub fn request_row(row: &RequestSnapshot, meta: &RequestMeta, at: Micros) -> Req
         session,
         user,
         metadata,
+        adapter,
         priority: row.priority,
         state: moving.state,
         prompt_tokens: row.prompt_tokens,

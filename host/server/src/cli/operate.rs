@@ -151,7 +151,7 @@ async fn requests(target: &Target) -> Result<(), Failure> {
         println!("no request is live");
         return Ok(());
     }
-    let head = ["id", "state", "tenant", "prompt", "cached", "generated", "age", "request id"];
+    let head = ["id", "state", "tenant", "adapter", "prompt", "cached", "generated", "age", "request id"];
     list(head, requests.iter().map(request_row), requests_total);
     Ok(())
 }
@@ -221,11 +221,12 @@ fn tenant_row(tenant: &TenantRow) -> [String; 14] {
     ]
 }
 
-fn request_row(request: &RequestRow) -> [String; 8] {
+fn request_row(request: &RequestRow) -> [String; 9] {
     [
         request.id.to_string(),
         request.state.clone(),
         request.tenant_name.clone(),
+        request.adapter.clone().unwrap_or_else(|| "-".to_owned()),
         request.prompt_tokens.to_string(),
         request.cached_tokens.to_string(),
         format!("{}/{}", request.generated_tokens, request.max_tokens),
@@ -239,6 +240,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_row_names_the_adapter_if_there_is_one() {
+        let adapted = RequestRow { adapter: Some("sql".to_owned()), ..RequestRow::default() };
+        assert_eq!(request_row(&adapted)[3], "sql");
+        assert_eq!(request_row(&RequestRow::default())[3], "-");
+    }
 
     #[test]
     fn a_line_names_the_first_of_many_cancelled_sequences() {

@@ -79,6 +79,8 @@ pub struct RequestMeta {
     pub user: String,
     /// The client's `metadata`.
     pub metadata: BTreeMap<String, String>,
+    /// The name of its adapter; `None` for the model itself.
+    pub adapter: Option<String>,
 }
 
 /// A request to submit.

@@ -172,6 +172,30 @@ async fn adapters_are_listed_with_their_model_and_named_by_every_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_see_the_adapter_of_a_live_request() {
+    let host = Host::start(adapted()).await;
+    host.server.engine().hold_steps();
+    let mut held = Vec::new();
+    for model in ["some", "base"] {
+        let body = json!({"model": model, "prompt": "x", "max_tokens": 2, "ignore_eos": true,
+            "stream": true});
+        held.push(host.post("/v1/completions", &body).await);
+    }
+    let state = host.admin_get("/admin/state").await;
+    let rows = state["requests"].as_array().unwrap();
+    let adapters: Vec<_> = rows.iter().map(|row| row.get("adapter").and_then(Value::as_str)).collect();
+    assert_eq!(adapters, [Some("some"), None], "{state:#}");
+    let detail = host.admin_get(&format!("/admin/requests/{}", rows[0]["id"])).await;
+    assert_eq!(detail["row"]["adapter"], "some", "{detail:#}");
+    host.server.engine().release_steps();
+    for answer in held {
+        let text = answer.text().await.unwrap();
+        assert!(text.contains("\"length\""), "{text}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn adapters_that_can_not_be_served_are_refused_before_the_start_and_by_the_check() {
     let empty = tempfile::tempdir().unwrap();
     let empty = empty.path().to_str().unwrap();

@@ -44,6 +44,20 @@ fn row_of_several_sequences_shows_their_number_and_cancels_the_request() {
 }
 
 #[test]
+fn adapter_of_a_request_is_shown_and_searched() {
+    let mut app = app();
+    let mut state = app.state().unwrap().clone();
+    state.requests[1].adapter = Some("sql".into());
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    keys(&mut app, &[Key::Char('3'), Key::Char('/')], 0);
+    keys(&mut app, &typed("adapter:sq"), 0);
+    assert_eq!(app.requests.table.order(), [1]);
+    keys(&mut app, &[Key::Enter, Key::Enter], 0);
+    let screen = print::screen(&app, 0, Rect::new(0, 0, 100, 24));
+    assert!(screen.lines().any(|line| line.contains("adapter") && line.contains(" sql ")), "{screen}");
+}
+
+#[test]
 fn filter_applies_while_typed_and_escape_clears_it() {
     let mut app = app();
     keys(&mut app, &[Key::Char('3'), Key::Char('/')], 0);

@@ -129,7 +129,7 @@ impl Job {
                 self.request(asked, served, &self.prompts[at / n], lengths[at / n], &ends, sampling)
             })
             .collect();
-        let meta = Arc::new(self.meta(request_id, tenant));
+        let meta = Arc::new(self.meta(served, request_id, tenant));
         let account = Account {
             app: Arc::clone(app),
             request_id: request_id.clone(),
@@ -336,7 +336,7 @@ impl Job {
         }
     }
 
-    fn meta(&self, request_id: &RequestId, tenant: &Tenant) -> RequestMeta {
+    fn meta(&self, served: &Served, request_id: &RequestId, tenant: &Tenant) -> RequestMeta {
         RequestMeta {
             request_id: request_id.as_str().to_owned(),
             first: Default::default(),
@@ -344,6 +344,7 @@ impl Job {
             session: self.common.session_id.clone().unwrap_or_default(),
             user: self.common.user.clone().unwrap_or_default(),
             metadata: self.common.metadata.clone(),
+            adapter: served.adapter(self.common.model).map(|adapter| adapter.name.clone()),
         }
     }
 }
