@@ -65,6 +65,7 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("served-model-name", "a,,b")], &["--served-model-name", "empty"]),
         (&[("lora", "./sql")], &["--lora", "`./sql`", "NAME=ADAPTER"]),
         (&[("lora", "a=x,=y")], &["--lora", "`=y`", "NAME=ADAPTER"]),
+        (&[("lora", "a=./x,1")], &["--lora", "`1`", "no path can have one"]),
         (&[("lora", "a=x,,b=y")], &["--lora", "``", "NAME=ADAPTER"]),
         (&[("lora", "a=x, a=y")], &["--lora", "two adapters", "`a`"]),
         (&[("lora", "a=x"), ("served-model-name", "b,a")], &["--lora", "`a` is a name of the model itself"]),

@@ -269,7 +269,8 @@ fn adapters(text: &str) -> Result<Vec<AdapterChoice>, String> {
         let halves = halves.and_then(|(name, place)| Some((non_empty(name).ok()?, non_empty(place).ok()?)));
         let Some((name, place)) = halves else {
             return Err(format!(
-                "`{}` is not NAME=ADAPTER, for example `sql=./adapters/sql`; several are separated by commas",
+                "`{}` is not NAME=ADAPTER, for example `sql=./adapters/sql`; commas separate several, also in a list, so \
+                 that no path can have one",
                 part.trim()
             ));
         };
