@@ -10,6 +10,22 @@ pub fn non_empty(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
+/// Most bytes of a model's name, which logs, metrics and responses repeat.
+const MAX_NAME: usize = 256;
+
+/// A name of a model, without the space around it.
+pub fn model_name(text: &str) -> Result<String, String> {
+    let name = non_empty(text)?;
+    if name.len() > MAX_NAME {
+        let begin: String = name.chars().take(32).collect();
+        return Err(format!("a name has at most {MAX_NAME} bytes; {begin:?}... has {}", name.len()));
+    }
+    if name.contains(char::is_control) {
+        return Err(format!("{name:?} has control characters; a name can't"));
+    }
+    Ok(name)
+}
+
 /// The path of a file or folder.
 pub fn path(text: &str) -> Result<Option<PathBuf>, String> {
     non_empty(text).map(|path| Some(PathBuf::from(path)))

@@ -54,6 +54,18 @@ fn defaults_are_those_of_the_documentation() {
 }
 
 #[test]
+fn names_of_models_have_a_bound() {
+    for bytes in [256, 257] {
+        let name = "x".repeat(bytes);
+        for (key, value) in [("served-model-name", name.clone()), ("lora", format!("{name}=./x"))] {
+            let parsed = parse(&[(key, value.as_str())]).map(drop).map_err(|error| error.to_string());
+            assert_eq!(parsed.is_ok(), bytes == 256, "{key}: {parsed:?}");
+            assert!(parsed.err().is_none_or(|error| error.contains("at most 256 bytes")), "{key}");
+        }
+    }
+}
+
+#[test]
 fn every_error_names_the_flag_and_what_is_accepted() {
     type Flags = &'static [(&'static str, &'static str)];
     let cases: &[(Flags, &[&str])] = &[
@@ -65,6 +77,8 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("served-model-name", "a,,b")], &["--served-model-name", "empty"]),
         (&[("lora", "./sql")], &["--lora", "`./sql`", "NAME=ADAPTER"]),
         (&[("lora", "a=x,=y")], &["--lora", "`=y`", "NAME=ADAPTER"]),
+        (&[("lora", "a\u{7}b=x")], &["--lora", r#""a\u{7}b" has control characters"#]),
+        (&[("served-model-name", "a,b\nc")], &["--served-model-name", r#""b\nc" has control characters"#]),
         (&[("lora", "a=./x,1")], &["--lora", "`1`", "no path can have one"]),
         (&[("lora", "a=x,,b=y")], &["--lora", "``", "NAME=ADAPTER"]),
         (&[("lora", "a=x, a=y")], &["--lora", "two adapters", "`a`"]),

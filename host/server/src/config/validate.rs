@@ -12,7 +12,7 @@ use infer_core::policy::PolicyKind;
 use infer_model::{DType, KvCacheKind, Quantize};
 
 use super::local::{data_address, tls};
-use super::parse::{non_empty, path};
+use super::parse::{model_name, non_empty, path};
 use super::policy_config::read_policy_configs;
 use super::settings::read;
 use super::{
@@ -48,7 +48,7 @@ impl Config {
         let config = Self {
             model: read(all, "model", "demo".to_owned(), non_empty)?,
             served_model_names: read(all, "served-model-name", Vec::new(), |t| {
-                t.split(',').map(non_empty).collect()
+                t.split(',').map(model_name).collect()
             })?,
             lora: read(all, "lora", Vec::new(), adapters)?,
             host,
@@ -266,7 +266,8 @@ fn adapters(text: &str) -> Result<Vec<AdapterChoice>, String> {
     }
     for part in text.split(',') {
         let halves = part.split_once('=');
-        let halves = halves.and_then(|(name, place)| Some((non_empty(name).ok()?, non_empty(place).ok()?)));
+        let halves = halves.filter(|(name, _)| !name.trim().is_empty());
+        let halves = halves.and_then(|(name, place)| Some((name, non_empty(place).ok()?)));
         let Some((name, place)) = halves else {
             return Err(format!(
                 "`{}` is not NAME=ADAPTER, for example `sql=./adapters/sql`; commas separate several, also in a list, so \
@@ -274,6 +275,7 @@ fn adapters(text: &str) -> Result<Vec<AdapterChoice>, String> {
                 part.trim()
             ));
         };
+        let name = model_name(name)?;
         if all.iter().any(|adapter| adapter.name == name) {
             return Err(format!("two adapters have the name `{name}`; give each its own"));
         }
