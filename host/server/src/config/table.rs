@@ -190,14 +190,14 @@ pub const SETTINGS: &[Setting] = &[
         "BYTES",
         "none",
         "Memory of the machine that takes cached blocks which the KV pool has no room for, for example `8GiB`; they come \
-         back when a request needs them",
+         back when a request needs them. 0: none",
     )
     .worded(),
     setting(
         "kv-offloading-dir",
         "DIR",
         "none",
-        "Directory of a temporary file that takes them instead of memory",
+        "Directory of a temporary file that takes them instead of memory; an empty one: memory",
     )
     .worded(),
     setting(

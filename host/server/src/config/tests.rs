@@ -54,6 +54,22 @@ fn defaults_are_those_of_the_documentation() {
 }
 
 #[test]
+fn a_second_level_that_a_file_has_is_turned_off_by_flags() {
+    let given = |flags: &[(&'static str, &str)]| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "kv-offloading-size = '1GiB'\nkv-offloading-dir = '/tmp'\n").unwrap();
+        let flags = flags.iter().map(|&(key, value)| (key, value.to_owned())).collect();
+        let settings = Settings::gather(&flags, &Environment::default(), Some(file.path())).unwrap();
+        let config = Config::from_settings(&settings).unwrap();
+        (config.kv_offloading_bytes, config.kv_offloading_dir)
+    };
+    let dir = Some(std::path::PathBuf::from("/tmp"));
+    assert_eq!(given(&[]), (Some(1 << 30), dir.clone()));
+    assert_eq!(given(&[("kv-offloading-size", "0")]), (None, dir));
+    assert_eq!(given(&[("kv-offloading-dir", "")]), (Some(1 << 30), None));
+}
+
+#[test]
 fn names_of_models_have_a_bound() {
     for bytes in [256, 257] {
         let name = "x".repeat(bytes);

@@ -93,8 +93,15 @@ impl Config {
             prompt_cache_entries: read(all, "prompt-cache-entries", 100, |t| parse::number(t, 0, 100_000))?,
             prompt_cache_ttl: read(all, "prompt-cache-ttl", Duration::from_secs(300), parse::seconds)?,
             prefix_caching: read(all, "prefix-caching", true, parse::switch)?,
-            kv_offloading_bytes: read(all, "kv-offloading-size", None, |t| parse::bytes(t).map(Some))?,
-            kv_offloading_dir: read(all, "kv-offloading-dir", None, path)?,
+            kv_offloading_bytes: read(all, "kv-offloading-size", None, |t| match t.trim() {
+                "0" => Ok(None),
+                _ => parse::bytes(t).map(Some),
+            })?,
+            kv_offloading_dir: read(all, "kv-offloading-dir", None, |t| match t.trim() {
+                // The flag that takes the place of a file's.
+                "" => Ok(None),
+                _ => path(t),
+            })?,
             cache_file: read(all, "cache-file", None, path)?,
             cache_file_bytes: read(all, "cache-file-size", 8 << 30, parse::bytes)?,
             scheduler: policy(PolicyKind::Scheduler, "scheduler", "continuous")?,
@@ -158,7 +165,7 @@ impl Config {
                 self.max_body_bytes
             )));
         }
-        if self.kv_offloading_dir.is_some() && self.kv_offloading_bytes.is_none() {
+        if self.kv_offloading_dir.is_some() && all.get("kv-offloading-size").is_none() {
             return Err(ConfigError(format!(
                 "{}: give the size of the file there, too: --kv-offloading-size",
                 all.origin("kv-offloading-dir")
