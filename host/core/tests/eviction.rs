@@ -218,14 +218,15 @@ fn an_emptied_cache_keeps_what_runs_and_tells_everyone() {
     let waiting = bench.submit(request(prompt(1, 13), 3));
     let before = bench.engine.snapshot(bench.now);
     assert!(before.memory.cached > 0 && before.memory.used > 0);
-    assert_eq!(bench.engine.empty_cache(bench.now), before.memory.cached);
+    let emptied = bench.engine.empty_cache(bench.now);
+    assert_eq!((emptied.cached, emptied.offloaded), (before.memory.cached, 0));
     let after = bench.engine.snapshot(bench.now);
     assert_eq!((after.memory.cached, after.memory.used), (0, before.memory.used));
     assert_eq!(
         after.counters.evicted_blocks,
         before.counters.evicted_blocks + u64::from(before.memory.cached)
     );
-    assert_eq!(bench.engine.empty_cache(bench.now), 0);
+    assert_eq!(bench.engine.empty_cache(bench.now).cached, 0);
     bench.run();
     assert_eq!(started(&bench, waiting), (PrefixEvent::MissFull, 0, 13), "its logits are gone, too");
     assert_eq!(bench.tokens(waiting), bench.tokens(first));

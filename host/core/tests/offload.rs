@@ -163,8 +163,10 @@ fn an_emptied_cache_has_no_second_level_either() {
     let mut host = Tiered::new(tiny(16));
     host.ask(turn(1));
     host.ask(turn(2));
-    assert!(host.used_slots() > 0);
-    host.engine.empty_cache(host.now);
+    let (cached, used) = (host.engine.memory().cached, host.used_slots());
+    assert!(used > 0);
+    let emptied = host.engine.empty_cache(host.now);
+    assert_eq!((emptied.cached, emptied.offloaded), (cached, used), "both levels are counted");
     assert_eq!(host.used_slots(), 0);
     let id = host.ask(next_turn(1));
     assert_eq!(host.cached(id), 0);

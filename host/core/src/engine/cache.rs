@@ -23,6 +23,15 @@ const CATCH_UP_ROWS: usize = ROWS_PER_OBSERVE;
 /// Missed events after which a previous policy that is kept up to date receives them.
 const BACKLOG_ROWS: usize = 4_096;
 
+/// What emptying the cache dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Emptied {
+    /// Blocks of the pool that became free.
+    pub cached: u32,
+    /// Blocks of the second level.
+    pub offloaded: u32,
+}
+
 /// Events that policies receive later, or that are for other policies than the live one.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
@@ -221,14 +230,15 @@ impl Engine {
     }
 
     /// Drops all cached blocks without holders, the prompts kept behind them, and the second level, whatever the policy
-    /// wants. Blocks of running requests stay, and can still be found. Returns how many became free.
-    pub fn empty_cache(&mut self, now: Micros) -> u32 {
+    /// wants. Blocks of running requests stay, and can still be found.
+    pub fn empty_cache(&mut self, now: Micros) -> Emptied {
         let now = self.tick(now);
-        let dropped = self.kv.drop_oldest(self.config.total_blocks, Fate::Forgotten, now);
+        let (_, offloaded) = self.kv.offload_slots();
+        let cached = self.kv.drop_oldest(self.config.total_blocks, Fate::Forgotten, now);
         self.kv.empty_offload();
-        self.counters.evicted_blocks += u64::from(dropped);
+        self.counters.evicted_blocks += u64::from(cached);
         self.note_load(now);
-        dropped
+        Emptied { cached, offloaded }
     }
 
     /// Makes blocks that an earlier engine listed cached ones of this one, which has done nothing yet, and returns where:

@@ -27,6 +27,7 @@ mod speculate;
 mod step;
 mod swap;
 
+pub use cache::Emptied;
 pub use decisions::Decision;
 pub use swap::CANARY_WINDOW;
 

@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use infer_api::admin::{
     BlockCounts, BlockInfo, BlockMap, CacheReport, PrefixInfo, RequestDetail, SessionInfo, TableBlock,
 };
+use infer_core::engine::Emptied;
 use infer_core::inspect::{BlockCells, BlockColumn, BlockDetail, BlockState, CacheTree, TreeBlock};
 use infer_core::{BlockId, Micros, SessionId, TenantId};
 
@@ -179,14 +180,20 @@ pub async fn empty_cache(app: &App, caller: &Caller) -> Result<Answer, ApiError>
     let served = app.served()?;
     let order = Order::of(caller, "empty the cache");
     let removed = cache_file::remove(&app.config).await;
-    let (dropped, in_use) = order.done(app, served.engine.empty_cache()).await?;
+    let (Emptied { cached, offloaded }, in_use) = order.done(app, served.engine.empty_cache()).await?;
     let Caller { operator, peer } = caller;
-    tracing::info!(operator = operator.name, %peer, dropped, in_use, "an operator emptied the cache");
+    let dropped = cached;
+    tracing::info!(operator = operator.name, %peer, dropped, offloaded, in_use, "an operator emptied the cache");
     removed.map_err(|error| {
         let message = format!("the cache is empty, but the file of --cache-file can't be removed: {error}");
         ApiError::internal("cache_file", message)
     })?;
-    Ok(json(StatusCode::OK, &serde_json::json!({"dropped_blocks": dropped, "blocks_in_use": in_use})))
+    let emptied = serde_json::json!({
+        "dropped_blocks": cached,
+        "dropped_offloaded_blocks": offloaded,
+        "blocks_in_use": in_use,
+    });
+    Ok(json(StatusCode::OK, &emptied))
 }
 
 /// `GET /admin/cache`.

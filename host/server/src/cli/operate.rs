@@ -70,15 +70,7 @@ async fn act(command: AdminCommand) -> Result<(), Failure> {
             })
             .await
         }
-        AdminCommand::EmptyCache(target) => {
-            tell(&target, Method::DELETE, "/admin/cache", |answer| {
-                format!(
-                    "dropped {} cached blocks; {} are in use",
-                    answer["dropped_blocks"], answer["blocks_in_use"]
-                )
-            })
-            .await
-        }
+        AdminCommand::EmptyCache(target) => tell(&target, Method::DELETE, "/admin/cache", emptied).await,
         AdminCommand::Reload(target) => reload(&target).await,
         AdminCommand::Drain(target) => {
             tell(&target, Method::POST, "/admin/drain", |answer| {
@@ -235,6 +227,17 @@ fn request_row(request: &RequestRow) -> [String; 9] {
     ]
 }
 
+/// Says what emptying the cache dropped.
+fn emptied(answer: &Value) -> String {
+    let offloaded = match answer["dropped_offloaded_blocks"].as_u64() {
+        // Older hosts don't count them.
+        None | Some(0) => String::new(),
+        Some(blocks) => format!(" and {blocks} of the second level"),
+    };
+    let (dropped, in_use) = (&answer["dropped_blocks"], &answer["blocks_in_use"]);
+    format!("dropped {dropped} cached blocks{offloaded}; {in_use} are in use")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -246,6 +249,16 @@ mod tests {
         let adapted = RequestRow { adapter: Some("sql".to_owned()), ..RequestRow::default() };
         assert_eq!(request_row(&adapted)[3], "sql");
         assert_eq!(request_row(&RequestRow::default())[3], "-");
+    }
+
+    #[test]
+    fn both_levels_of_an_emptied_cache_are_counted() {
+        let one = json!({"dropped_blocks": 127, "blocks_in_use": 0});
+        assert_eq!(emptied(&one), "dropped 127 cached blocks; 0 are in use");
+        let none = json!({"dropped_blocks": 127, "dropped_offloaded_blocks": 0, "blocks_in_use": 3});
+        assert_eq!(emptied(&none), "dropped 127 cached blocks; 3 are in use");
+        let both = json!({"dropped_blocks": 127, "dropped_offloaded_blocks": 506, "blocks_in_use": 3});
+        assert_eq!(emptied(&both), "dropped 127 cached blocks and 506 of the second level; 3 are in use");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use infer_core::Engine;
+use infer_core::engine::Emptied;
 use infer_core::inspect::SequenceDetail;
 use infer_core::kv_events::{KvBlock, KvEvent};
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
@@ -32,8 +33,8 @@ pub enum Command {
     Inspect(Look),
     /// Fail everything that waits; replies with the count.
     ClearQueue(String, oneshot::Sender<usize>),
-    /// Drop all cached blocks without holders; replies with the count and the blocks in use.
-    EmptyCache(oneshot::Sender<(u32, u32)>),
+    /// Drop all cached blocks without holders; replies with the counts and the blocks in use.
+    EmptyCache(oneshot::Sender<(Emptied, u32)>),
     /// Replace the tenants' terms.
     Tenants(Vec<(TenantId, TenantTerms)>),
     /// Report changes of the pool's content index from now on.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use infer_core::engine::Emptied;
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::request::RefusalReason;
 use infer_core::{Engine, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
@@ -228,8 +229,8 @@ impl EngineHandle {
         self.ask(|reply| Command::ClearQueue(message, reply)).await
     }
 
-    /// Drops all cached blocks that no request uses. Returns their count, and that of the blocks in use.
-    pub async fn empty_cache(&self) -> Result<(u32, u32), EngineStopped> {
+    /// Drops all cached blocks that no request uses. Returns their counts, and that of the blocks in use.
+    pub async fn empty_cache(&self) -> Result<(Emptied, u32), EngineStopped> {
         self.ask(Command::EmptyCache).await
     }
 

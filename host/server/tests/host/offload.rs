@@ -67,6 +67,8 @@ async fn what_was_evicted_comes_back_with_the_same_text() {
         assert!(metrics.lines().any(|other| other == line), "{line}\n{metrics}");
         let emptied = host.admin(Method::DELETE, "/admin/cache").send().await.unwrap();
         assert_eq!(emptied.status(), 200);
+        let emptied: serde_json::Value = emptied.json().await.unwrap();
+        assert_eq!(emptied["dropped_offloaded_blocks"], offload["used"], "{emptied}");
         assert_eq!(host.admin_get("/admin/state").await["offload"]["used"], 0);
         assert_eq!(ask(&host, &long("First")).await.1, 0);
         host.server.shutdown().await;

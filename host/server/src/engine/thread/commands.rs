@@ -52,9 +52,9 @@ impl Driver {
                 let _ = reply.send(self.engine.clear_queue(&message, now));
             }
             Command::EmptyCache(reply) => {
-                let dropped = self.engine.empty_cache(now);
+                let emptied = self.engine.empty_cache(now);
                 self.tell_kv();
-                let _ = reply.send((dropped, self.engine.snapshot(now).memory.used));
+                let _ = reply.send((emptied, self.engine.snapshot(now).memory.used));
             }
             Command::Tenants(terms) => self.engine.set_tenants(&terms),
             Command::WatchKv(listener) => {
