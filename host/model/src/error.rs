@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::Path;
 
-/// What is wrong with a checkpoint, a tokenizer or a template.
+/// What is wrong with a checkpoint, an adapter, a tokenizer or a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {message}")]
 pub struct ModelError {
@@ -19,6 +19,8 @@ pub struct ModelError {
 pub enum ModelErrorKind {
     /// `config.json` or `generation_config.json`.
     Config,
+    /// An adapter's `adapter_config.json`.
+    Adapter,
     /// A safetensors file, its index, or a tensor in it.
     Weights,
     /// `tokenizer.json`, `tokenizer_config.json`, or text that can't be encoded.
@@ -44,6 +46,11 @@ impl ModelError {
     /// `config.json` or `generation_config.json` is at fault.
     pub fn config(message: impl Into<String>) -> Self {
         Self::new(ModelErrorKind::Config, message)
+    }
+
+    /// `adapter_config.json` is at fault.
+    pub fn adapter(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::Adapter, message)
     }
 
     /// Weights are at fault.
@@ -81,6 +88,7 @@ impl fmt::Display for ModelErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Config => "model configuration",
+            Self::Adapter => "adapter configuration",
             Self::Weights => "weights",
             Self::Tokenizer => "tokenizer",
             Self::Template => "chat template",

@@ -82,9 +82,13 @@ pub async fn reload(app: &App, by: Option<&By>) -> Vec<Outcome> {
     let _turn = app.reload.turn.lock().await;
     let mut outcomes = Vec::new();
     let mut note = |what, done: Result<String, String>| {
+        let kept = match what {
+            "api-keys" | "operators" => "the old ones stay in use",
+            _ => "the old one stays in use",
+        };
         let (done, error) = match done {
             Ok(done) => (done, None),
-            Err(error) => ("the old one stays in use".to_owned(), Some(error)),
+            Err(error) => (kept.to_owned(), Some(error)),
         };
         match &error {
             None => tracing::info!("reloaded {what}: {done}"),

@@ -119,6 +119,9 @@ fn read(path: &Path) -> Result<String, ConnError> {
     file.take(MAX_BYTES).read_to_string(&mut token).map_err(|error| wrong(error.to_string()))?;
     match token.trim() {
         "" => Err(wrong("it is empty".to_owned())),
+        several if several.contains(char::is_whitespace) => {
+            Err(wrong("it must have one word on one line".to_owned()))
+        }
         token => Ok(token.to_owned()),
     }
 }
@@ -209,6 +212,10 @@ mod tests {
         let find = |source: TokenSource| source.find().unwrap();
         assert_eq!(find(source(Some(&named), Some("v"), 8001)).as_deref(), Some("from-flag"));
         assert_eq!(find(source(None, Some(" v\n"), 8001)).as_deref(), Some("v"));
+        let several = directory.path().join("several");
+        std::fs::write(&several, "one\ntwo\n").unwrap();
+        let error = source(Some(&several), None, 8001).find().unwrap_err().to_string();
+        assert!(error.contains("one word on one line"), "{error}");
         assert_eq!(find(source(None, None, 8001)).as_deref(), Some("from-default"));
         assert_eq!(find(source(None, None, 8002)), None);
         assert!(source(None, None, 8002).advice().contains("admin-8002.token"));

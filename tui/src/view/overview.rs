@@ -251,12 +251,14 @@ fn draw_pool(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     }
     line.push_span(Span::styled(format!("= {}", count(memory.total.into())), look.theme.label));
     if let Some(offload) = &state.offload {
-        let blocks = match offload.failed {
-            true => "failed".to_owned(),
-            false => format!("{} of {}", count(offload.used.into()), count(offload.total.into())),
-        };
         line.push_span(Span::raw("  "));
-        line.extend(pair(look, "offloaded", blocks));
+        match offload.failed {
+            true => line.push_span(Span::styled("second level failed", look.theme.warning)),
+            false => {
+                let blocks = format!("{} of {}", count(offload.used.into()), count(offload.total.into()));
+                line.extend(pair(look, "offloaded", blocks));
+            }
+        }
     }
     put(line, inside, 1, buffer);
 }

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::keys::Keys;
-use crate::error::ModelError;
+use crate::error::{ModelError, ModelErrorKind};
 
 /// Maximum accepted rank.
 const MAX_RANK: usize = 512;
@@ -46,6 +46,13 @@ impl LoraConfig {
     pub(crate) const FILE: &str = "adapter_config.json";
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ModelError> {
+        Self::read(bytes).map_err(|error| match error.kind {
+            ModelErrorKind::Config => ModelError::adapter(error.message),
+            _ => error,
+        })
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, ModelError> {
         let keys = Keys::parse(Self::FILE, bytes)?;
         match keys.text("peft_type")? {
             Some("LORA") => {}
@@ -97,7 +104,7 @@ impl LoraConfig {
             return Ok((rank, scale));
         }
         let why = format!("{}: the alpha of {module} is {alpha:e}, which is too large", Self::FILE);
-        Err(ModelError::config(why))
+        Err(ModelError::adapter(why))
     }
 }
 
@@ -226,6 +233,8 @@ mod tests {
         ] {
             let error = parse(&keys).expect_err("it is refused").to_string();
             assert!(error.contains(said) && error.contains("adapter_config.json"), "{keys}: {error}");
+            let begins = ["adapter configuration: ", "unsupported: "].map(|kind| error.starts_with(kind));
+            assert!(begins.contains(&true), "{keys}: {error}");
         }
         let config = parse(&json!({"alpha_pattern": {"q_proj": 1, "self_attn.q_proj": 2}})).unwrap();
         let error = config.of("model.layers.0.self_attn.q_proj").expect_err("two values").to_string();
@@ -233,6 +242,8 @@ mod tests {
         let config = parse(&json!({"alpha_pattern": {"q_proj": 1e300}})).unwrap();
         let error = config.of("model.layers.0.self_attn.q_proj").expect_err("beyond f32").to_string();
         assert!(error.contains("adapter_config.json") && error.contains("too large"), "{error}");
-        assert!(LoraConfig::parse(b"[]").is_err() && LoraConfig::parse(b"{").is_err());
+        for torn in [&b"[]"[..], b"{"] {
+            assert_eq!(LoraConfig::parse(torn).expect_err("no object").kind, ModelErrorKind::Adapter);
+        }
     }
 }

@@ -73,7 +73,8 @@ impl Adapter {
 /// Opens both files.
 fn open<'a>(source: &Source<'a>) -> Result<(LoraConfig, Shard<'a>), ModelError> {
     let missing = |file: &str, more: &str| {
-        ModelError::config(format!("{} has no {file}; is it an adapter of PEFT?{more}", source.name()))
+        let message = format!("{} has no {file}; is it an adapter of PEFT?{more}", source.name());
+        if file == WEIGHTS { ModelError::weights(message) } else { ModelError::adapter(message) }
     };
     if let Source::Gguf(_) = source {
         let message = format!("{}: adapters in GGUF are not supported, PEFT's are", source.name());

@@ -33,6 +33,9 @@ impl Token {
     /// A given token; at least eight visible characters.
     pub fn given(text: &str) -> Result<Self, String> {
         let text = text.trim();
+        if text.contains(char::is_whitespace) {
+            return Err("must be one word on one line".to_owned());
+        }
         if text.len() < 8 || !text.bytes().all(|b| b.is_ascii_graphic()) {
             return Err("must have at least 8 visible ASCII characters".to_owned());
         }
@@ -191,6 +194,9 @@ mod tests {
         assert!(!token.matches(&token.as_str()[1..]));
         assert_ne!(token.as_str(), Token::fresh().unwrap().as_str());
         assert!(Token::given("short").is_err());
+        for several in ["two words", "01234567\n89abcdef\n"] {
+            assert_eq!(Token::given(several).unwrap_err(), "must be one word on one line", "{several}");
+        }
         assert!(!format!("{token:?}").contains(token.as_str()));
     }
 

@@ -58,6 +58,7 @@ impl StartError {
             Self::Config(_) | Self::Checkpoint(CheckpointError::Wrong(_)) => true,
             Self::Model(error) | Self::Adapter(_, error) => match error.kind {
                 ModelErrorKind::Config
+                | ModelErrorKind::Adapter
                 | ModelErrorKind::Weights
                 | ModelErrorKind::Tokenizer
                 | ModelErrorKind::Template
@@ -87,6 +88,7 @@ mod tests {
     fn broken_files_are_wrong_usage_and_what_the_moment_decides_is_not() {
         for (kind, is_usage) in [
             (ModelErrorKind::Config, true),
+            (ModelErrorKind::Adapter, true),
             (ModelErrorKind::Weights, true),
             (ModelErrorKind::Tokenizer, true),
             (ModelErrorKind::Template, true),

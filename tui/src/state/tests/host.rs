@@ -1,6 +1,6 @@
 //! The host behind the screens: snapshots and changes, pause, loss of connection, restart, replay.
 
-use infer_api::admin::{Change, RowsChange};
+use infer_api::admin::{Change, Offload, RowsChange};
 
 use super::*;
 
@@ -24,6 +24,18 @@ fn mismatched_change_restarts_the_feed() {
     app.on_key(Key::Char('3'), 500);
     let area = Rect::new(0, 0, 80, 24);
     assert!(print::screen(&app, 500, area).contains("      9 "));
+}
+
+#[test]
+fn second_level_of_the_cache_is_on_the_overview() {
+    for (failed, words) in [(false, "offloaded 20 of 1,000"), (true, "  second level failed")] {
+        let mut app = app();
+        let mut state = app.state().unwrap().clone();
+        state.offload = Some(Offload { total: 1_000, used: 20, failed, ..Offload::default() });
+        event(&mut app, AdminEvent::Snapshot(Box::new(state)), 250);
+        let screen = print::screen(&app, 250, Rect::new(0, 0, 120, 30));
+        assert!(screen.contains(words), "{words}: {screen}");
+    }
 }
 
 #[test]
