@@ -217,7 +217,11 @@ async fn dispatch(
     };
     let action = route.action(head.method.as_str());
     let action = action.ok_or_else(|| ApiError::method_not_allowed(path, route.allow))?;
-    authorize(&caller.operator, action.endpoint)?;
+    authorize(&caller.operator, action.endpoint).inspect_err(|_| {
+        let Caller { operator, peer } = &caller;
+        let (method, path) = (action.method, route.path);
+        tracing::info!(operator = operator.name, %peer, method, path, "an operator's order was refused");
+    })?;
     let query = Query::parse(head.uri.query(), action.query)?;
     let call = Call { app, caller, parameter, query, headers: &head.headers, body };
     call.to(action.endpoint).await

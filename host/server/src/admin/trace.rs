@@ -154,6 +154,11 @@ impl Stream {
     }
 
     fn end(mut self, reason: &str, mut out: Vec<u8>) -> (Vec<u8>, Option<Self>) {
+        // Who stops one has a line already.
+        if reason != "stopped" {
+            let Caller { operator, peer } = &self.caller;
+            tracing::info!(operator = operator.name, %peer, reason, "a recording ended");
+        }
         self.writer.end(reason, self.app.clock.now(), &mut out);
         (out, None)
     }

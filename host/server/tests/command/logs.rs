@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -169,6 +169,50 @@ fn every_change_by_an_operator_is_a_line_with_name_and_address() {
     }
     assert_eq!(lines(&log, "policy start")[0].get("operator"), None, "nobody asked for it");
     assert!(!log.contains(&token), "{log}");
+}
+
+#[test]
+fn refused_orders_and_recordings_that_a_reload_ends_are_lines() {
+    let home = Home::new();
+    let [ana, bo] = [fresh().unwrap(), fresh().unwrap()];
+    fs::write(home.path("ana.token"), &ana).unwrap();
+    fs::write(home.path("bo.token"), &bo).unwrap();
+    let table = |name: &str, role: &str, token: &str| {
+        format!("[operators.{name}]\nrole = \"{role}\"\ntokens = [\"{}\"]\n", KeyDigest::of(token))
+    };
+    let viewer = table("ana", "viewer", &ana);
+    fs::write(home.path("operators.toml"), format!("{viewer}{}", table("bo", "operator", &bo))).unwrap();
+    let host = Host::start(home.serve(&format!("{KEPT}; {TO_FILE}"), &["--operators", "operators.toml"]));
+    let with = |token: &str, command: &[&str]| {
+        home.command("", &[command, &["--admin", &host.admin, "--token-file", token]].concat())
+    };
+    let refused = with("ana.token", &["admin", "empty-cache"]).output().expect("sh starts");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let recorder = with("bo.token", &["sim", "record", "--out", "host.jsonl"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("sh starts");
+    until("it records", || !lines(&log(&home), "a recording started").is_empty());
+    fs::write(home.path("operators.toml"), viewer).unwrap();
+    let own = home.command("", &["admin", "reload", "--admin", &host.admin]).output().expect("sh starts");
+    assert!(own.status.success(), "{own:?}");
+    until("it ended", || !lines(&log(&home), "a recording ended").is_empty());
+    // The recorder ends with its recording.
+    recorder.wait_with_output().unwrap();
+    host.ends();
+    let log = log(&home);
+    let refused = &lines(&log, "an operator's order was refused")[0];
+    assert_eq!(
+        (&refused["operator"], &refused["method"], &refused["path"]),
+        (&json!("ana"), &json!("DELETE"), &json!("admin/cache")),
+        "{refused}"
+    );
+    let ended = &lines(&log, "a recording ended")[0];
+    assert_eq!((&ended["operator"], &ended["reason"]), (&json!("bo"), &json!("dismissed")), "{ended}");
+    for line in [refused, ended] {
+        assert!(line["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{line}");
+    }
 }
 
 #[test]
