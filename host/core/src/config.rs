@@ -43,7 +43,8 @@ pub struct EngineConfig {
     /// Slots of the prefix cache's second level, which takes blocks that are evicted for room; 0 disables it. Has no
     /// effect without `prefix_caching`.
     pub offload_slots: u32,
-    /// Blocks that come back from there in one step while anything runs. Making room for one may copy another out.
+    /// Blocks that come back from there in one step, or more for the first sequence of an idle host. Making room for one
+    /// may copy another out.
     pub offload_step_blocks: u32,
     /// Prompts whose last logits are kept; 0 disables it.
     pub prompt_cache_entries: u32,

@@ -250,6 +250,30 @@ fn a_prefix_comes_back_in_pieces_while_others_run() {
 }
 
 #[test]
+fn nothing_but_the_first_prefix_comes_back_at_once_on_an_idle_host() {
+    let config = EngineConfig { total_blocks: 24, offload_step_blocks: 2, ..tiny(64) };
+    let mut host = Tiered::new(config);
+    for seed in 1..6 {
+        host.ask(turn(seed));
+    }
+    let both = [1, 2].map(|seed| host.submit(next_turn(seed)));
+    let batch = host.engine.begin_step(host.now).expect("one of them starts");
+    assert_eq!(batch.rows.iter().map(|row| row.sequence).collect::<Vec<_>>(), both[..1]);
+    assert_eq!(coming(&batch).len(), 7);
+    let mut output = StepOutput::default();
+    host.executor.execute(&batch, &mut output).expect("the device is sound");
+    host.engine.finish_step(batch, Ok(&output), host.now);
+    let batch = host.engine.begin_step(host.now).expect("it goes on");
+    assert_eq!(coming(&batch).len(), 2);
+    host.executor.execute(&batch, &mut output).expect("the device is sound");
+    host.engine.finish_step(batch, Ok(&output), host.now);
+    host.run();
+    for (id, seed) in both.into_iter().zip(1..) {
+        assert_eq!(host.tokens(id), solo(&next_turn(seed), VOCAB));
+    }
+}
+
+#[test]
 fn a_prefix_is_waited_for_while_others_start() {
     // Starts what it can, and then nothing else runs in that step.
     let schedule = |step: &StepView| {

@@ -2,10 +2,10 @@
 //!
 //! Before each plan, blocks come back for the waiting sequences that could start, in their order. From then on they are
 //! ordinary cached blocks, so policies see a longer hit and nothing else. They may take the place of any cached block but
-//! those that these sequences have found, so two of them can't rob each other. While anything runs, a step brings back
-//! only so many (`EngineConfig::offload_step_blocks`), because all streams wait for the copies; a sequence whose prefix is
-//! still coming starts when it is complete, or when that takes so long that the watchdog would call it starved: a policy
-//! may evict what comes as fast as it does.
+//! those that these sequences have found, so two of them can't rob each other. A step brings back only so many
+//! (`EngineConfig::offload_step_blocks`), because all streams wait for the copies, but on an idle host all that the first
+//! sequence wants. One whose prefix is still coming starts when it is complete, or when that takes so long that the
+//! watchdog would call it starved: a policy may evict what comes as fast as it does.
 //!
 //! Deliberately absent: which slot holds what (`kv/offload`).
 
@@ -44,7 +44,9 @@ impl Engine {
 
     fn bring_in_for(&mut self, first: &[SeqIx], pinned: &mut Vec<BlockId>, now: Micros) {
         let mark = Mark { at: now, step: self.view.number };
-        let mut left = self.copies_left();
+        // Copies that no batch has made yet count.
+        let mut left = self.config.offload_step_blocks.saturating_sub(self.kv.copies());
+        let mut alone = self.rows.running.ix.is_empty();
         // Blocks that the sequences before will compute.
         let mut promised = 0;
         for &ix in first {
@@ -58,7 +60,7 @@ impl Engine {
                 return;
             }
             let wanted = self.kv.offloaded(sequence);
-            let most = wanted.min(left);
+            let most = if std::mem::take(&mut alone) { wanted } else { wanted.min(left) };
             let mut came = 0;
             if most > 0 {
                 self.make_room(most, now);
@@ -78,18 +80,9 @@ impl Engine {
             } else {
                 self.slab[ix].arriving = None;
             }
-            left -= came;
+            left = left.saturating_sub(came);
             promised += need - came;
         }
-    }
-
-    /// How many blocks may come back in this step. Copies that no batch has made yet count.
-    fn copies_left(&self) -> u32 {
-        let most = match self.rows.running.ix.is_empty() {
-            true => self.config.total_blocks,
-            false => self.config.offload_step_blocks,
-        };
-        most.saturating_sub(self.kv.copies())
     }
 
     /// A sequence whose prefix is still coming back would compute the rest of it, so it waits; but not if nothing else runs
