@@ -17,14 +17,6 @@ fn envoy_cuts_off_no_request_that_a_host_accepts() {
     assert!(number(envoy, "stream_idle_timeout") > config.bounds.request_timeout.as_secs());
 }
 
-/// Or one popular beginning would load one host.
-#[test]
-fn envoy_bounds_the_load_of_a_host() {
-    let envoy = include_str!("../../deploy/envoy.yaml");
-    assert!(envoy.contains("lb_policy: RING_HASH"));
-    assert!((100..=200).contains(&number(envoy, "consistent_hashing_lb_config: { hash_balance_factor")));
-}
-
 /// By its status a refusal for good can't be told from one that another host wouldn't repeat.
 #[test]
 fn envoy_retries_what_hosts_ask_for() {
