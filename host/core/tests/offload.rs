@@ -64,6 +64,29 @@ impl Tiered {
         id
     }
 
+    /// Makes steps, in each of which `running` has a row, until `waiting` has one, and then the rest. Returns how many blocks
+    /// came back in each after the first.
+    fn steps_until(&mut self, mut batch: Batch, running: SequenceId, waiting: SequenceId) -> Vec<usize> {
+        let has = |batch: &Batch, id| batch.rows.iter().any(|row| row.sequence == id);
+        let mut pieces = Vec::new();
+        while !has(&batch, waiting) {
+            self.compute(batch);
+            batch = self.engine.begin_step(self.now).expect("one of them runs");
+            assert!(has(&batch, running), "nothing holds it up");
+            pieces.push(coming(&batch).len());
+        }
+        self.compute(batch);
+        self.run();
+        pieces
+    }
+
+    fn compute(&mut self, batch: Batch) {
+        let mut output = StepOutput::default();
+        self.executor.execute(&batch, &mut output).expect("the device is sound");
+        self.now = self.now.plus(Micros(1_000));
+        self.engine.finish_step(batch, Ok(&output), self.now);
+    }
+
     fn tokens(&self, of: SequenceId) -> Vec<u32> {
         let token = |event: &Event| match event {
             Event::Token { id, token, .. } if *id == of => Some(*token),
@@ -224,26 +247,10 @@ fn a_prefix_comes_back_in_pieces_while_others_run() {
         host.ask(turn(seed));
     }
     let running = host.submit(request(prompt(5, 4), 20));
-    let mut batch = host.engine.begin_step(host.now).expect("it starts");
+    let batch = host.engine.begin_step(host.now).expect("it starts");
     let waiting = host.submit(next_turn(1));
-    let mut pieces = Vec::new();
-    loop {
-        let mut output = StepOutput::default();
-        host.executor.execute(&batch, &mut output).expect("the device is sound");
-        host.now = host.now.plus(Micros(1_000));
-        host.engine.finish_step(batch, Ok(&output), host.now);
-        batch = host.engine.begin_step(host.now).expect("one of them runs");
-        assert!(batch.rows.iter().any(|row| row.sequence == running), "nothing holds it up");
-        pieces.push(coming(&batch).len());
-        if batch.rows.iter().any(|row| row.sequence == waiting) {
-            break;
-        }
-    }
+    let pieces = host.steps_until(batch, running, waiting);
     assert_eq!(pieces, [2, 2, 2, 1]);
-    let mut output = StepOutput::default();
-    host.executor.execute(&batch, &mut output).expect("the device is sound");
-    host.engine.finish_step(batch, Ok(&output), host.now);
-    host.run();
     assert_eq!(host.cached(waiting), 28);
     assert_eq!(host.tokens(waiting), solo(&next_turn(1), VOCAB));
     assert_eq!(host.tokens(running), solo(&request(prompt(5, 4), 20), VOCAB));
@@ -260,13 +267,10 @@ fn nothing_but_the_first_prefix_comes_back_at_once_on_an_idle_host() {
     let batch = host.engine.begin_step(host.now).expect("one of them starts");
     assert_eq!(batch.rows.iter().map(|row| row.sequence).collect::<Vec<_>>(), both[..1]);
     assert_eq!(coming(&batch).len(), 7);
-    let mut output = StepOutput::default();
-    host.executor.execute(&batch, &mut output).expect("the device is sound");
-    host.engine.finish_step(batch, Ok(&output), host.now);
+    host.compute(batch);
     let batch = host.engine.begin_step(host.now).expect("it goes on");
     assert_eq!(coming(&batch).len(), 2);
-    host.executor.execute(&batch, &mut output).expect("the device is sound");
-    host.engine.finish_step(batch, Ok(&output), host.now);
+    host.compute(batch);
     host.run();
     for (id, seed) in both.into_iter().zip(1..) {
         assert_eq!(host.tokens(id), solo(&next_turn(seed), VOCAB));
@@ -295,10 +299,7 @@ fn a_prefix_is_waited_for_while_others_start() {
     let mut batch = host.engine.begin_step(host.now).expect("it starts");
     let waiting = host.submit(next_turn(1));
     let finish = |host: &mut Tiered, batch: Batch| {
-        let mut output = StepOutput::default();
-        host.executor.execute(&batch, &mut output).expect("the device is sound");
-        host.now = host.now.plus(Micros(1_000));
-        host.engine.finish_step(batch, Ok(&output), host.now);
+        host.compute(batch);
     };
     for seed in 6.. {
         finish(&mut host, batch);
@@ -335,28 +336,12 @@ fn a_prefix_that_takes_too_long_to_come_back_is_not_waited_for() {
         host.ask(long(seed));
     }
     let running = host.submit(request(prompt(5, 4), 30));
-    let mut batch = host.engine.begin_step(host.now).expect("it starts");
+    let batch = host.engine.begin_step(host.now).expect("it starts");
     let next_turn = request([prompt(1, 61), prompt(40, 4)].concat(), 3);
     let waiting = host.submit(next_turn.clone());
-    let mut pieces = 0;
-    loop {
-        let mut output = StepOutput::default();
-        host.executor.execute(&batch, &mut output).expect("the device is sound");
-        host.now = host.now.plus(Micros(1_000));
-        host.engine.finish_step(batch, Ok(&output), host.now);
-        batch = host.engine.begin_step(host.now).expect("one of them runs");
-        assert!(batch.rows.iter().any(|row| row.sequence == running), "nothing holds it up");
-        pieces += coming(&batch).len();
-        if batch.rows.iter().any(|row| row.sequence == waiting) {
-            break;
-        }
-    }
+    let pieces = host.steps_until(batch, running, waiting);
     // More than the bound has passed, and more steps than the watchdog wants to have seen.
-    assert_eq!(pieces, 9, "of fifteen");
-    let mut output = StepOutput::default();
-    host.executor.execute(&batch, &mut output).expect("the device is sound");
-    host.engine.finish_step(batch, Ok(&output), host.now);
-    host.run();
+    assert_eq!(pieces.iter().sum::<usize>(), 9, "of fifteen");
     assert_eq!(host.cached(waiting), 36);
     assert_eq!(host.tokens(waiting), solo(&next_turn, VOCAB));
 }
@@ -388,19 +373,14 @@ fn what_came_back_is_not_used_later_than_what_it_follows() {
     let waiting = host.submit(next_turn(1));
     let mut came = 0;
     for _ in 0..3 {
-        let mut output = StepOutput::default();
-        host.executor.execute(&batch, &mut output).expect("the device is sound");
         came += coming(&batch).len();
-        host.now = host.now.plus(Micros(1_000));
-        host.engine.finish_step(batch, Ok(&output), host.now);
+        host.compute(batch);
         batch = host.engine.begin_step(host.now).expect("one of them runs");
     }
     assert_eq!(came, 4, "in two pieces");
     // It is given up before all of its prefix is there.
     assert!(host.engine.finish(waiting, FinishReason::Cancelled, host.now));
-    let mut output = StepOutput::default();
-    host.executor.execute(&batch, &mut output).expect("the device is sound");
-    host.engine.finish_step(batch, Ok(&output), host.now);
+    host.compute(batch);
     host.run();
     let order = order.lock().unwrap();
     assert_eq!(order.len() as u32, host.engine.memory().cached);

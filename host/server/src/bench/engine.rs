@@ -331,14 +331,18 @@ mod tests {
         int8_gop_per_s: 2.0,
     };
 
-    #[test]
-    fn every_kind_of_step_is_measured_and_judged() {
+    fn small() -> ModelConfig {
         let config = serde_json::json!({
             "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
             "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 300, "max_position_embeddings": 1024,
             "tie_word_embeddings": true
         });
-        let config = ModelConfig::parse(config.to_string().as_bytes(), None).unwrap();
+        ModelConfig::parse(config.to_string().as_bytes(), None).unwrap()
+    }
+
+    #[test]
+    fn every_kind_of_step_is_measured_and_judged() {
+        let config = small();
         let runs = measure(&PLAN, "small", &config, WeightType::Q8, &LIMITS).unwrap();
         let names: Vec<_> = runs.iter().map(|run| run.run.as_str()).collect();
         assert_eq!(names, ["prefill_512", "decode_1", "decode_16"]);
@@ -356,12 +360,7 @@ mod tests {
 
     #[test]
     fn steps_with_an_adapter_are_measured_beside_those_without() {
-        let config = serde_json::json!({
-            "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 300, "max_position_embeddings": 1024,
-            "tie_word_embeddings": true
-        });
-        let config = ModelConfig::parse(config.to_string().as_bytes(), None).unwrap();
+        let config = small();
         let mut model = Model::random(config.clone(), WeightType::Bf16, 1).unwrap();
         model.add_random_adapter(8, 2).unwrap();
         let plan = EnginePlan { lora_rank: Some(8), neighbours: 0, ..PLAN };
