@@ -3,13 +3,11 @@
 mod support;
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 
 use infer_wasm::{LoaderConfig, PolicyLoader};
-use support::Guest;
+use support::{Guest, Lines};
 use wasmtime::Engine;
 
 fn cached(dir: &Path) -> PolicyLoader {
@@ -170,21 +168,6 @@ fn an_artifact_that_is_used_outlives_later_ones() {
     assert_eq!(name(&cached(&dir), &second), "second");
     assert!(used.exists() && !dir.join("later-1").exists());
     assert_eq!(artifacts(&dir).len(), 64);
-}
-
-/// Collects what a subscriber writes.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("no panic").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[test]

@@ -2,26 +2,8 @@
 
 mod support;
 
-use std::io;
-use std::sync::{Arc, Mutex};
-
-use support::{Guest, fuel_loader, scheduler, view};
+use support::{Guest, Lines, fuel_loader, scheduler, view};
 use tracing_subscriber::filter::LevelFilter;
-
-/// Collects what a subscriber writes.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("no panic").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 fn logged_by(guest: &Guest) -> String {
     logged_in(1, 1, LevelFilter::TRACE, guest)

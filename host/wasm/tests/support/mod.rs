@@ -4,7 +4,9 @@
 //! Encoding it against `wit/` gives the same kind of component that the plugins build.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use std::io;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use infer_core::config::Limits;
 use infer_core::ids::Micros;
@@ -14,6 +16,21 @@ use infer_core::policy::{
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
+
+/// Collects what a subscriber writes.
+#[derive(Clone, Default)]
+pub struct Lines(pub Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 const WIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit");
 
