@@ -86,6 +86,8 @@ pub struct Settings {
     pub prompt_cache_entries: u32,
     pub prompt_cache_ttl_us: u64,
     #[serde(default)]
+    pub offload_blocks: u32,
+    #[serde(default)]
     pub speculate: u32,
     #[serde(default)]
     pub plan_ahead: bool,
@@ -244,6 +246,9 @@ pub struct Step {
     /// after the first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub repeated: u64,
+    /// Blocks copied to the second level of the prefix cache and back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copied: u64,
 }
 
 /// A call of the scheduler and its plan.

@@ -19,6 +19,7 @@ pub fn settings(config: &EngineConfig) -> Settings {
         prefix_caching: config.prefix_caching,
         prompt_cache_entries: config.prompt_cache_entries,
         prompt_cache_ttl_us: config.prompt_cache_ttl.0,
+        offload_blocks: config.offload_slots,
         speculate: config.speculate,
         plan_ahead: config.plan_ahead,
         starvation_bound_us: config.starvation_bound.0,
@@ -42,6 +43,7 @@ pub fn engine_config(settings: &Settings, hash_key: [u64; 2]) -> EngineConfig {
         prefix_caching: settings.prefix_caching,
         prompt_cache_entries: settings.prompt_cache_entries,
         prompt_cache_ttl: Micros(settings.prompt_cache_ttl_us),
+        offload_slots: settings.offload_blocks,
         plan_ahead: settings.plan_ahead,
         starvation_bound: Micros(settings.starvation_bound_us),
         hash_key,
@@ -73,12 +75,13 @@ mod tests {
             block_size: 32,
             prompt_cache_ttl: Micros(7),
             starvation_bound: Micros(8),
+            offload_slots: 9,
             speculate: 4,
             plan_ahead: true,
             ..EngineConfig::default()
         };
         let recorded = settings(&config);
-        assert_eq!(recorded.speculate, 4);
+        assert_eq!((recorded.speculate, recorded.offload_blocks), (4, 9));
         let again = engine_config(&recorded, [1, 2]);
         assert_eq!((again.speculate, again.plan_ahead), (0, true));
         assert_eq!(settings(&again), Settings { speculate: 0, ..recorded });

@@ -49,7 +49,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     check_out(out)?;
     check_inputs("--out", out, "the recordings", args.recordings.iter())?;
     let mut observations = Vec::new();
-    let mut first = None;
+    let (mut first, mut copying) = (None, 0);
     for path in &args.recordings {
         let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
         let mut recording = trace::recording(path)?;
@@ -69,6 +69,12 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
         while let Some((_, line)) = recording.next_line().map_err(|error| wrong(&error))? {
             observations.extend(steps.take(&line));
         }
+        copying += steps.copying;
+    }
+    if copying > 0 {
+        eprintln!(
+            "left out {copying} steps that copied blocks to or from the second level of the prefix cache"
+        );
     }
     let head = first.expect("clap requires a recording");
     let found = calibrate(&observations).map_err(|error| Failure::Failed(error.to_string()))?;
@@ -94,6 +100,8 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
 #[derive(Default)]
 pub struct Steps {
     last: Option<(u64, u64)>,
+    /// Steps that were left out because they copied blocks, which profiles don't model.
+    pub copying: usize,
 }
 
 impl Steps {
@@ -106,6 +114,10 @@ impl Steps {
                 let follows = |(number, _): &(u64, u64)| !step.waited && number + 1 == step.step;
                 let begun = self.last.filter(follows).map_or(step.at, |(_, end)| end);
                 self.last = Some((step.step, step.end));
+                if step.copied > 0 {
+                    self.copying += 1;
+                    return None;
+                }
                 #[expect(clippy::cast_precision_loss, reason = "microseconds of a step")]
                 let us = step.end.saturating_sub(begun) as f64;
                 Some(Observation { work: work(step), us })

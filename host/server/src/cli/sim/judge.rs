@@ -13,7 +13,7 @@ use infer_sim::{Outcome, Settings, Slo, replay};
 use serde::Serialize;
 
 use super::policies::{self, Choice, Components};
-use super::settings::{profile, validated};
+use super::settings::{note_second_level, price_copies, profile, validated};
 use super::trace::{NO_RECORDING, TraceFile};
 use super::{Failure, check_inputs, check_out, emit};
 use crate::trace::RecordedLines;
@@ -108,8 +108,12 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
         let [scheduler, admission, cache] = PolicyKind::ALL.map(slot);
         let (scheduler, admission, cache) = (scheduler?, admission?, cache?);
         let slots = policies::slots(&loader, [&scheduler, &admission, &cache]).map_err(wrong)?;
+        let mut engine = validated(&head.engine, args.seed)?;
+        if !price_copies(&mut engine, &profile) {
+            note_second_level(head);
+        }
         let settings = Settings {
-            engine: validated(&head.engine, args.seed)?,
+            engine,
             profile: profile.clone(),
             host: Micros::ZERO,
             load: 1.0,

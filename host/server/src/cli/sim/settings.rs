@@ -86,6 +86,30 @@ pub struct HostArgs {
     slo_itl_ms: f64,
 }
 
+/// Sets how much of the second level of the prefix cache a step may copy. Where the profile doesn't say what a copy
+/// costs, the host gets no second level, and this returns false.
+pub fn price_copies(engine: &mut EngineConfig, profile: &Profile) -> bool {
+    if engine.offload_slots == 0 {
+        return true;
+    }
+    let bytes = profile.block_bytes(engine.block_size);
+    match bytes {
+        Some(bytes) => engine.offload_step_blocks = offload::step_blocks(bytes as u64),
+        None => engine.offload_slots = 0,
+    }
+    bytes.is_some()
+}
+
+/// Says that the recorded host had a second level, if so, and the simulated one has none.
+pub fn note_second_level(head: &Head) {
+    if head.engine.offload_blocks > 0 {
+        eprintln!(
+            "the recorded host had a second level of the prefix cache (--kv-offloading-size); the simulated one has \
+             none, because a measured profile doesn't say what a copy costs"
+        );
+    }
+}
+
 /// A value of each flag that may have several.
 #[derive(Clone, Default)]
 struct Variant<'a> {
@@ -165,7 +189,12 @@ impl HostArgs {
             })?;
             Ok(Host { name: variant.name, settings })
         };
-        self.variants()?.into_iter().map(host).collect()
+        let hosts: Vec<_> = self.variants()?.into_iter().map(host).collect::<Result<_, Failure>>()?;
+        let lacks_one = hosts.iter().any(|host| host.settings.engine.offload_slots == 0);
+        if let Some(head) = head.filter(|_| self.offload_blocks.is_empty() && lacks_one) {
+            note_second_level(head);
+        }
+        Ok(hosts)
     }
 
     /// Whether a tenants file was given.
@@ -198,6 +227,7 @@ impl HostArgs {
                 prefix_caching: true,
                 prompt_cache_entries: 100,
                 prompt_cache_ttl_us: 300_000_000,
+                offload_blocks: 0,
                 speculate: 0,
                 plan_ahead: false,
                 starvation_bound_us: 5_000_000,
@@ -224,19 +254,16 @@ impl HostArgs {
             prefix_caching: variant.prefix_caching.unwrap_or(base.prefix_caching),
             prompt_cache_entries: variant.prompt_cache_entries.unwrap_or(base.prompt_cache_entries),
             prompt_cache_ttl_us: variant.prompt_cache_ttl.map_or(base.prompt_cache_ttl_us, |s| s * 1_000_000),
+            offload_blocks: variant.offload_blocks.unwrap_or(base.offload_blocks),
             plan_ahead: variant.plan_ahead.unwrap_or(base.plan_ahead),
             starvation_bound_us: self.starvation_bound.unwrap_or(base.starvation_bound_us),
             ..base
         };
         let mut engine = validated(&wanted, seed)?;
-        engine.offload_slots = variant.offload_blocks.unwrap_or(0);
-        if engine.offload_slots > 0 {
-            let Some(bytes) = profile.block_bytes(block_size) else {
-                let message =
-                    "--offload-blocks: a measured profile doesn't say what a copy costs; name a device";
-                return Err(Failure::Usage(message.to_owned()));
-            };
-            engine.offload_step_blocks = offload::step_blocks(bytes as u64);
+        let asked = variant.offload_blocks.is_some_and(|blocks| blocks > 0);
+        if !price_copies(&mut engine, &profile) && asked {
+            let message = "--offload-blocks: a measured profile doesn't say what a copy costs; name a device";
+            return Err(Failure::Usage(message.to_owned()));
         }
         for (flag, value) in [("--slo-ttft-ms", self.slo_ttft_ms), ("--slo-itl-ms", self.slo_itl_ms)] {
             if !(value > 0.0 && value.is_finite()) {

@@ -176,6 +176,7 @@ impl Driver {
             context: rows().map(|row| row.context_len).collect(),
             drew: vec![0; batch.rows.len()],
             repeated: self.sharing.repeated(batch),
+            copied: batch.offload.len() as u64,
         })
     }
 }

@@ -18,7 +18,7 @@ fn said(arguments: &[&str]) -> String {
 }
 
 /// Writes a recording of 100 steps, which take longer the more sequences they have. Returns its path.
-fn measured(dir: &Path) -> String {
+pub fn measured(dir: &Path) -> String {
     let path = recording(dir, "host.jsonl", 99, 0);
     let step = |number: u64| {
         let (count, at) = (1 + number % 4, 10_000 * number);

@@ -2,6 +2,7 @@
 
 use infer_api::trace;
 
+use super::formats::measured;
 use super::{recording, recording_with, results, sim, text};
 
 #[test]
@@ -42,6 +43,43 @@ fn replay_names_the_simulated_host_and_says_where_the_recorded_one_differs() {
     let (shown, said) = compare(&["--device", "cpu", "--model", "demo"]);
     assert!(shown.starts_with("simulated host: cpu with a model of shape demo, "), "{shown}");
     assert!(!said.contains(differs), "{said}");
+}
+
+#[test]
+fn replay_has_the_second_level_that_the_recorded_host_had_where_copies_have_a_price() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = recording(dir.path(), "monday.jsonl", 100, 3);
+    let head = std::fs::read_to_string(&path).expect("it is there");
+    std::fs::write(&path, head.replacen("\"offload_blocks\":0", "\"offload_blocks\":7", 1))
+        .expect("it can be written");
+    // Steps with copies take far longer, which no profile explains.
+    let steps = measured(dir.path());
+    let slow = |step: String| match serde_json::from_str(&step).expect("a line") {
+        trace::Line::Step(mut step) if step.step < 10 => {
+            (step.end, step.copied) = (step.at + 9_000, 3);
+            serde_json::to_string(&trace::Line::Step(step)).expect("JSON") + "\n"
+        }
+        _ => step + "\n",
+    };
+    let lines = std::fs::read_to_string(&steps).expect("it is there");
+    std::fs::write(&steps, lines.lines().map(|line| slow(line.to_owned())).collect::<String>())
+        .expect("it can be written");
+    let profile = dir.path().join("host.json");
+    let profile = profile.to_str().expect("UTF-8");
+    let said = sim(&["calibrate", &steps, "--out", profile]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    assert!(text(&said.stderr).contains("left out 10 steps that copied blocks"), "{}", text(&said.stderr));
+    assert!(text(&said.stderr).contains("90 steps; error of"));
+
+    let compare = |more: &[&str]| {
+        let output = sim(&[&["compare", "--scheduler", "builtin", "--trace", &path], more].concat());
+        assert!(output.status.success(), "{more:?}: {}", text(&output.stderr));
+        let lacks = text(&output.stderr).contains("the recorded host had a second level of the prefix cache");
+        (text(&output.stdout).contains(", 7 more in a second level"), lacks)
+    };
+    assert_eq!(compare(&[]), (true, false));
+    assert_eq!(compare(&["--offload-blocks", "0"]), (false, false));
+    assert_eq!(compare(&["--device", profile]), (false, true));
 }
 
 #[test]
