@@ -8,6 +8,8 @@ use wasmtime::wasmparser::{Encoding, Parser, Payload};
 use crate::error::LoadError;
 use crate::shape::{self, malformed};
 
+/// The policy interface: all that a component may import and export belongs to this package.
+pub const INTERFACE: &str = "infer:policy@0.1.0";
 /// The only import with functions.
 const HOST: &str = "infer:policy/host@0.1.0";
 /// An import that has only types: every exported interface uses it, so every component names it.
@@ -92,4 +94,22 @@ impl<'a> Outline<'a> {
 /// Names come from an untrusted file and end up in responses and logs.
 fn shorten(name: &str) -> String {
     crate::text::clip(name, 256)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_is_the_package_of_the_wit_files() {
+        let package = format!("package {INTERFACE};");
+        assert!(include_str!("../../../wit/types.wit").contains(&package), "{package}");
+        let (name, version) = INTERFACE.split_once('@').expect("a version");
+        for of_it in [HOST, TYPES, LIFECYCLE] {
+            assert!(
+                of_it.starts_with(&format!("{name}/")) && of_it.ends_with(&format!("@{version}")),
+                "{of_it}"
+            );
+        }
+    }
 }

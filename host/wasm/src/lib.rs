@@ -41,6 +41,7 @@ mod world;
 #[cfg(feature = "wasi-runner")]
 pub mod wasi;
 
+pub use check::INTERFACE;
 pub use compiled::compile_module;
 pub use error::LoadError;
 pub use fault::lack;

@@ -38,6 +38,7 @@ pub fn state(tick: u64) -> State {
             device: "cpu".into(),
             kv_cache: "paged".into(),
             data_plane: "http://127.0.0.1:8000".into(),
+            policy_interface: "infer:policy@0.1.0".into(),
         },
         uptime_ms: 192_000 + tick * 100,
         draining: false,

@@ -115,6 +115,10 @@ pub struct HostInfo {
     pub kv_cache: String,
     /// URL of the data plane: `http://HOST:PORT`.
     pub data_plane: String,
+    /// The policy interface, with its version: components of another one are refused. Empty from hosts that don't
+    /// send it.
+    #[serde(default)]
+    pub policy_interface: String,
 }
 
 /// The KV pool in blocks; `free + cached + used = total`.

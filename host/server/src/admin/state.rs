@@ -78,6 +78,7 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
             }
             .to_owned(),
             data_plane: app.data_url.clone(),
+            policy_interface: infer_wasm::INTERFACE.to_owned(),
         },
         operator: None,
         uptime_ms: at.0 / 1_000,
