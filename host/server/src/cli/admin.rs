@@ -1,7 +1,7 @@
 //! Client of a running host's admin plane, for commands.
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -44,22 +44,19 @@ pub struct AdminArg {
 
 impl AdminArg {
     fn address(&self) -> Result<String, Failure> {
-        if let Some(given) = &self.admin {
-            return Ok(given.clone());
-        }
-        let environment = Environment::of_process();
-        Ok(environment.get("INFER_ADMIN")?.unwrap_or(DEFAULT_ADDRESS).to_owned())
+        self.admin.clone().map_or_else(usual_address, Ok)
     }
+}
 
-    /// The token for the host at `url`, or why there is none.
-    fn token(&self, url: &Url) -> Result<Result<Token, String>, Failure> {
-        match &self.token_file {
-            Some(path) => {
-                token::read(path).map(Ok).map_err(|error| Failure::Usage(format!("--token-file: {error}")))
-            }
-            None => Ok(find_token(url)),
-        }
-    }
+/// The address of the host that no flag names.
+pub(super) fn usual_address() -> Result<String, Failure> {
+    let environment = Environment::of_process();
+    Ok(environment.get("INFER_ADMIN")?.unwrap_or(DEFAULT_ADDRESS).to_owned())
+}
+
+/// The token in the file of `--token-file`.
+pub(super) fn named_token(path: &Path) -> Result<Token, Failure> {
+    token::read(path).map_err(|error| Failure::Usage(format!("--token-file: {error}")))
 }
 
 /// The host, and the form of the output.
@@ -86,16 +83,28 @@ impl Host {
     /// The admin plane that the flags or the environment name, with its token.
     pub fn of(arg: &AdminArg) -> Result<Self, Failure> {
         let address = arg.address()?;
-        let (base, url) = base_url("--admin", &address, DEFAULT_ADDRESS)?;
+        let token = arg.token_file.as_deref().map(named_token).transpose()?;
+        Self::at("--admin", &address, token.map(Ok))
+    }
+
+    /// The admin plane at an address, which was given by `named`. Without a `token` it has the one that is found for
+    /// this address, if there is one.
+    pub fn at(named: &str, address: &str, token: Option<Result<Token, String>>) -> Result<Self, Failure> {
+        let (base, url) = base_url(named, address, DEFAULT_ADDRESS)?;
         if url.scheme() == "https" {
             let why = "the admin plane has no TLS; its URL begins with http://";
-            return Err(Failure::Usage(format!("--admin: {address}: {why}")));
+            return Err(Failure::Usage(format!("{named}: {address}: {why}")));
         }
-        let token = arg.token(&url)?;
+        let token = token.unwrap_or_else(|| find_token(&url));
         // A proxy of the environment must not see the token.
         let client = Client::builder().no_proxy().connect_timeout(CONNECT_TIME).build();
         let client = client.map_err(Failure::failed)?;
         Ok(Self { base, token, client, patience: PATIENCE })
+    }
+
+    /// Its URL.
+    pub fn base(&self) -> &str {
+        &self.base
     }
 
     /// Sends a request and returns the JSON of the response.
@@ -105,10 +114,24 @@ impl Host {
         path: &str,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<Value, Failure> {
-        let response = self.open(method, path, body).await?;
+        self.order(method, path, body).await?.map_err(Failure::Failed)
+    }
+
+    /// As `ask`, and tells a host that refuses, in its words, from one of which nobody knows what it did.
+    pub async fn order(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Vec<u8>)>,
+    ) -> Result<Result<Value, String>, Failure> {
+        let response = self.send(method, path, body).await?;
+        let status = response.status();
         let bytes = self.answered(response.bytes()).await?;
-        serde_json::from_slice(&bytes)
-            .map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
+        if !status.is_success() {
+            return Ok(Err(refusal(status, &bytes)));
+        }
+        let value = serde_json::from_slice(&bytes);
+        value.map(Ok).map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
     }
 
     /// Asks for something whose parts succeed or fail each by itself. Returns the JSON that tells of each, and whether
@@ -121,7 +144,7 @@ impl Host {
             Ok(parts) if status.is_success() || parts.get("error").is_none() => {
                 Ok((parts, status.is_success()))
             }
-            _ => Err(refusal(status, &bytes)),
+            _ => Err(Failure::Failed(refusal(status, &bytes))),
         }
     }
 
@@ -138,7 +161,7 @@ impl Host {
             return Ok(response);
         }
         let bytes = self.answered(response.bytes()).await?;
-        Err(refusal(status, &bytes))
+        Err(Failure::Failed(refusal(status, &bytes)))
     }
 
     async fn send(
@@ -200,11 +223,11 @@ impl Host {
 }
 
 /// What a response says that is neither a success nor tells of parts.
-fn refusal(status: StatusCode, body: &[u8]) -> Failure {
-    Failure::Failed(match serde_json::from_slice::<ErrorBody>(body) {
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    match serde_json::from_slice::<ErrorBody>(body) {
         Ok(ErrorBody { error }) => error.message,
         Err(_) => format!("the host answered {status}"),
-    })
+    }
 }
 
 /// The token for the host at this address, unless a file is named. A token file of this machine is used only

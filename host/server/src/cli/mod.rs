@@ -13,6 +13,7 @@ mod flags;
 mod generate;
 mod gpu;
 mod health;
+mod hosts;
 mod keys;
 mod operate;
 mod policy;
@@ -87,6 +88,13 @@ pub enum Failure {
 impl Failure {
     fn failed(error: impl std::fmt::Display) -> Self {
         Self::Failed(error.to_string())
+    }
+
+    /// What it says.
+    fn message(self) -> String {
+        match self {
+            Self::Usage(why) | Self::Failed(why) => why,
+        }
     }
 
     /// The same failure, which names the place where a setting was given instead of its flag.
@@ -228,7 +236,9 @@ mod tests {
         let mut command = Cli::command();
         command.build();
         let all = variables(&command);
-        for name in ["INFER_ADMIN", "INFER_API_KEY", "INFER_API_KEYS", "INFER_CONFIG", "INFER_MODEL"] {
+        for name in
+            ["INFER_ADMIN", "INFER_API_KEY", "INFER_API_KEYS", "INFER_CONFIG", "INFER_HOSTS", "INFER_MODEL"]
+        {
             assert!(all.contains(&name.into()), "{name} is not in the help: {all:?}");
         }
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -78,6 +78,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "cuda-spread",
     "cuda-walk",
     "cuda-wgmma",
+    "hosts",
     "log",
     "log-format",
 ];
@@ -145,6 +146,7 @@ mod tests {
             "INFER_CUDA_SPREAD",
             "INFER_CUDA_WALK",
             "INFER_CUDA_WGMMA",
+            "INFER_HOSTS",
             "INFER_LOG",
             "INFER_SERVICE_HOST",
             "INFER_PORT_8000_TCP_ADDR",

@@ -10,6 +10,7 @@ mod bench;
 mod chaos;
 mod chat;
 mod commands;
+mod fleet;
 mod health;
 mod logs;
 mod record;

@@ -2,25 +2,24 @@
 //! --bundled asks for the policies in this binary; the others need no host.
 
 mod author;
+mod order;
 mod replay;
+mod several;
 mod show;
 
 use clap::{Subcommand, ValueEnum};
 use infer_api::admin::{AvailablePolicy, Policies};
-use infer_api::unique;
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::admin::{Host, Target, parse, print_json};
+use super::hosts::HostsArg;
 use super::{Failure, POLICY_LOG};
 use crate::admin::CANARY_WINDOW_S;
-use crate::policies::{self, is_component_path};
+use crate::policies;
+use order::{Order, read_config};
 use replay::ReplayArgs;
-
-/// Longest configuration beside a component: both are one request, with the configuration in its request
-/// line.
-const MAX_CONFIG_BYTES: usize = 8 << 10;
 
 /// Commands about policies.
 #[derive(Subcommand)]
@@ -36,16 +35,19 @@ pub enum PolicyCommand {
 /// Commands about the policies of a running host.
 #[derive(Subcommand)]
 pub enum LiveCommand {
-    /// Lists the live policies, and what was quarantined
+    /// Lists the live policies, and what was quarantined; of several hosts also where they differ
     List {
         /// Also list the policies that can be swapped in by name
         #[arg(long)]
         all: bool,
         /// List the policies in this binary instead; needs no host
-        #[arg(long, conflicts_with_all = ["all", "admin", "token_file"])]
+        #[arg(long, conflicts_with_all = ["all", "admin", "hosts", "token_file"])]
         bundled: bool,
         #[command(flatten)]
-        target: Target,
+        hosts: HostsArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Swaps in a policy, by name or from a .wasm file
     Swap {
@@ -103,12 +105,15 @@ pub enum LiveCommand {
         #[command(flatten)]
         target: Target,
     },
-    /// Shows the changes of a slot, and the reason for each
+    /// Shows the changes of a slot, and the reason for each; those of several hosts in the order of time
     History {
         /// The slot
         kind: Kind,
         #[command(flatten)]
-        target: Target,
+        hosts: HostsArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Shows a policy's description and configuration schema
     Describe {
@@ -170,32 +175,36 @@ pub fn run(command: PolicyCommand) -> Result<(), Failure> {
 
 async fn live(command: LiveCommand) -> Result<(), Failure> {
     match command {
-        LiveCommand::List { bundled: true, target, .. } => list_bundled(&target),
-        LiveCommand::List { all, target, .. } => {
-            print(&target, all_policies(&target).await?, |policies: Policies| show::list(&policies, all))
-        }
+        LiveCommand::List { bundled: true, json, .. } => list_bundled(json),
+        LiveCommand::List { all, hosts, json, .. } => match &hosts.all()?[..] {
+            [one] => {
+                let policies = all_policies(&one.host).await?;
+                print(json, policies, |policies: Policies| show::list(&policies, all))
+            }
+            several => several::list(several, json, all).await,
+        },
         LiveCommand::Swap { kind, policy, config, mode, window, force, of, target } => {
             let mut query = swap_query(mode, window, force)?;
             query.extend(of.map(|of| ("of", of)));
-            swap(&target, kind, &policy, config.as_deref(), query).await
+            swap(&target, kind, &Order::read(&policy, config.as_deref())?, query).await
         }
         LiveCommand::Promote { kind, of, target } => {
             let path = path(kind, "/promote", of.map(|of| ("of", of)));
-            print(&target, Host::of(&target.admin)?.ask(Method::POST, &path, None).await?, show::swap)
+            print(target.json, Host::of(&target.admin)?.ask(Method::POST, &path, None).await?, show::swap)
         }
         LiveCommand::Shadow { kind, stop, target } => {
             let path = format!("/admin/policies/{}/shadow", kind.name());
             let method = if stop { Method::DELETE } else { Method::GET };
-            print(&target, Host::of(&target.admin)?.ask(method, &path, None).await?, show::shadow)
+            print(target.json, Host::of(&target.admin)?.ask(method, &path, None).await?, show::shadow)
         }
         LiveCommand::Rollback { kind, of, target } => {
             let path = path(kind, "/rollback", of.map(|of| ("of", of)));
-            print(&target, Host::of(&target.admin)?.ask(Method::POST, &path, None).await?, show::swap)
+            print(target.json, Host::of(&target.admin)?.ask(Method::POST, &path, None).await?, show::swap)
         }
-        LiveCommand::History { kind, target } => {
-            let path = format!("/admin/policies/{}/history", kind.name());
-            print(&target, Host::of(&target.admin)?.ask(Method::GET, &path, None).await?, show::history)
-        }
+        LiveCommand::History { kind, hosts, json } => match &hosts.all()?[..] {
+            [one] => print(json, one.host.ask(Method::GET, &history(kind), None).await?, show::history),
+            several => several::history(several, kind, json).await,
+        },
         LiveCommand::Describe { what, bundled: true, target } => describe_bundled(&target, &what),
         LiveCommand::Describe { what, target, .. } => describe(&target, &what).await,
     }
@@ -231,42 +240,17 @@ fn swap_query(mode: Mode, window: Option<f64>, force: bool) -> Result<Vec<(&'sta
 async fn swap(
     target: &Target,
     kind: Kind,
-    policy: &str,
-    config: Option<&str>,
+    order: &Order,
     mut query: Vec<(&'static str, String)>,
 ) -> Result<(), Failure> {
-    let config = config.map(read_config).transpose()?;
-    if (policy.contains('/') || [".", ".."].contains(&policy)) && !is_component_path(policy) {
-        let path = std::path::Path::new(policy);
-        let why = if path.is_file() {
-            "is no component, whose name ends in .wasm"
-        } else if path.is_dir() {
-            "is a directory; `infer policy build` makes a component, whose name ends in .wasm, of a policy's crate"
-        } else {
-            "is neither a component, whose name ends in .wasm, nor the name of a policy"
-        };
-        return Err(Failure::Usage(format!("{policy} {why}")));
-    }
-    let body = if is_component_path(policy) {
-        let bytes = read_component(policy)?;
-        if let Some(config) = config.map(|config| config.to_string()) {
-            if config.len() > MAX_CONFIG_BYTES {
-                return Err(Failure::Usage(format!(
-                    "--config: {} bytes are too long beside a component, which allows {MAX_CONFIG_BYTES}; swap the \
-                     component in by --mode shadow without a configuration, then by its name with this one",
-                    config.len()
-                )));
-            }
-            query.push(("config", config));
-        }
-        ("application/wasm", bytes)
-    } else {
-        let body = serde_json::json!({"name": policy, "config": config});
-        ("application/json", body.to_string().into_bytes())
-    };
+    let body = order.body(&mut query);
     let path = path(kind, "", query);
     let response = Host::of(&target.admin)?.ask(Method::PUT, &path, Some(body)).await?;
-    print(target, response, show::swap)
+    print(target.json, response, show::swap)
+}
+
+fn history(kind: Kind) -> String {
+    format!("/admin/policies/{}/history", kind.name())
 }
 
 fn path(kind: Kind, what: &str, query: impl IntoIterator<Item = (&'static str, String)>) -> String {
@@ -274,39 +258,9 @@ fn path(kind: Kind, what: &str, query: impl IntoIterator<Item = (&'static str, S
     format!("/admin/policies/{}{what}?{query}", kind.name())
 }
 
-fn read_component(path: &str) -> Result<Vec<u8>, Failure> {
-    let unreadable = |error| {
-        let mut message = format!("can't read the component {path}: {error}");
-        if path.contains(',') {
-            message += "; a list takes names: swap each component in by --mode shadow first, then name it in the list";
-        }
-        Failure::Usage(message)
-    };
-    std::fs::read(path).map_err(unreadable)
-}
-
-/// Reads a JSON object, given inline or as the path of a file.
-fn read_config(text: &str) -> Result<Value, Failure> {
-    let inline = text.trim_start().starts_with('{');
-    let json = if inline {
-        text.to_owned()
-    } else {
-        std::fs::read_to_string(text).map_err(|e| {
-            Failure::Usage(format!("--config: {text} is neither a JSON object nor a readable file: {e}"))
-        })?
-    };
-    let value = unique::parse(json.as_bytes())
-        .map_err(|e| Failure::Usage(format!("--config: not valid JSON: {e}")))?;
-    if value.is_object() {
-        Ok(value)
-    } else {
-        Err(Failure::Usage("--config: expected a JSON object".to_owned()))
-    }
-}
-
 /// What a host says of all policies.
-async fn all_policies(target: &Target) -> Result<Value, Failure> {
-    let response = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await;
+async fn all_policies(host: &Host) -> Result<Value, Failure> {
+    let response = host.ask(Method::GET, "/admin/policies", None).await;
     response.map_err(|failure| match failure {
         Failure::Failed(why) => {
             Failure::Failed(format!("{why}; without a host, --bundled shows the policies in this binary"))
@@ -316,7 +270,7 @@ async fn all_policies(target: &Target) -> Result<Value, Failure> {
 }
 
 async fn describe(target: &Target, what: &str) -> Result<(), Failure> {
-    let all: Policies = parse(all_policies(target).await?)?;
+    let all: Policies = parse(all_policies(&Host::of(&target.admin)?).await?)?;
     match all.slots.iter().find(|s| s.kind == what || s.name == what) {
         Some(slot) if target.json => print_json(slot),
         Some(slot) => {
@@ -349,9 +303,9 @@ fn describe_bundled(target: &Target, name: &str) -> Result<(), Failure> {
     describe_one(target, name, &bundled()?)
 }
 
-fn list_bundled(target: &Target) -> Result<(), Failure> {
+fn list_bundled(json: bool) -> Result<(), Failure> {
     let all = bundled()?;
-    if target.json {
+    if json {
         return print_json(&all);
     }
     show::catalogue(&all);
@@ -363,8 +317,8 @@ fn bundled() -> Result<Vec<AvailablePolicy>, Failure> {
     policies::shipped(&policies::loader().map_err(Failure::failed)?).map_err(Failure::failed)
 }
 
-fn print<T: DeserializeOwned>(target: &Target, response: Value, show: impl FnOnce(T)) -> Result<(), Failure> {
-    if target.json {
+fn print<T: DeserializeOwned>(json: bool, response: Value, show: impl FnOnce(T)) -> Result<(), Failure> {
+    if json {
         return print_json(&response);
     }
     show(parse(response)?);

@@ -64,7 +64,7 @@ fn live(slot: &PolicySlot) -> [String; 7] {
 }
 
 /// How many calls there were, and their percentiles, as far as the calls are `counted` and there were any.
-fn cost(calls: u64, p50_us: f64, p99_us: f64, counted: bool) -> [String; 3] {
+pub(super) fn cost(calls: u64, p50_us: f64, p99_us: f64, counted: bool) -> [String; 3] {
     let shown = |text: String, there: bool| if there { text } else { "-".to_owned() };
     let percentile = |us: f64| shown(format!("{us:.1} us"), counted && calls > 0);
     [shown(calls.to_string(), counted), percentile(p50_us), percentile(p99_us)]
@@ -168,7 +168,7 @@ pub(super) fn swap(answer: SwapAnswer) {
 }
 
 /// What a policy was made of, in short: its component, and its configuration unless that is the default.
-fn made_of(sha256: &str, config_sha256: &str) -> String {
+pub(super) fn made_of(sha256: &str, config_sha256: &str) -> String {
     let component = short(sha256, "native");
     match config_sha256 {
         "" => component,
@@ -210,7 +210,7 @@ pub(super) fn shadow(shadow: ShadowInfo) {
 }
 
 /// The first line of a message: that of a guest's panic has several.
-fn first_line(text: &str) -> &str {
+pub(super) fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
