@@ -157,7 +157,7 @@ fn host_killed_while_it_writes_a_fault_starts_again() {
 }
 
 /// Builds a scheduler that traps after fifty calls. Returns its file in this home.
-fn trapping_scheduler(home: &Home) -> &'static str {
+pub fn trapping_scheduler(home: &Home) -> &'static str {
     // As in the tests for authors of policies.
     let kept = concat!(
         "export CARGO_NET_OFFLINE=true CARGO_TARGET_DIR='",

@@ -1,13 +1,14 @@
-//! Several hosts by command: where their policies differ.
+//! Several hosts by command: where their policies differ, and one policy brought to all of them or to none.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::chaos::{trapping_scheduler, until};
 use crate::commands::{KEPT, serving};
 use crate::port::Port;
-use crate::process::{Home, Host, complaint};
+use crate::process::{COMPLETION, Home, Host, complaint};
 
 /// Hosts called `a`, `b` and so on in the file `hosts.toml`, all of one home, so that their tokens are found.
 struct Fleet {
@@ -52,6 +53,34 @@ impl Fleet {
     /// What another operator does at one of the hosts.
     fn at(&self, host: usize, arguments: &[&str]) -> String {
         self.sees(&[arguments, &["--admin", &self.hosts[host].admin]].concat())
+    }
+
+    /// The scheduler's slot of a host.
+    fn slot(&self, host: usize) -> Value {
+        serde_json::from_str(&self.at(host, &["describe", "scheduler", "--json"])).unwrap()
+    }
+
+    fn live(&self, host: usize) -> String {
+        self.slot(host)["name"].as_str().unwrap().to_owned()
+    }
+
+    fn is_on_trial(&self, host: usize) -> bool {
+        self.slot(host)["state"] == "canary"
+    }
+
+    /// Begins a rollout to the scheduler's slot of all hosts.
+    fn rolls_out(&self, arguments: &[&str]) -> Child {
+        let all = [&["rollout", "scheduler"], arguments, &["--hosts", "hosts.toml"]].concat();
+        self.command(&all).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sh starts")
+    }
+
+    /// The words of a rollout that must stop, and its table.
+    fn stops(rollout: Child) -> (String, String) {
+        let output = rollout.wait_with_output().unwrap();
+        // It may quote a policy's panic.
+        let [said, printed] = [output.stderr, output.stdout].map(|text| String::from_utf8(text).unwrap());
+        assert_eq!(output.status.code(), Some(1), "{said}{printed}");
+        (said, printed)
     }
 
     fn ends(self) {
@@ -149,5 +178,188 @@ fn token_of_the_file_is_for_its_host_alone() {
     let mut command = fleet.command(&["list", "--hosts", "site/hosts.toml"]);
     let output = command.env("INFER_ADMIN_TOKEN", given[1]).output().unwrap();
     assert!(output.status.success(), "the variable is for those without: {}", complaint(&output));
+    fleet.ends();
+}
+
+#[test]
+fn rollout_brings_a_policy_to_all_hosts_one_after_the_other() {
+    let fleet = Fleet::of(3);
+    let config = ["srpt", "--config", r#"{"patience_ms": 5}"#];
+    fleet.at(2, &[&["swap", "scheduler"][..], &config].concat());
+    let planned = fleet.rolls_out(&[&config[..], &["--dry-run", "--canaries", "first"]].concat());
+    let output = planned.wait_with_output().unwrap();
+    let planned = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{}", complaint(&output));
+    for (host, ends) in [("a", "canary"), ("b", "swap at once"), ("c", "has it already")] {
+        assert!(row(&planned, host).ends_with(ends), "{planned}");
+    }
+    assert!(planned.ends_with("nothing was changed\n"), "{planned}");
+    assert_eq!([0, 1].map(|at| fleet.live(at)), ["continuous", "continuous"]);
+
+    let mut rollout = fleet.rolls_out(&[&config[..], &["--window", "1", "--wait", "600", "--json"]].concat());
+    // Nothing ran on a host before its canary, so there is nothing to compare with, whatever the machine does.
+    let longer = COMPLETION.replace(": 5", ": 200");
+    until("the rollout ends", || {
+        for (at, host) in fleet.hosts.iter().enumerate().take(2) {
+            if fleet.is_on_trial(at) {
+                host.completes(&longer);
+            }
+        }
+        rollout.try_wait().unwrap().is_some()
+    });
+    let output = rollout.wait_with_output().unwrap();
+    let (said, printed) = (complaint(&output), String::from_utf8(output.stdout).unwrap());
+    assert!(output.status.success(), "{said}{printed}");
+    let done = json(&printed);
+    assert_eq!(done["live_on_all"], true, "{done}");
+    for (host, before, outcome) in
+        [(0, "continuous", "live"), (1, "continuous", "live"), (2, "srpt", "unchanged")]
+    {
+        let row = &done["hosts"][host];
+        assert_eq!((&row["before"]["name"], &row["outcome"]), (&before.into(), &outcome.into()), "{done}");
+        assert_eq!(row["now"]["name"], "srpt", "{done}");
+        let slot = fleet.slot(host);
+        assert_eq!((&slot["config"]["patience_ms"], &slot["state"]), (&5.into(), &"live".into()), "{slot}");
+    }
+    let history = json(&fleet.at(1, &["history", "scheduler", "--json"]));
+    let modes: Vec<&str> = history.as_array().unwrap().iter().map(|e| e["mode"].as_str().unwrap()).collect();
+    assert_eq!(modes, ["start", "canary", "stays"], "{history}");
+    let begun = |host: &str| said.find(&format!("{host}: srpt (canary)")).unwrap_or_else(|| panic!("{said}"));
+    assert!(begun("a") < said.find("a: stays: no fault in ").unwrap(), "{said}");
+    assert!(said.find("a: stays: ").unwrap() < begun("b"), "{said}");
+
+    let again = fleet.rolls_out(&config).wait_with_output().unwrap();
+    assert!(again.status.success(), "{}", complaint(&again));
+    assert_eq!(String::from_utf8_lossy(&again.stdout).matches("had it already").count(), 3);
+    fleet.ends();
+}
+
+#[test]
+fn nothing_is_changed_if_a_host_fails_the_preflight() {
+    let fleet = Fleet::of(2);
+    let port = Port::new();
+    fs::write(fleet.home.path("wrong.token"), "not-that-of-a-host").unwrap();
+    let state =
+        fleet.home.command("", &["admin", "state", "--admin", &fleet.hosts[0].admin]).output().unwrap();
+    let state = json(&String::from_utf8(state.stdout).unwrap());
+    assert_eq!(state["host"]["policy_interface"], "infer:policy@0.1.0", "{}", state["host"]);
+    let b = &fleet.hosts[1].admin;
+    let own = format!("[hosts.b]\nadmin = \"{b}\"\n");
+    let listed = fs::read_to_string(fleet.home.path("hosts.toml")).unwrap();
+    let listed = listed.replace(&own, &format!("{own}token-file = \"wrong.token\"\n"));
+    let down = format!("[hosts.down]\nadmin = \"127.0.0.1:{}\"\n", port.number);
+    fs::write(fleet.home.path("hosts.toml"), listed + &down).unwrap();
+    let (said, printed) = Fleet::stops(fleet.rolls_out(&["srpt"]));
+    assert_eq!(printed, "");
+    assert!(said.starts_with("error: the rollout can't begin; nothing was changed:\n"), "{said}");
+    for words in ["\nb: the admin plane requires ", "\ndown: http://127.0.0.1:", " can't be reached: "] {
+        assert!(said.contains(words), "`{words}` isn't in: {said}");
+    }
+    fleet.is_listed_with("");
+    // A name that no host knows, and a component for another slot.
+    let (said, _) = Fleet::stops(fleet.rolls_out(&["nothing"]));
+    assert_eq!(said.matches("there is no scheduler policy `nothing`").count(), 2, "{said}");
+    fs::write(fleet.home.path("lru.wasm"), infer_bundle::find("prefix-cache", "lru").unwrap().component)
+        .unwrap();
+    let output = fleet.rolls_out(&["lru.wasm"]).wait_with_output().unwrap();
+    let said = complaint(&output);
+    assert!(
+        output.status.code() == Some(2) && said.contains("lru.wasm: it is no scheduler policy"),
+        "{said}"
+    );
+    let twice = fleet.hosts[0].admin.replace("127.0.0.1", "localhost");
+    let output =
+        fleet.types(&["rollout", "scheduler", "srpt", "--admin", &fleet.hosts[0].admin, "--admin", &twice]);
+    let said = complaint(&output);
+    assert!(output.status.code() == Some(1) && said.contains(" are the same host; "), "{said}");
+    for host in 0..2 {
+        let history = json(&fleet.at(host, &["history", "scheduler", "--json"]));
+        assert_eq!(history.as_array().unwrap().len(), 1, "{history}");
+    }
+    fleet.ends();
+}
+
+#[test]
+fn hosts_are_rolled_back_if_the_policy_fails_on_a_later_one() {
+    let fleet = Fleet::of(3);
+    let component = trapping_scheduler(&fleet.home);
+    let mut rollout = fleet.rolls_out(&[component]);
+    until("the first host is on trial", || fleet.is_on_trial(0));
+    fleet.at(0, &["promote", "scheduler"]);
+    until("the second host is on trial", || fleet.is_on_trial(1));
+    let longer = COMPLETION.replace(": 5", ": 200");
+    until("the policy has failed", || {
+        fleet.hosts[1].completes(&longer);
+        rollout.try_wait().unwrap().is_some()
+    });
+    let (said, printed) = Fleet::stops(rollout);
+    assert!(said.contains("\nerror: the rollout stopped: b: the canary was rolled back: "), "{said}");
+    assert!(row(&printed, "a").ends_with("rolled back"), "{printed}");
+    assert!(row(&printed, "b").contains("failed: the canary was rolled back: "), "{printed}");
+    assert!(row(&printed, "c").ends_with("not reached"), "{printed}");
+    for host in 0..3 {
+        assert_eq!(fleet.live(host), "continuous", "{said}");
+        fleet.hosts[host].serves();
+    }
+    let modes = |host: usize| {
+        let history = json(&fleet.at(host, &["history", "scheduler", "--json"]));
+        let entries = history.as_array().unwrap();
+        entries.iter().map(|entry| entry["mode"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(modes(0), ["start", "canary", "stays", "rollback"]);
+    assert_eq!(modes(1), ["start", "canary", "fault"]);
+    assert_eq!(modes(2), ["start"]);
+
+    // The host remembers the failure.
+    let (said, _) = Fleet::stops(fleet.rolls_out(&[component]));
+    assert!(said.contains("\nb: `trapping` is quarantined: "), "{said}");
+    fleet.ends();
+}
+
+#[test]
+fn a_change_by_somebody_else_stops_the_rollout_and_stays() {
+    let fleet = Fleet::of(2);
+    let rollout = fleet.rolls_out(&["srpt"]);
+    until("the first host is on trial", || fleet.is_on_trial(0));
+    fleet.at(1, &["swap", "scheduler", "fair"]);
+    fleet.at(0, &["promote", "scheduler", "--of", "srpt"]);
+    let (said, printed) = Fleet::stops(rollout);
+    assert!(said.contains("\nerror: the rollout stopped: b: runs fair ("), "{said}");
+    assert!(said.contains("somebody else has changed it"), "{said}");
+    assert!(row(&printed, "a").ends_with("rolled back"), "{printed}");
+    assert_eq!([0, 1].map(|at| fleet.live(at)), ["continuous", "fair"]);
+
+    // On the host that is on trial, too.
+    let rollout = fleet.rolls_out(&["srpt"]);
+    until("the first host is on trial", || fleet.is_on_trial(0));
+    fleet.at(0, &["rollback", "scheduler", "--of", "srpt"]);
+    let (said, printed) = Fleet::stops(rollout);
+    let why = "\nerror: the rollout stopped: a: the canary was rolled back: an operator rolled it back\n";
+    assert!(said.contains(why), "{said}");
+    assert!(row(&printed, "b").ends_with("not reached"), "{printed}");
+    assert_eq!([0, 1].map(|at| fleet.live(at)), ["continuous", "fair"]);
+    fleet.ends();
+}
+
+#[test]
+fn interrupted_rollout_is_rolled_back_unless_it_is_to_be_kept() {
+    let fleet = Fleet::of(2);
+    let interrupted = |arguments: &[&str]| {
+        let rollout = fleet.rolls_out(arguments);
+        until("the first host is on trial", || fleet.is_on_trial(0));
+        let pid = rollout.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        Fleet::stops(rollout)
+    };
+    let (said, printed) = interrupted(&["srpt"]);
+    assert!(said.contains("stopping, and rolling back what was swapped; "), "{said}");
+    assert!(said.contains("\nerror: the rollout stopped: a: it was interrupted\n"), "{said}");
+    assert!(row(&printed, "a").ends_with("rolled back"), "{printed}");
+    assert!(row(&printed, "b").ends_with("not reached"), "{printed}");
+    assert_eq!([0, 1].map(|at| fleet.live(at)), ["continuous", "continuous"]);
+
+    let (_, printed) = interrupted(&["srpt", "--keep"]);
+    assert!(row(&printed, "a").ends_with("failed: it was interrupted"), "{printed}");
+    assert_eq!([0, 1].map(|at| fleet.live(at)), ["srpt", "continuous"]);
     fleet.ends();
 }

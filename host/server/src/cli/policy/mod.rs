@@ -4,6 +4,7 @@
 mod author;
 mod order;
 mod replay;
+mod rollout;
 mod several;
 mod show;
 
@@ -20,6 +21,7 @@ use crate::admin::CANARY_WINDOW_S;
 use crate::policies;
 use order::{Order, read_config};
 use replay::ReplayArgs;
+use rollout::RolloutArgs;
 
 /// Commands about policies.
 #[derive(Subcommand)]
@@ -75,6 +77,9 @@ pub enum LiveCommand {
         #[command(flatten)]
         target: Target,
     },
+    /// Brings a policy to several hosts, one after the other, each as a canary; rolls all of them back if one fails
+    #[command(after_help = rollout::AFTER_HELP)]
+    Rollout(RolloutArgs),
     /// Promotes the shadow policy to live, or accepts the canary early
     Promote {
         /// The slot
@@ -188,6 +193,7 @@ async fn live(command: LiveCommand) -> Result<(), Failure> {
             query.extend(of.map(|of| ("of", of)));
             swap(&target, kind, &Order::read(&policy, config.as_deref())?, query).await
         }
+        LiveCommand::Rollout(args) => rollout::run(&args).await,
         LiveCommand::Promote { kind, of, target } => {
             let path = path(kind, "/promote", of.map(|of| ("of", of)));
             print(target.json, Host::of(&target.admin)?.ask(Method::POST, &path, None).await?, show::swap)

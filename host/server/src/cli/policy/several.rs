@@ -26,14 +26,14 @@ type Said<T> = Result<T, String>;
 
 /// A policy, as hosts are compared by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Made {
+pub(super) struct Made {
     name: String,
     sha256: String,
     config_sha256: String,
 }
 
 impl Made {
-    fn of(slot: &PolicySlot) -> Self {
+    pub fn of(slot: &PolicySlot) -> Self {
         Self {
             name: slot.name.clone(),
             sha256: slot.sha256.clone(),
@@ -51,7 +51,7 @@ impl Made {
         })
     }
 
-    fn words(&self) -> String {
+    pub fn words(&self) -> String {
         format!("{} ({})", self.name, show::made_of(&self.sha256, &self.config_sha256))
     }
 }
@@ -126,7 +126,7 @@ async fn ask_all(hosts: &[Named], path: &str) -> Vec<Said<Value>> {
 }
 
 /// Waits for a host no longer than for one that is busy.
-async fn in_time<T>(host: &Host, answer: impl Future<Output = Result<T, Failure>>) -> Said<T> {
+pub(super) async fn in_time<T>(host: &Host, answer: impl Future<Output = Result<T, Failure>>) -> Said<T> {
     match tokio::time::timeout(LONGEST, answer).await {
         Ok(answer) => answer.map_err(Failure::message),
         Err(_) => Err(format!("{} gave no answer in {} s", host.base(), LONGEST.as_secs())),
@@ -295,7 +295,7 @@ fn available(names: &[&str], said: &[Said<Policies>]) -> Vec<[String; 4]> {
 }
 
 /// Prints rows below their head, each cut at the terminal's edge.
-fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
+pub(super) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
     let columns = terminal_columns();
     for line in aligned(std::iter::once(head.map(str::to_owned)).chain(rows)) {
         println!("{}", cut(&line, columns));
