@@ -33,6 +33,23 @@ fn strikes_bring_the_previous_policy_back_and_then_the_builtin() {
 }
 
 #[test]
+fn a_new_engines_slot_can_be_left_to_the_builtin_as_if_its_policy_had_been_removed() {
+    let mut bench = Bench::scheduled(small(), |_| Err(trap()));
+    let removed = bench.engine.leave_to_builtin(PolicyKind::Scheduler).expect("it had a policy");
+    assert_eq!(removed.info().name, "scripted");
+    let request = request(prompt(1, 9), 12);
+    let id = bench.submit(request.clone());
+    bench.run();
+    assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+    let slot = bench.engine.slot(PolicyKind::Scheduler);
+    assert!(slot.fallback && slot.previous.is_none() && bench.faults().is_empty());
+    // The next policy has no way back but to the built-in.
+    bench.swap_scheduler("second", |step| Ok(fcfs(step)));
+    assert_eq!(bench.engine.slot(PolicyKind::Scheduler).policy.name, "second");
+    assert!(bench.engine.rollback(PolicyKind::Scheduler, bench.now).is_none());
+}
+
+#[test]
 fn a_slot_shows_the_faults_of_its_live_policy_and_of_no_other() {
     // Fails in its first `times` steps.
     let failing = |mut times: u32| {

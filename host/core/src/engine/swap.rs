@@ -50,6 +50,12 @@ impl Engine {
         self.put_in_force(policy, Change::Swap, None, now)
     }
 
+    /// Leaves a slot of a new engine to the built-in, as if its policy had been removed. Call it before anything else.
+    /// Returns that policy.
+    pub fn leave_to_builtin(&mut self, kind: PolicyKind) -> Option<AnyPolicy> {
+        slot!(self, kind, slot => slot.vacate())
+    }
+
     /// Makes a policy live and watches it for `window` of time with work in it. It is removed, and the
     /// previous one comes back, at its first fault or when clients are worse off than before; after a clean
     /// window it stays. The window is extended up to four times if the load is higher than before.

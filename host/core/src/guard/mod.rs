@@ -142,6 +142,11 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
     }
 
+    /// Leaves a new slot to the built-in, as if its policy had been removed. Returns that policy.
+    pub fn vacate(&mut self) -> Option<AnyPolicy> {
+        self.current.take().map(|tenure| (self.into_any)(tenure.policy))
+    }
+
     /// The live policy.
     pub fn info(&self) -> Arc<PolicyInfo> {
         self.current.as_ref().map_or_else(|| self.builtin.info(), |t| t.policy.info())
