@@ -334,8 +334,10 @@ impl App {
                     "{what}{back} at step {}, pause {:.1} us, state {}",
                     answer.at_step, answer.pause_us, answer.state
                 );
-                let level = if answer.state_note.is_some() { Level::Warning } else { Level::Info };
-                if let Some(note) = answer.state_note {
+                let not_saved = answer.not_saved.map(|why| format!("not saved: {why}"));
+                let notes: Vec<String> = answer.state_note.into_iter().chain(not_saved).collect();
+                let level = if notes.is_empty() { Level::Info } else { Level::Warning };
+                for note in notes {
                     text = format!("{text}; {note}");
                 }
                 if answer.mode == "shadow" {

@@ -384,7 +384,6 @@ fn history_style(look: Look<'_>, entry: &HistoryEntry) -> Style {
 }
 
 fn history_text(entry: &HistoryEntry, uptime_ms: u64) -> String {
-    let ago = age(uptime_ms.saturating_sub(entry.at_ms));
     let to = configured(&entry.to, &entry.config_sha256);
     let change = if entry.from.is_empty() || entry.from == entry.to {
         to
@@ -393,10 +392,16 @@ fn history_text(entry: &HistoryEntry, uptime_ms: u64) -> String {
     } else {
         format!("{} -> {to}", entry.from)
     };
-    // The date follows from the age.
-    let time = entry.at_utc.split_once('T').map_or(String::new(), |(_, time)| format!("  {time}"));
+    // The date follows from the age, but the age of what an earlier run did is not known.
+    let when = match (entry.before_restart, entry.at_utc.split_once('T')) {
+        (true, _) => format!("{}, before a restart", entry.at_utc),
+        (false, time) => {
+            let time = time.map_or(String::new(), |(_, time)| format!("  {time}"));
+            format!("{:>7} ago{time}", age(uptime_ms.saturating_sub(entry.at_ms)))
+        }
+    };
     let by = entry.by.as_ref().map_or(String::new(), |by| format!("by {by}: "));
-    format!("{ago:>7} ago{time}  step {:<9} {change}  ({by}{})", count(entry.step), entry.reason)
+    format!("{when}  step {:<9} {change}  ({by}{})", count(entry.step), entry.reason)
 }
 
 #[cfg(test)]
@@ -414,6 +419,19 @@ mod tests {
         };
         assert!(history_text(&made(Some("ana")), 0).ends_with("lru -> session  (by ana: swap)"));
         assert!(history_text(&made(None), 0).ends_with("lru -> session  (swap)"));
+    }
+
+    #[test]
+    fn a_change_before_a_restart_has_its_date_in_place_of_an_age() {
+        let entry = HistoryEntry {
+            at_ms: 90_000,
+            at_utc: "2026-03-01T12:01:30Z".into(),
+            to: "lru".into(),
+            ..HistoryEntry::default()
+        };
+        assert!(history_text(&entry, 190_000).contains(" ago  12:01:30Z  step"));
+        let before = history_text(&HistoryEntry { before_restart: true, ..entry }, 1_000);
+        assert!(before.starts_with("2026-03-01T12:01:30Z, before a restart  step"), "{before}");
     }
 
     #[test]

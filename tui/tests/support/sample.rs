@@ -344,7 +344,9 @@ pub fn policies() -> Policies {
             kind: "scheduler".into(),
             reason: "trap: unreachable executed".into(),
             at_ms: 131_000,
+            at_utc: "2026-03-01T12:02:11Z".into(),
         }],
+        not_saved: None,
     }
 }
 

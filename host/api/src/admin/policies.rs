@@ -112,6 +112,10 @@ pub struct Policies {
     /// Quarantined components, latest last.
     #[serde(default)]
     pub quarantine: Vec<QuarantineEntry>,
+    /// Why the slots, their history and the quarantine would not outlive the host as they are now, although it is to
+    /// save them (`--policy-state`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_saved: Option<String>,
 }
 
 /// A policy that the host knows by name.
@@ -175,6 +179,9 @@ pub struct SwapAnswer {
     /// Whether nothing changed, because the policy was live already with this configuration.
     #[serde(default)]
     pub unchanged: bool,
+    /// Why the change took effect but would not outlive the host, although that is to save it (`--policy-state`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_saved: Option<String>,
     /// In the response to a swap with `mode=canary`: its trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Box<CanaryInfo>>,
@@ -183,12 +190,12 @@ pub struct SwapAnswer {
 /// One entry of `GET /admin/policies/{kind}/history`, which is sorted oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistoryEntry {
-    /// Milliseconds from the host's start to the change.
+    /// Milliseconds from the host's start to the change; of an entry `before_restart`, from the start of that time.
     pub at_ms: u64,
     /// Time of day of the change: RFC 3339, UTC.
     #[serde(default)]
     pub at_utc: String,
-    /// The first engine step after the change; 0 for the start.
+    /// The first engine step after the change, counted as `at_ms`; 0 for the start.
     pub step: u64,
     /// The policy before; empty for the first entry.
     pub from: String,
@@ -200,7 +207,7 @@ pub struct HistoryEntry {
     #[serde(default)]
     pub config_sha256: String,
     /// `start`, `swap`, `canary`, `promote`, `rollback`, or why `from` was removed. Behind a semicolon, why `to` doesn't
-    /// have the state that there was for it.
+    /// have the state that there was for it. Behind `start:`, why the slot has another policy than the configured one.
     pub reason: String,
     /// `start`, `swap`, `canary`, `promote`, `rollback`, `fault`, `verdict` (a failed canary); `shadow` when
     /// `to` starts or ends in the shadow of `from`; `stays` when a canary passes; `disturbed` when a canary
@@ -210,6 +217,9 @@ pub struct HistoryEntry {
     /// Name of the operator who asked for it; `None` for what the host does by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// Whether it happened before the host's last start (`--policy-state`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub before_restart: bool,
 }
 
 /// A quarantined component: with this configuration it can be swapped in only by force.
@@ -226,6 +236,9 @@ pub struct QuarantineEntry {
     pub kind: String,
     /// Why it was removed.
     pub reason: String,
-    /// Milliseconds from the host's start to the removal.
+    /// Milliseconds from the host's start to the removal; 0 if that was before a restart.
     pub at_ms: u64,
+    /// Time of day of the removal: RFC 3339, UTC.
+    #[serde(default)]
+    pub at_utc: String,
 }

@@ -33,7 +33,7 @@ pub async fn list(app: &App) -> Result<Answer, ApiError> {
     let slots = state::slots(served, &report.snapshot, report.at);
     let available = served.policies.available().await;
     let quarantine = served.engine.observer().quarantine().list();
-    Ok(json(StatusCode::OK, &Policies { slots, available, quarantine }))
+    Ok(json(StatusCode::OK, &Policies { slots, available, quarantine, not_saved: None }))
 }
 
 /// `PUT /admin/policies/{kind}`.

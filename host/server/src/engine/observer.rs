@@ -3,9 +3,8 @@
 //! Cheap enough for the engine thread: a broadcast that never blocks, and short locks for the history, the quarantine
 //! and the names of fault files. Files are written, and looked for, by another thread.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use infer_api::admin::{AdminEvent, FaultInfo, HistoryEntry};
 use infer_core::policy::{Fault, FaultKind, PolicyInfo, PolicyKind};
@@ -15,12 +14,11 @@ use tokio::sync::broadcast;
 
 use super::change::By;
 use super::clock::Clock;
+use super::lasting::{Lasting, slot_index};
 use super::quarantine::Quarantine;
 use super::wire;
 use crate::faults::FaultRecorder;
 
-/// History entries kept per slot.
-const HISTORY: usize = 256;
 /// Events that a slow console may lag behind.
 const EVENTS: usize = 1_024;
 
@@ -29,9 +27,8 @@ const EVENTS: usize = 1_024;
 pub struct Observer {
     clock: Clock,
     events: broadcast::Sender<AdminEvent>,
-    history: Mutex<[VecDeque<HistoryEntry>; 3]>,
+    lasting: Arc<Lasting>,
     counts: [Counts; 3],
-    quarantine: Quarantine,
     faults: OnceLock<FaultRecorder>,
 }
 
@@ -69,9 +66,8 @@ impl Observer {
         Self {
             clock,
             events: broadcast::Sender::new(EVENTS),
-            history: Mutex::default(),
+            lasting: Arc::new(Lasting::new(clock)),
             counts: Default::default(),
-            quarantine: Quarantine::default(),
             faults: OnceLock::new(),
         }
     }
@@ -86,9 +82,14 @@ impl Observer {
         let _ = self.events.send(event);
     }
 
+    /// Returns what may outlive the process.
+    pub fn lasting(&self) -> &Arc<Lasting> {
+        &self.lasting
+    }
+
     /// Returns the quarantine.
     pub fn quarantine(&self) -> &Quarantine {
-        &self.quarantine
+        self.lasting.quarantine()
     }
 
     /// Writes later faults to disk. Panics if called twice.
@@ -117,7 +118,7 @@ impl Observer {
             info.message
         );
         for culprit in &fault.culprits {
-            self.quarantine.add(fault.slot, &culprit.policy, &culprit.reason, fault.at);
+            self.quarantine().add(fault.slot, &culprit.policy, &culprit.reason, fault.at);
         }
         self.publish(AdminEvent::Fault(info));
     }
@@ -197,6 +198,7 @@ impl Observer {
             reason,
             mode: mode.to_owned(),
             by: by.map(|by| by.operator.clone()),
+            before_restart: false,
         };
         tracing::info!(
             slot = kind.name(),
@@ -211,22 +213,11 @@ impl Observer {
             "policy {}",
             entry.mode
         );
-        let mut all = self.history.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let slot = &mut all[slot_index(kind)];
-        if slot.len() == HISTORY {
-            slot.pop_front();
-        }
-        slot.push_back(entry);
+        self.lasting.add_history(kind, entry);
     }
 
     /// Returns the history of a slot, oldest first.
     pub fn history(&self, kind: PolicyKind) -> Vec<HistoryEntry> {
-        let all = self.history.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        all[slot_index(kind)].iter().cloned().collect()
+        self.lasting.history(kind)
     }
-}
-
-/// Returns the position of a kind in `PolicyKind::ALL`.
-fn slot_index(kind: PolicyKind) -> usize {
-    PolicyKind::ALL.iter().position(|&k| k == kind).expect("ALL holds every kind")
 }

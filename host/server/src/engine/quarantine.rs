@@ -1,28 +1,38 @@
 //! Quarantine: components that were removed for strikes, starvation, a fault as shadow or canary, or because clients
 //! were worse off.
 //!
-//! Together with the configuration that failed, a component is not accepted again for as long as the host runs,
-//! unless an operator forces it. Other configurations of it are: a bad experiment must not block the way back to one
+//! Together with the configuration that failed, a component is not accepted again for as long as the host runs, or
+//! longer with `--policy-state`, unless an operator forces it. Other configurations of it are: a bad experiment must not block the way back to one
 //! that works. Native policies are part of the host and are never listed.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use infer_api::admin::QuarantineEntry;
 use infer_core::Micros;
 use infer_core::policy::{PolicyInfo, PolicyKind};
 use serde_json::Value;
 
+use super::clock::Clock;
+use super::lasting::Changes;
+
 /// Most entries; the oldest is dropped.
 const ENTRIES: usize = 64;
 
 /// The quarantined components with their configurations.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Quarantine {
+    clock: Clock,
     entries: Mutex<VecDeque<QuarantineEntry>>,
+    changes: Arc<Changes>,
 }
 
 impl Quarantine {
+    /// An empty one, whose changes are counted.
+    pub fn new(clock: Clock, changes: Arc<Changes>) -> Self {
+        Self { clock, entries: Mutex::default(), changes }
+    }
+
     /// Adds a policy that was removed, or renews its entry.
     pub fn add(&self, kind: PolicyKind, policy: &PolicyInfo, reason: &str, at: Micros) {
         if policy.digest.is_empty() {
@@ -40,8 +50,10 @@ impl Quarantine {
                 kind: kind.name().to_owned(),
                 reason: reason.to_owned(),
                 at_ms: at.0 / 1_000,
+                at_utc: self.clock.utc(at),
             });
         });
+        self.changes.note();
     }
 
     /// Returns a policy's entry.
@@ -51,10 +63,12 @@ impl Quarantine {
 
     /// Removes a policy's entry because an operator vouches for it. Returns it for `put_back`.
     pub fn pardon(&self, policy: &PolicyInfo) -> Option<QuarantineEntry> {
-        self.with(|entries| {
+        let pardoned = self.with(|entries| {
             let at = entries.iter().position(|entry| is_of(entry, policy))?;
             entries.remove(at)
-        })
+        })?;
+        self.changes.note();
+        Some(pardoned)
     }
 
     /// Adds a pardoned policy's entry again, unless it has failed once more since.
@@ -67,15 +81,20 @@ impl Quarantine {
                 entries.insert(at, entry);
             }
         });
+        self.changes.note();
     }
 
     /// Removes all entries of a component. Returns false if there were none.
     pub fn lift(&self, sha256: &str) -> bool {
-        self.with(|entries| {
+        let lifted = self.with(|entries| {
             let before = entries.len();
             entries.retain(|entry| entry.sha256 != sha256);
             entries.len() < before
-        })
+        });
+        if lifted {
+            self.changes.note();
+        }
+        lifted
     }
 
     /// Returns the number of entries.
@@ -106,9 +125,13 @@ fn config_of(policy: &PolicyInfo) -> Value {
 mod tests {
     use super::*;
 
+    fn empty() -> Quarantine {
+        Quarantine::new(Clock::start(), Arc::default())
+    }
+
     #[test]
     fn each_policy_is_listed_once_and_the_oldest_is_dropped() {
-        let quarantine = Quarantine::default();
+        let quarantine = empty();
         let policy = |digest: String| PolicyInfo { name: "p".into(), digest, ..PolicyInfo::default() };
         quarantine.add(PolicyKind::Scheduler, &policy(String::new()), "native", Micros(1));
         assert!(quarantine.list().is_empty());
@@ -124,7 +147,7 @@ mod tests {
 
     #[test]
     fn each_configuration_of_a_component_has_its_own_entry() {
-        let quarantine = Quarantine::default();
+        let quarantine = empty();
         let policy =
             |config: &str| PolicyInfo { digest: "d".into(), config: config.into(), ..PolicyInfo::default() };
         for config in [r#"{"a":1,"b":2}"#, r#"{"a":2}"#] {

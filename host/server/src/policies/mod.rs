@@ -336,6 +336,7 @@ impl PolicyManager {
             sha256: to.digest.clone(),
             config_sha256: to.config_digest.clone(),
             unchanged: false,
+            not_saved: None,
             canary: None,
         };
         if let Some(note) = &answer.state_note {
@@ -413,6 +414,7 @@ fn unchanged(slot: &SlotSnapshot, step: u64) -> SwapAnswer {
         sha256: live.digest.clone(),
         config_sha256: live.config_digest.clone(),
         unchanged: true,
+        not_saved: None,
         canary: None,
     }
 }

@@ -231,6 +231,20 @@ fn the_log_says_why_a_policy_does_not_have_its_predecessors_state() {
 }
 
 #[test]
+fn a_change_that_would_not_outlive_the_host_is_shown_with_the_reason() {
+    let answer = SwapAnswer {
+        to: "fair".into(),
+        mode: "now".into(),
+        not_saved: Some("No space left on device".into()),
+        ..SwapAnswer::default()
+    };
+    let mut app = app();
+    app.on_message(Message::Swapped { kind: "scheduler".into(), verb: "swapped", result: Ok(answer) }, 0);
+    let notice = app.notice.as_ref().unwrap();
+    assert!(notice.text.ends_with("; not saved: No space left on device"), "{}", notice.text);
+}
+
+#[test]
 fn picker_selection_follows_its_policy_when_the_list_changes() {
     let mut app = app();
     app.policies.known = Some(known());

@@ -19,6 +19,9 @@ pub(super) fn list(policies: &Policies, all: bool) {
         println!("can be swapped in:");
         catalogue(&policies.available);
     }
+    if let Some(why) = &policies.not_saved {
+        println!("not saved, so a restart would undo what was changed: {why}");
+    }
     if !policies.quarantine.is_empty() {
         println!("quarantined, swapped in again only with --force:");
     }
@@ -144,6 +147,9 @@ pub(super) fn swap(answer: SwapAnswer) {
     let made_of = made_of(&answer.sha256, &answer.config_sha256);
     if answer.unchanged {
         println!("{}: {} ({made_of}) is live already; nothing changed", answer.kind, answer.to);
+        if let Some(why) = answer.not_saved {
+            println!("not saved, so it may not outlive the host: {why}");
+        }
         return;
     }
     let change = match answer.mode.as_str() {
@@ -156,6 +162,9 @@ pub(super) fn swap(answer: SwapAnswer) {
     );
     if let Some(note) = answer.state_note {
         println!("its state is {}: {note}", answer.state);
+    }
+    if let Some(why) = answer.not_saved {
+        println!("not saved, so a restart would undo it: {why}");
     }
     if let Some(canary) = answer.canary {
         let state = if canary.state == "watching" { "being watched" } else { &canary.state };
@@ -251,7 +260,12 @@ fn span(canary: &CanaryInfo) -> String {
 }
 
 pub(super) fn history(entries: Vec<HistoryEntry>) {
+    let mut earlier = entries.first().is_some_and(|entry| entry.before_restart);
     for entry in entries {
+        if earlier && !entry.before_restart {
+            println!("the host was restarted; times and steps count from here");
+            earlier = false;
+        }
         let from = if entry.from.is_empty() { "-" } else { &entry.from };
         let seconds = entry.at_ms as f64 / 1e3;
         let reason = if entry.reason == entry.mode {

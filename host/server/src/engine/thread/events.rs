@@ -2,11 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
+use infer_core::policy::PolicyKind;
 use infer_core::trial::ShadowState;
 use infer_core::{Change, Event, FinishReason, Micros, SequenceId};
 
 use super::Driver;
 use crate::engine::command::KvBatch;
+use crate::engine::lasting::Standing;
 use crate::engine::observer::Noted;
 use crate::engine::stream::{End, StreamEvent};
 use crate::trace::Happening;
@@ -93,17 +95,25 @@ impl Driver {
                 let by = self.by.as_ref().filter(|_| !matches!(change, Change::Fault | Change::Verdict));
                 let mode = change.name();
                 observer.note(kind, Noted { at, step, from, to: &policy, reason, mode, by });
+                self.stand(kind);
             }
             Event::Shadow { kind, live, report, state_note } => {
                 let step = self.engine.next_step();
                 let by = self.by.as_ref().filter(|_| report.state != ShadowState::Failed);
                 self.shared.observer.shadow(kind, live, &report, state_note.as_deref(), step, by);
+                self.stand(kind);
             }
             Event::Canary(report) => {
                 let step = self.engine.next_step();
                 self.shared.observer.canary(&report, step, now, self.by.as_ref());
+                self.stand(report.kind);
             }
         }
+    }
+
+    /// Notes what a slot that has changed goes back to.
+    fn stand(&self, kind: PolicyKind) {
+        self.shared.observer.lasting().stand(kind, Standing::of(&self.engine.slot(kind)));
     }
 
     fn tell(&mut self, id: SequenceId, event: StreamEvent) {

@@ -270,12 +270,19 @@ impl Driver {
     fn note_initial_policies(&mut self) {
         let snapshot = self.engine.snapshot(self.now());
         for slot in snapshot.policies {
+            let reason = match (&slot.previous, slot.fallback) {
+                (Some(previous), _) => {
+                    format!("start: swapped in before the restart, in place of {}", previous.name)
+                }
+                (None, true) => "start: the configured policy is in quarantine".to_owned(),
+                (None, false) => "start".to_owned(),
+            };
             let noted = Noted {
                 at: slot.since,
                 step: snapshot.step,
                 from: String::new(),
                 to: &slot.policy,
-                reason: "start".to_owned(),
+                reason,
                 mode: "start",
                 by: None,
             };
