@@ -24,6 +24,7 @@ pub mod notify;
 pub mod offload;
 pub mod otel;
 pub mod policies;
+pub mod policy_state;
 pub mod reload;
 pub mod serve;
 pub mod sockets;

@@ -162,8 +162,11 @@ async fn reconfigure(
     match done.map_err(|e| e.to_string())? {
         Reconfigured::Done(answer) => {
             app.reload.apply(kind, choice);
+            let answer = *answer;
             let note = answer.state_note.map(|note| format!(": {note}")).unwrap_or_default();
-            Ok(format!("`{}` runs with its new configuration ({} state{note})", answer.to, answer.state))
+            let not_saved = answer.not_saved.map(|why| format!("; not saved: {why}")).unwrap_or_default();
+            let (to, state) = (answer.to, answer.state);
+            Ok(format!("`{to}` runs with its new configuration ({state} state{note}){not_saved}"))
         }
         Reconfigured::Stays { name } => {
             Ok(format!("nothing changed, because an operator swapped in `{name}`"))

@@ -15,6 +15,7 @@ use crate::text::configured;
 
 /// What the connection, or a recording in its place, reports.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, and nearly all are events")]
 pub enum Report {
     /// The event stream is open.
     Connected,

@@ -23,8 +23,8 @@ pub use requests::{
     MAX_ROW_BYTES, MAX_ROWS, Mismatch, RequestDetail, RequestRow, RowChange, RowsChange, TableBlock,
 };
 pub use state::{
-    CacheLengths, Counters, HostInfo, Latencies, MAX_STATE_BYTES, Memory, Offload, OperatorInfo, Pressure,
-    Queue, Rates, State,
+    CacheLengths, Counters, HostInfo, Latencies, MAX_STATE_BYTES, Memory, Offload, OperatorInfo, PolicyState,
+    Pressure, Queue, Rates, State,
 };
 pub use tenants::{MAX_TENANT_ROWS, TenantRow};
 pub use trial::{CallCost, CanaryInfo, DivergenceInfo, ShadowInfo, WindowInfo};

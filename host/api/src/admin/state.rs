@@ -46,6 +46,9 @@ pub struct State {
     pub cache_lengths: BTreeMap<String, CacheLengths>,
     /// The three slots: scheduler, admission, prefix-cache.
     pub policies: Vec<PolicySlot>,
+    /// Whether swaps and the quarantine would outlive the host, if that is to save them (`--policy-state`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_state: Option<PolicyState>,
     /// Tenants with requests since the host started, those with most live requests first; at most 64 are listed.
     /// Empty from hosts that don't send it.
     #[serde(default)]
@@ -59,6 +62,16 @@ pub struct State {
     pub requests: Vec<RequestRow>,
     /// Number of live requests.
     pub requests_total: u32,
+}
+
+/// What became of the last attempt to save swaps and the quarantine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyState {
+    /// Whether it succeeded.
+    pub saved: bool,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// The operator whose token came with a request.

@@ -33,7 +33,8 @@ pub async fn list(app: &App) -> Result<Answer, ApiError> {
     let slots = state::slots(served, &report.snapshot, report.at);
     let available = served.policies.available().await;
     let quarantine = served.engine.observer().quarantine().list();
-    Ok(json(StatusCode::OK, &Policies { slots, available, quarantine, not_saved: None }))
+    let not_saved = served.policies.keeper().and_then(|keeper| keeper.error());
+    Ok(json(StatusCode::OK, &Policies { slots, available, quarantine, not_saved }))
 }
 
 /// `PUT /admin/policies/{kind}`.
@@ -224,9 +225,14 @@ pub async fn stop_shadow(app: Arc<App>, caller: &Caller, kind: PolicyKind) -> Re
 }
 
 /// `DELETE /admin/policies/quarantine/{sha256}`.
-pub fn lift_quarantine(app: &App, caller: &Caller, sha256: &str) -> Result<Answer, ApiError> {
-    if app.served()?.policies.lift_quarantine(sha256, Some(&caller.by())) {
-        return Ok(json(StatusCode::OK, &object!({"lifted": sha256})));
+pub async fn lift_quarantine(app: &App, caller: &Caller, sha256: &str) -> Result<Answer, ApiError> {
+    let policies = &app.served()?.policies;
+    if policies.lift_quarantine(sha256, Some(&caller.by())) {
+        let mut lifted = object!({"lifted": sha256});
+        if let Some(why) = policies.not_saved().await {
+            lifted["not_saved"] = why.into();
+        }
+        return Ok(json(StatusCode::OK, &lifted));
     }
     let shown: String = sha256.chars().take(64).collect();
     Err(ApiError::not_found(format!("no component `{shown}` is in quarantine")))

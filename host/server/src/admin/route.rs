@@ -249,7 +249,7 @@ impl Call<'_> {
             Endpoint::Block => inspect::block(&app, &caller, parameter).await,
             Endpoint::Cache => inspect::cache(&app, &caller, &query).await,
             Endpoint::Policies => policies::list(&app).await,
-            Endpoint::LiftQuarantine => policies::lift_quarantine(&app, &caller, parameter),
+            Endpoint::LiftQuarantine => policies::lift_quarantine(&app, &caller, parameter).await,
             Endpoint::Swap => policies::swap(app, &caller, kind()?, &query, headers, body).await,
             Endpoint::Rollback => policies::rollback(app, &caller, kind()?, &query).await,
             Endpoint::Promote => policies::promote(app, &caller, kind()?, &query).await,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use infer_api::admin::{
-    CacheLengths, Counters, HostInfo, Latencies, MAX_ROWS, Memory, Offload, PolicySlot, Pressure, Queue,
-    Rates, RequestRow, RowChange, ShadowInfo, State,
+    CacheLengths, Counters, HostInfo, Latencies, MAX_ROWS, Memory, Offload, PolicySlot, PolicyState,
+    Pressure, Queue, Rates, RequestRow, RowChange, ShadowInfo, State,
 };
 use infer_core::request::{RefusalReason, SequenceState};
 use infer_core::snapshot::{self, RequestSnapshot, SlotSnapshot, Snapshot};
@@ -106,6 +106,10 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
         cache_events: cache_events(&snapshot.counters),
         cache_lengths: cache_lengths(&snapshot.counters, prefix_hits),
         policies: slots(served, snapshot, at),
+        policy_state: served.policies.keeper().map(|keeper| {
+            let error = keeper.error();
+            PolicyState { saved: error.is_none(), error }
+        }),
         tenants,
         tenants_total,
         requests_total: snapshot.requests.len() as u32,

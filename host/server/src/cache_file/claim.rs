@@ -1,5 +1,5 @@
-//! Whose a cache file is while its host runs: a locked file beside it. It keeps nobody from anything, and only lets the
-//! second of two hosts with one file warn of that.
+//! Whose a file is while its host runs: a locked file beside it. It keeps nobody from anything, and only lets the second of
+//! two hosts with one file know: of a cache file it warns, the state of policies (`policy_state`) it leaves to the first.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,7 +10,7 @@ use super::partial::lock;
 
 /// The lock, whose file goes with it. A host that is killed leaves the file, unlocked.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     path: PathBuf,
     _file: File,
 }
@@ -20,7 +20,7 @@ impl Claim {
     ///
     /// # Errors
     /// `WouldBlock` while another host has it; what keeps the lock's file from being opened.
-    pub(super) fn take(place: &Path) -> io::Result<Self> {
+    pub(crate) fn take(place: &Path) -> io::Result<Self> {
         let path = place.with_added_extension("lock");
         let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).expect("a small flag");
         let mut options = OpenOptions::new();

@@ -26,9 +26,9 @@ use crate::config::{Config, ConfigError};
 use crate::startup::load::shares_blocks;
 use crate::startup::progress::Meter;
 use crate::tenants::Tenants;
-use claim::Claim;
+pub(crate) use claim::Claim;
 use format::{About, Saved};
-use partial::Partial;
+pub(crate) use partial::Partial;
 
 /// How long a host that stops may take to write the file.
 pub const SAVING: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! The new cache file while it is written, beside the one whose place it takes when it is whole.
+//! A new file while it is written, beside the one whose place it takes when it is whole.
 //!
 //! It is locked, so that hosts that end at the same time don't write into each other's file, and reaches the disk as it
 //! grows, so that the time for saving covers the disk, too.
@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// A file that is removed if it doesn't take its place.
 #[derive(Debug)]
-pub(super) struct Partial {
+pub(crate) struct Partial {
     path: PathBuf,
     file: File,
     is_placed: bool,
@@ -27,7 +27,7 @@ impl Partial {
     ///
     /// # Errors
     /// `WouldBlock` while another host writes it.
-    pub(super) fn create(place: &Path) -> io::Result<Self> {
+    pub(crate) fn create(place: &Path) -> io::Result<Self> {
         let path = place.with_added_extension("partial");
         // Its lock is held until the new file has one.
         let _left = remove_left(&path)?;
@@ -54,12 +54,12 @@ impl Partial {
     }
 
     /// Where to write its content.
-    pub(super) fn writer(&self) -> impl Write {
+    pub(crate) fn writer(&self) -> impl Write {
         Steady { to: &self.file, sync: |file: &&File| file.sync_data(), waiting: 0 }
     }
 
     /// Gives it its place, and returns its length.
-    pub(super) fn put(mut self, place: &Path) -> io::Result<u64> {
+    pub(crate) fn put(mut self, place: &Path) -> io::Result<u64> {
         self.file.sync_all()?;
         let bytes = self.file.metadata()?.len();
         std::fs::rename(&self.path, place)?;

@@ -120,6 +120,8 @@ pub struct Config {
     pub plan_ahead: bool,
     /// Limits of policies.
     pub policy_limits: PolicyLimits,
+    /// Directory that keeps swaps and the quarantine across restarts.
+    pub policy_state: Option<PathBuf>,
     /// Directory for recorded policy faults; `None` for the user's cache directory.
     pub fault_dir: Option<PathBuf>,
     /// Whether the admin plane shows the text of cached prefixes.

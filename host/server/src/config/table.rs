@@ -233,6 +233,13 @@ pub const SETTINGS: &[Setting] = &[
         "JSON file with the policies' configurations: {\"scheduler\": {..}, \"admission\": {..}, \"prefix-cache\": {..}}",
     ).worded(),
     setting(
+        "policy-state",
+        "DIR",
+        "none",
+        "Directory that keeps swaps, their history and the quarantine across restarts",
+    )
+    .worded(),
+    setting(
         "policy-deadline",
         "TIME",
         "20ms",

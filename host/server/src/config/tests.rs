@@ -116,6 +116,7 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("max-batch-tokens", "4")], &["--max-batch-tokens", "at least 32"]),
         (&[("max-body-memory", "1MiB")], &["--max-body-memory", "--max-body-bytes"]),
         (&[("policy-config", "/nonexistent.json")], &["--policy-config", "/nonexistent.json"]),
+        (&[("policy-state", "")], &["--policy-state", "empty"]),
         (&[("operators", "")], &["--operators", "empty"]),
         (&[("allowed-origins", "example.org")], &["--allowed-origins", "example.org", "SCHEME://HOST"]),
         (&[("metrics", "private")], &["--metrics", "`public`", "`tenants`", "`admin`"]),

@@ -111,6 +111,7 @@ impl Config {
             speculate: read(all, "speculate", 0, |t| parse::number(t, 0, 32))?,
             plan_ahead: read(all, "plan-ahead", false, parse::switch)?,
             policy_limits: policy_limits(all)?,
+            policy_state: read(all, "policy-state", None, path)?,
             fault_dir: read(all, "fault-dir", None, path)?,
             show_text: read(all, "show-text", false, parse::switch)?,
             threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,

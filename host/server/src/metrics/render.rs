@@ -173,6 +173,13 @@ fn open_metrics_text(app: &App, report: Option<&Report>) -> String {
             u8::from(app.is_saving()).into(),
         );
     }
+    if let Some(keeper) = app.served().ok().and_then(|served| served.policies.keeper()) {
+        families.gauge(
+            "infer_policy_state_saved",
+            "1 while swaps and the quarantine would outlive the host (--policy-state)",
+            u8::from(keeper.error().is_none()).into(),
+        );
+    }
     process(&mut families, app);
     tenants::usage(&mut families, app);
     adapters(&mut families, app);

@@ -124,7 +124,7 @@ impl PolicyError {
 #[derive(Debug)]
 pub enum Reconfigured {
     /// The configured policy runs with its new configuration.
-    Done(SwapAnswer),
+    Done(Box<SwapAnswer>),
     /// An operator swapped another policy in, which stays live.
     Stays {
         /// Its name.

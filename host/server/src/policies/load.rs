@@ -146,6 +146,22 @@ pub(super) fn load(
     Ok(New { policy, origin: Origin { info, members } })
 }
 
+/// Loads what was live in a slot before a restart, in the way of a swap: one policy, or the members of a list.
+pub fn load_kept(
+    loader: &PolicyLoader,
+    kind: PolicyKind,
+    mut members: Vec<(PolicySource, Value)>,
+) -> Result<(AnyPolicy, Origin), PolicyError> {
+    let New { policy, origin } = match members.len() {
+        1 => {
+            let (source, config) = members.remove(0);
+            load(loader, kind, source, config)?
+        }
+        _ => load(loader, kind, PolicySource::List(members), Value::Null)?,
+    };
+    Ok((policy, origin))
+}
+
 /// Loads an earlier policy again, with its configuration.
 pub(super) fn load_again(
     loader: &PolicyLoader,

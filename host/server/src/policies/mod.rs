@@ -23,12 +23,13 @@ use crate::config::PolicyChoice;
 use crate::engine::{
     By, EngineHandle, EngineStopped, NotChanged, Provided, Seen, SlotChange, SwapMode, Swapped, canary_info,
 };
+use crate::policy_state::Keeper;
 
 pub use describe::shipped;
 pub use error::{PolicyError, Reconfigured};
 pub use load::{
     Choices, builtin, cache_base, compiled_dir, empty, find, is_component_path, join, list_members,
-    load_initial, loader, loader_with,
+    load_initial, load_kept, loader, loader_with,
 };
 pub use origin::{Component, Member, Origin, Origins};
 
@@ -79,6 +80,8 @@ pub struct PolicyManager {
     configured: Mutex<[VecDeque<Arc<PolicyInfo>>; 3]>,
     earlier: Mutex<Earlier>,
     available: tokio::sync::OnceCell<Vec<AvailablePolicy>>,
+    /// Saves what changes, if that is wanted.
+    keeper: Option<Arc<Keeper>>,
 }
 
 /// A loaded policy and what it was made of.
@@ -103,12 +106,43 @@ impl PolicyManager {
             configured: Mutex::new(configured),
             earlier: Mutex::default(),
             available: tokio::sync::OnceCell::new(),
+            keeper: None,
         }
+    }
+
+    /// Of an engine in whose slots others than the `configured` policies may be live, which `keeper` saves.
+    #[must_use]
+    pub fn keeping(self, configured: [Arc<PolicyInfo>; 3], keeper: Arc<Keeper>) -> Self {
+        let configured = configured.map(|info| VecDeque::from([info]));
+        Self { configured: Mutex::new(configured), keeper: Some(keeper), ..self }
+    }
+
+    /// Returns what saves changes, if that is wanted.
+    pub fn keeper(&self) -> Option<&Arc<Keeper>> {
+        self.keeper.as_ref()
+    }
+
+    /// Waits until the changes so far are saved, if they are to be. Returns why they are not.
+    pub async fn not_saved(&self) -> Option<String> {
+        match &self.keeper {
+            Some(keeper) => keeper.not_saved().await,
+            None => None,
+        }
+    }
+
+    /// The response to a change, once that is saved or can't be.
+    async fn saved(&self, answer: SwapAnswer) -> SwapAnswer {
+        SwapAnswer { not_saved: self.not_saved().await, ..answer }
     }
 
     /// Loads and checks a policy off the engine thread, then swaps it in. If it is live already, with the same
     /// configuration, nothing changes: a repeated order must not cost the slot its way back.
     pub async fn swap(&self, kind: PolicyKind, order: SwapOrder) -> Result<SwapAnswer, PolicyError> {
+        let answer = self.bring(kind, order).await?;
+        Ok(self.saved(answer).await)
+    }
+
+    async fn bring(&self, kind: PolicyKind, order: SwapOrder) -> Result<SwapAnswer, PolicyError> {
         let SwapOrder { source, config, mode, force, of, by } = order;
         let source = self.resolve_names(kind, source);
         let (new, _turn) = self.loaded(move |loader| load(loader, kind, source, config)).await?;
@@ -158,9 +192,23 @@ impl PolicyManager {
         choice: PolicyChoice,
         by: Option<By>,
     ) -> Result<Reconfigured, PolicyError> {
+        Ok(match self.configure(kind, choice, by).await? {
+            Reconfigured::Done(answer) => Reconfigured::Done(Box::new(self.saved(*answer).await)),
+            stays @ Reconfigured::Stays { .. } => stays,
+        })
+    }
+
+    async fn configure(
+        &self,
+        kind: PolicyKind,
+        choice: PolicyChoice,
+        by: Option<By>,
+    ) -> Result<Reconfigured, PolicyError> {
         let (new, _turn) = self.loaded(move |loader| load_choice(loader, kind, &choice)).await?;
         let slot = self.slot(kind).await?;
         if !slot.fallback && !self.is_configured(kind, &slot.policy) {
+            // Nor does the next start replace it, which finds the same in flags and files.
+            self.note_choice(kind, &new.origin);
             drop_elsewhere(new.policy);
             return Ok(Reconfigured::Stays { name: slot.policy.name.clone() });
         }
@@ -168,12 +216,13 @@ impl PolicyManager {
             drop_elsewhere(new.policy);
             return Err(error);
         }
-        let info = Arc::clone(&new.origin.info);
+        let (info, chosen) = (Arc::clone(&new.origin.info), new.origin.clone());
         let change = |policy| SlotChange::Swap(policy, SwapMode::Now);
         let swapped = self.bring_in(new, change, Some(Seen::live(&slot)), by).await?;
         let answer = self.finish(swapped, "now", &info);
         self.note_configured(kind, info);
-        Ok(Reconfigured::Done(answer))
+        self.note_choice(kind, &chosen);
+        Ok(Reconfigured::Done(Box::new(answer)))
     }
 
     /// Whether a policy was made from flags or files. It may be an earlier one that a fault or a rollback brought back.
@@ -189,6 +238,13 @@ impl PolicyManager {
             slot.pop_front();
         }
         slot.push_back(policy);
+    }
+
+    /// Flags and files say this of a slot, whatever is live there.
+    fn note_choice(&self, kind: PolicyKind, chosen: &Origin) {
+        if let Some(keeper) = &self.keeper {
+            keeper.set_configured(kind, chosen);
+        }
     }
 
     /// Loads a policy, then waits until no other change is under way. Rollbacks need not wait for the compiler.
@@ -283,6 +339,16 @@ impl PolicyManager {
     /// Makes the shadow the live policy, or accepts the canary early, unless it is quarantined by now. With `of`,
     /// fails unless that policy is the shadow or canary.
     pub async fn promote(
+        &self,
+        kind: PolicyKind,
+        of: Option<&str>,
+        by: Option<By>,
+    ) -> Result<SwapAnswer, PolicyError> {
+        let answer = self.accept(kind, of, by).await?;
+        Ok(self.saved(answer).await)
+    }
+
+    async fn accept(
         &self,
         kind: PolicyKind,
         of: Option<&str>,

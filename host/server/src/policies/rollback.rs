@@ -27,6 +27,16 @@ impl PolicyManager {
         of: Option<&str>,
         by: Option<By>,
     ) -> Result<SwapAnswer, PolicyError> {
+        let answer = self.bring_back(kind, of, by).await?;
+        Ok(self.saved(answer).await)
+    }
+
+    async fn bring_back(
+        &self,
+        kind: PolicyKind,
+        of: Option<&str>,
+        by: Option<By>,
+    ) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
         let slot = self.slot(kind).await?;
         expect(kind, &slot.policy, of)?;

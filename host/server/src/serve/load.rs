@@ -20,6 +20,7 @@ use crate::engine::{self, AtEnd, ChannelBounds, EngineHandle, EngineThread};
 use crate::faults::{self, FaultRecorder};
 use crate::offload;
 use crate::policies::{self, Choices, Origins, PolicyManager};
+use crate::policy_state;
 use crate::reload;
 use crate::startup::adapters::Adapter;
 use crate::startup::load::{LoadedModel, model_names};
@@ -52,7 +53,9 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
     let loading = Instant::now();
     // Policies and the template first, so that a fault in them is found before gigabytes are downloaded.
     let loader = policies::loader_with(&config.policy_limits)?;
+    let saved = policy_state::open(config)?;
     let (slots, origins) = initial_policies(&loader, &app.reload.choices())?;
+    let mut restored = saved.map(|saved| saved.load(&loader, &origins, app.clock));
     let template = GivenTemplate::open(config)?;
     cache_file::check(config)?;
     offload::check(config)?;
@@ -68,6 +71,9 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
     let chat = PendingTemplate::begin(&loaded.source, template)
         .map_err(|e| StartError::Io("can't start a thread for the chat template", e))?;
     let mut engine = Engine::new(engine_config, slots);
+    if let Some(restored) = &mut restored {
+        restored.bring_in(&mut engine, app.clock.now());
+    }
     let at_end = keep_cache(app, &loaded, &mut engine, executor.as_mut());
     let bounds = ChannelBounds {
         max_waiting: config.max_waiting_requests,
@@ -78,6 +84,14 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
         .map_err(|e| StartError::Io("can't start the engine thread", e))?;
     let origins = Arc::new(origins);
     write_faults(config, &thread.handle, &origins);
+    let mut policies = PolicyManager::new(loader, thread.handle.clone(), Arc::clone(&origins));
+    if let Some(restored) = restored {
+        let configured = restored.configured();
+        let keeper = restored
+            .keep(&thread.handle, &origins)
+            .map_err(|e| StartError::Io("can't start a thread for the state of policies", e))?;
+        policies = policies.keeping(configured, keeper);
+    }
     log_loaded(config, &loaded, loading);
     let device = loaded.device().to_owned();
     let vocab_size = loaded.model.vocab_size();
@@ -91,7 +105,7 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
     let adapters = loaded.adapters.into_iter().map(served_adapter).collect();
     let served = Served {
         engine: thread.handle.clone(),
-        policies: PolicyManager::new(loader, thread.handle.clone(), origins),
+        policies,
         compiler: Compiler::new(loaded.tokenizer.clone(), vocab_size, Arc::clone(&stop_tokens)),
         tokenizer: loaded.tokenizer,
         checkpoint: loaded.names[0].clone(),

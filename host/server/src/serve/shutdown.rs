@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::RunningServer;
+use crate::app::App;
 use crate::cache_file::SAVING;
 use crate::engine::EngineThread;
 
@@ -88,10 +89,20 @@ impl RunningServer {
         let app = Arc::clone(&self.app);
         let _ = tokio::task::spawn_blocking(move || app.traces.flush()).await;
         ended.await;
+        close_state(&self.app).await;
         // Until here it has shown that the cache was being saved.
         self.end.send_replace(true);
         ended_within(close_time, [self.planes.control]).await;
         tracing::info!("stopped");
+    }
+}
+
+/// Saves what has changed last of the policies. A disk that hangs is left behind.
+async fn close_state(app: &App) {
+    let Some(keeper) = app.served().ok().and_then(|served| served.policies.keeper().cloned()) else { return };
+    let closed = tokio::task::spawn_blocking(move || keeper.close());
+    if tokio::time::timeout(CLOSE_TIME, closed).await.is_err() {
+        tracing::error!("the last changes of policies were not saved within {} s", CLOSE_TIME.as_secs());
     }
 }
 

@@ -42,7 +42,7 @@ fn host(run: &str) -> Seen {
             available("admission", "memory-aware", "a1"),
             available("admission", "builtin-accept", ""),
         ],
-        quarantine: Vec::new(),
+        ..Policies::default()
     };
     Seen::new(State { host, operator: Some(operator), ..State::default() }, policies)
 }
@@ -147,6 +147,7 @@ fn quarantined_policy_needs_force_and_only_with_its_configuration() {
             kind: "scheduler".into(),
             reason: "it trapped".into(),
             at_ms: 1,
+            at_utc: String::new(),
         });
         seen
     };

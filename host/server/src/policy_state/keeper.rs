@@ -1,0 +1,180 @@
+//! Saves what lasts after each change, on a thread of its own: neither the engine nor a request waits for the disk, but
+//! whoever made a change may wait until it is saved.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use infer_core::policy::PolicyKind;
+use tokio::sync::watch;
+
+use super::format::{Document, HISTORY, Kept, SlotRecord, are_same};
+use super::store::{Components, Store};
+use crate::engine::{Clock, Lasting};
+use crate::policies::{Component, Origin, Origins};
+
+/// Time between two attempts to save what could not be saved.
+const RETRY: Duration = Duration::from_secs(30);
+/// How long whoever made a change waits until it is saved.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Saves the state of the slots.
+pub struct Keeper {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    dir: PathBuf,
+    clock: Clock,
+    lasting: Arc<Lasting>,
+    origins: Arc<Origins>,
+    /// What flags and files say, also of slots in which something else is live.
+    configured: Mutex<[Vec<Kept>; 3]>,
+    saved: watch::Sender<Saved>,
+}
+
+/// What was saved.
+#[derive(Debug, Default)]
+struct Saved {
+    /// The last change that there was an attempt to save.
+    changes: u64,
+    /// Why that failed.
+    error: Option<String>,
+}
+
+impl Keeper {
+    /// Starts the thread, which saves at once.
+    pub(super) fn start(
+        store: Store,
+        lasting: Arc<Lasting>,
+        origins: Arc<Origins>,
+        configured: [Vec<Kept>; 3],
+        clock: Clock,
+    ) -> io::Result<Arc<Self>> {
+        let shared = Arc::new(Shared {
+            dir: store.dir().to_owned(),
+            clock,
+            lasting,
+            origins,
+            configured: Mutex::new(configured),
+            saved: watch::Sender::new(Saved::default()),
+        });
+        let own = Arc::clone(&shared);
+        let thread =
+            std::thread::Builder::new().name("policy-state".to_owned()).spawn(move || own.keep(store))?;
+        Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
+    }
+
+    /// Notes what flags and files say of a slot.
+    pub fn set_configured(&self, kind: PolicyKind, origin: &Origin) {
+        let now = Kept::all(origin);
+        let mut configured = self.shared.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = &mut configured[kind as usize];
+        if !are_same(slot, &now) {
+            *slot = now;
+            drop(configured);
+            self.shared.lasting.changes().note();
+        }
+    }
+
+    /// Waits until all changes so far are saved. Returns why they are not.
+    pub async fn not_saved(&self) -> Option<String> {
+        let wanted = self.shared.lasting.changes().count().changes;
+        let mut saved = self.shared.saved.subscribe();
+        let tried = tokio::time::timeout(PATIENCE, saved.wait_for(|saved| saved.changes >= wanted)).await;
+        match tried {
+            Ok(Ok(saved)) => saved.error.clone(),
+            Ok(Err(_)) => Some("nothing saves it any more".to_owned()),
+            Err(_) => Some(format!(
+                "{} has taken longer than {} s so far",
+                self.shared.dir.display(),
+                PATIENCE.as_secs()
+            )),
+        }
+    }
+
+    /// Why the last attempt to save failed, if it did.
+    pub fn error(&self) -> Option<String> {
+        self.shared.saved.borrow().error.clone()
+    }
+
+    /// Saves what has changed last, and gives up the directory. Blocks.
+    pub fn close(&self) {
+        self.shared.lasting.changes().close();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Saves all changes until there are no more to come.
+    fn keep(&self, mut store: Store) {
+        let changes = self.lasting.changes();
+        let mut now = changes.count();
+        loop {
+            let (document, components) = self.collect();
+            let outcome = store.save(&document, &components);
+            let failed = outcome.is_err();
+            self.tell(now.changes, outcome);
+            if now.closed {
+                return;
+            }
+            let next = changes.wait(now.changes, failed.then_some(RETRY));
+            if next.closed && next.changes == now.changes {
+                return;
+            }
+            now = next;
+        }
+    }
+
+    fn tell(&self, changes: u64, outcome: io::Result<()>) {
+        let dir = self.dir.display();
+        let error = outcome.err().map(|error| format!("{dir}: {error}"));
+        self.saved.send_modify(|saved| {
+            match &error {
+                Some(now) if saved.error.as_ref() != Some(now) => tracing::error!(
+                    "swaps and the quarantine can't be saved, so a restart would undo what has changed: {now} \
+                     (--policy-state)"
+                ),
+                None if saved.error.is_some() => tracing::info!("swaps and the quarantine are saved again in {dir}"),
+                _ => {}
+            }
+            *saved = Saved { changes, error };
+        });
+    }
+
+    /// What is to be saved.
+    fn collect(&self) -> (Document, Components) {
+        let mut document = Document::new(self.clock.utc(self.clock.now()));
+        let mut components = Components::new();
+        let configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (kind, configured) in PolicyKind::ALL.into_iter().zip(configured) {
+            let standing = self.lasting.standing(kind);
+            let live = standing.policy.and_then(|policy| self.origins.find(kind, &policy));
+            // What is configured is loaded from there again.
+            let live = live
+                .map(|origin| (Kept::all(&origin), origin))
+                .filter(|(all, _)| !are_same(all, &configured));
+            let swapped = live.map(|(all, origin)| {
+                for (kept, member) in all.iter().zip(&origin.members) {
+                    if let Component::Given(bytes) = &member.component {
+                        components.insert(kept.sha256.clone(), Arc::clone(bytes));
+                    }
+                }
+                all
+            });
+            let mut history = self.lasting.history(kind);
+            history.drain(..history.len().saturating_sub(HISTORY));
+            let (canary, shadow) = (standing.canary, standing.shadow);
+            let record = SlotRecord { configured, swapped, canary, shadow, history };
+            document.slots.insert(kind.name().to_owned(), record);
+        }
+        document.quarantine = self.lasting.quarantine().list();
+        (document, components)
+    }
+}

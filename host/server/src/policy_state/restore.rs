@@ -1,0 +1,265 @@
+//! The start: what each slot gets of what an earlier host saved.
+//!
+//! What is configured is loaded first, as without a saved state. What was swapped in is then loaded and checked as at a
+//! swap, and swapped in before the first step, so that the configured policy is where a rollback or a removal leads to.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use infer_api::admin::{HistoryEntry, QuarantineEntry};
+use infer_core::policy::{AnyPolicy, PolicyInfo, PolicyKind};
+use infer_core::{Engine, Micros};
+use infer_wasm::PolicyLoader;
+
+use super::format::{Document, Kept, SlotRecord, Source, are_same, name_of};
+use super::keeper::Keeper;
+use super::store::{OpenError, Store, check};
+use crate::config::{Config, ConfigError};
+use crate::engine::{Clock, EngineHandle, Quarantine, Standing};
+use crate::policies::{Origin, Origins, PolicySource, load_kept};
+use crate::serve::StartError;
+
+/// Refuses a directory that can't be used, without changing anything.
+pub fn check_place(config: &Config) -> Result<(), ConfigError> {
+    match &config.policy_state {
+        Some(dir) if dir.exists() => check(dir).map_err(|why| wrong(dir, &why)),
+        _ => Ok(()),
+    }
+}
+
+fn wrong(dir: &Path, why: &str) -> ConfigError {
+    ConfigError(format!("--policy-state: {}: {why}", dir.display()))
+}
+
+/// What an earlier host saved, before anything is made of it.
+pub struct Found {
+    store: Store,
+    document: Document,
+}
+
+/// Opens the directory, if one is configured, and reads what is there.
+///
+/// # Errors
+/// The directory can't be used, or another host uses it.
+pub fn open(config: &Config) -> Result<Option<Found>, StartError> {
+    let Some(dir) = &config.policy_state else { return Ok(None) };
+    let store = Store::open(dir).map_err(|error| match error {
+        OpenError::Wrong(why) => wrong(dir, &why).into(),
+        OpenError::Busy => StartError::Machine(format!(
+            "--policy-state: another host uses {}; give each host a directory of its own",
+            dir.display()
+        )),
+    })?;
+    let document = match store.read() {
+        Ok(Some(document)) => document,
+        Ok(None) => {
+            tracing::info!(
+                "nothing is in {} yet; swaps and the quarantine will be saved there",
+                dir.display()
+            );
+            Document::default()
+        }
+        Err(why) => {
+            let kept = match store.set_aside() {
+                Ok(place) => format!("it is now in {}", place.display()),
+                Err(error) => format!("it can't be moved out of the way: {error}"),
+            };
+            tracing::error!(
+                "the state of the policies in {} is not restored, so the slots get what is configured and the \
+                 quarantine is empty: {why}; {kept}",
+                dir.display()
+            );
+            Document::default()
+        }
+    };
+    Ok(Some(Found { store, document }))
+}
+
+/// What the slots get.
+pub struct Restored {
+    store: Store,
+    configured: [Vec<Kept>; 3],
+    infos: [Arc<PolicyInfo>; 3],
+    comes: [Comes; 3],
+    history: [Vec<HistoryEntry>; 3],
+    quarantine: Vec<QuarantineEntry>,
+    standing: [Standing; 3],
+}
+
+/// What a slot gets.
+struct Comes {
+    /// Whether the configured policy may be there.
+    configured: bool,
+    /// What is swapped in.
+    swapped: Option<AnyPolicy>,
+}
+
+impl Found {
+    /// Loads what was swapped in. `origins` has the configured policies, and gets these.
+    pub fn load(self, loader: &PolicyLoader, origins: &Origins, clock: Clock) -> Restored {
+        let Self { store, mut document } = self;
+        let own = PolicyKind::ALL.map(|kind| origins.latest(kind).expect("the configured policy is loaded"));
+        let quarantine = std::mem::take(&mut document.quarantine).into_iter();
+        // Times since the start of another run mean nothing in this one.
+        let quarantine: Vec<_> = quarantine.map(|entry| QuarantineEntry { at_ms: 0, ..entry }).collect();
+        let bad = Quarantine::new(clock, Arc::default());
+        quarantine.iter().for_each(|entry| bad.put_back(entry.clone()));
+        let choosing = Choosing { store: &store, loader, origins, bad: &bad };
+        let mut slots = PolicyKind::ALL.map(|kind| document.slots.remove(kind.name()));
+        let mut at = own.iter().zip(&slots).zip(PolicyKind::ALL);
+        let comes = std::array::from_fn(|_| {
+            let ((own, record), kind) = at.next().expect("there are as many");
+            choosing.choose(kind, own, record.as_ref())
+        });
+        let history = std::array::from_fn(|nth| {
+            let entries = slots[nth].take().map(|slot| slot.history).unwrap_or_default();
+            entries.into_iter().map(|entry| HistoryEntry { before_restart: true, ..entry }).collect()
+        });
+        Restored {
+            configured: std::array::from_fn(|nth| Kept::all(&own[nth])),
+            infos: own.map(|origin| origin.info),
+            comes,
+            history,
+            quarantine,
+            standing: Default::default(),
+            store,
+        }
+    }
+}
+
+/// What a choice for a slot takes.
+struct Choosing<'a> {
+    store: &'a Store,
+    loader: &'a PolicyLoader,
+    origins: &'a Origins,
+    bad: &'a Quarantine,
+}
+
+impl Choosing<'_> {
+    fn choose(&self, kind: PolicyKind, own: &Origin, record: Option<&SlotRecord>) -> Comes {
+        let swapped = record.and_then(|record| self.swapped(kind, own, record));
+        let reason = self.quarantined(own);
+        if let Some(reason) = &reason {
+            let configured = &own.info.name;
+            let instead = match &swapped {
+                Some(_) => "it is no way back",
+                None => "the built-in takes its place",
+            };
+            tracing::error!(
+                "the configured {kind} policy `{configured}` is in quarantine, so {instead}: {reason}; name another one, \
+                 or swap it in by force"
+            );
+        }
+        Comes { configured: reason.is_none(), swapped }
+    }
+
+    /// Loads what was swapped in, if it is to be live again.
+    fn swapped(&self, kind: PolicyKind, own: &Origin, record: &SlotRecord) -> Option<AnyPolicy> {
+        if let Some(canary) = &record.canary {
+            tracing::warn!(
+                "the trial of the {kind} canary `{canary}` was not over when the host ended; the policy before it is live"
+            );
+        }
+        if let Some(shadow) = &record.shadow {
+            tracing::warn!("the {kind} shadow `{shadow}` has ended with the host");
+        }
+        let all = record.swapped.as_ref()?;
+        let name = name_of(all);
+        if !are_same(&record.configured, &Kept::all(own)) {
+            tracing::warn!(
+                "the {kind} policy `{name}`, which was swapped in before the restart, isn't live any more: another one, or \
+                 another configuration, is configured since"
+            );
+            return None;
+        }
+        match self.again(kind, all) {
+            Ok((policy, origin)) => {
+                if let Some(reason) = self.quarantined(&origin) {
+                    tracing::error!(
+                        "the {kind} policy `{name}` is in quarantine and not live any more: {reason}"
+                    );
+                    return None;
+                }
+                tracing::info!(
+                    sha256 = origin.info.digest,
+                    "the {kind} policy `{name}`, which was swapped in before the restart, is live again"
+                );
+                self.origins.remember(kind, origin);
+                Some(policy)
+            }
+            Err(why) => {
+                tracing::error!(
+                    "the {kind} policy `{name}`, which was swapped in before the restart, can't be loaded again, so the \
+                     configured one is live: {why}"
+                );
+                None
+            }
+        }
+    }
+
+    fn again(&self, kind: PolicyKind, all: &[Kept]) -> Result<(AnyPolicy, Origin), String> {
+        let source = |kept: &Kept| {
+            let source = match kept.source {
+                Source::Native => PolicySource::Name("builtin".to_owned()),
+                Source::Bundled => PolicySource::Name(kept.name.clone()),
+                Source::Component => PolicySource::Component(self.store.component(&kept.sha256)?),
+            };
+            Ok((source, kept.config.clone()))
+        };
+        let members = all.iter().map(source).collect::<Result<Vec<_>, String>>()?;
+        let (policy, origin) = load_kept(self.loader, kind, members).map_err(|error| error.to_string())?;
+        for (kept, now) in all.iter().zip(Kept::all(&origin)) {
+            if kept.sha256 != now.sha256 {
+                tracing::info!(
+                    before = kept.sha256,
+                    now = now.sha256,
+                    "this host brings another component as `{}` than the one that was swapped in",
+                    kept.name
+                );
+            }
+        }
+        Ok((policy, origin))
+    }
+
+    /// Why a policy, or a member of a list, is in quarantine.
+    fn quarantined(&self, origin: &Origin) -> Option<String> {
+        let mut parts = origin.members.iter().map(|member| &member.info).chain([&origin.info]);
+        parts.find_map(|info| self.bad.find(info)).map(|entry| entry.reason)
+    }
+}
+
+impl Restored {
+    /// The configured policies.
+    pub fn configured(&self) -> [Arc<PolicyInfo>; 3] {
+        self.infos.clone()
+    }
+
+    /// Gives the slots of a new engine what they get.
+    pub fn bring_in(&mut self, engine: &mut Engine, now: Micros) {
+        for (kind, comes) in PolicyKind::ALL.into_iter().zip(&mut self.comes) {
+            if !comes.configured {
+                drop(engine.leave_to_builtin(kind));
+            }
+            let Some(policy) = comes.swapped.take() else { continue };
+            let info = policy.info();
+            engine.swap(policy, now);
+            if !engine.slot(kind).policy.is_same(&info) {
+                tracing::error!("the {kind} policy `{}` failed as it was brought back", info.name);
+            }
+        }
+        // That was no change: nobody made it now, and the history begins with what it led to.
+        engine.drain_events(&mut Vec::new());
+        drop(engine.take_retired());
+        self.standing = PolicyKind::ALL.map(|kind| Standing::of(&engine.slot(kind)));
+    }
+
+    /// Restores the histories and the quarantine, and saves all changes from now on.
+    pub fn keep(self, engine: &EngineHandle, origins: &Arc<Origins>) -> std::io::Result<Arc<Keeper>> {
+        let lasting = engine.observer().lasting();
+        lasting.restore(self.history, self.quarantine);
+        for (kind, standing) in PolicyKind::ALL.into_iter().zip(self.standing) {
+            lasting.stand(kind, standing);
+        }
+        Keeper::start(self.store, Arc::clone(lasting), Arc::clone(origins), self.configured, engine.clock())
+    }
+}

@@ -1,0 +1,396 @@
+//! The directory of the state: private to this user, one host's at a time, every file in it complete.
+//!
+//! It holds the state file, components by their SHA-256, and `unread/`, where a state file goes that this host can't
+//! read, with its components. Nothing else is touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use sha2::{Digest, Sha256};
+
+use super::format::{self, Document, is_digest};
+use crate::cache_file::{Claim, Partial};
+
+/// The state file.
+const FILE: &str = "policies.json";
+/// The directory of a state file that could not be read.
+const UNREAD: &str = "unread";
+/// Most bytes of a component; the loader accepts no larger ones.
+const MAX_COMPONENT_BYTES: u64 = 8 << 20;
+
+/// An open directory.
+pub(super) struct Store {
+    dir: PathBuf,
+    /// `None` if its lock could not be written.
+    claim: Option<Claim>,
+    /// Components that are there as they should be.
+    whole: BTreeSet<String>,
+}
+
+/// Why a directory can't be used.
+#[derive(Debug)]
+pub(super) enum OpenError {
+    /// Its place, its owner or its content is wrong.
+    Wrong(String),
+    /// Another host uses it.
+    Busy,
+}
+
+/// Components by their SHA-256.
+pub(super) type Components = BTreeMap<String, Arc<[u8]>>;
+
+impl Store {
+    /// Opens the directory, or creates it, and claims it. One that can't be written is opened all the same.
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+        let creating = |error: io::Error| OpenError::Wrong(format!("it can't be created: {error}"));
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(creating)?;
+        check(dir).map_err(OpenError::Wrong)?;
+        let mut store = Self { dir: dir.to_owned(), claim: None, whole: BTreeSet::new() };
+        match store.claim() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenError::Busy),
+            // Whoever can't write it finds out at the first save, and says so.
+            _ => Ok(store),
+        }
+    }
+
+    /// Returns the directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn claim(&mut self) -> io::Result<()> {
+        if self.claim.is_none() {
+            let claim = Claim::take(&self.dir.join(FILE));
+            self.claim = Some(claim.map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => io::Error::new(error.kind(), "another host uses the directory"),
+                _ => error,
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Reads the state file; `None` if there is none.
+    pub fn read(&self) -> Result<Option<Document>, String> {
+        match read_bounded(&self.dir.join(FILE), format::MAX_BYTES) {
+            Ok(bytes) => Document::parse(&bytes).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Reads a component.
+    pub fn component(&self, sha256: &str) -> Result<Arc<[u8]>, String> {
+        let path = self.component_path(sha256);
+        let bytes = read_bounded(&path, MAX_COMPONENT_BYTES);
+        let bytes = bytes.map_err(|error| format!("can't read {}: {error}", path.display()))?;
+        if digest(&bytes) == sha256 {
+            Ok(bytes.into())
+        } else {
+            Err(format!("{} is damaged: it has another SHA-256", path.display()))
+        }
+    }
+
+    /// Moves the state file and its components out of the way, in place of those that were moved before. Returns where
+    /// to.
+    pub fn set_aside(&self) -> io::Result<PathBuf> {
+        let unread = self.dir.join(UNREAD);
+        match DirBuilder::new().mode(0o700).create(&unread) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        // A link would lead out of the directory.
+        if !fs::symlink_metadata(&unread)?.is_dir() {
+            return Err(io::Error::other(format!("{} is no directory", unread.display())));
+        }
+        for name in components(&unread)? {
+            fs::remove_file(unread.join(name))?;
+        }
+        for name in components(&self.dir)? {
+            fs::rename(self.dir.join(&name), unread.join(&name))?;
+        }
+        fs::rename(self.dir.join(FILE), unread.join(FILE))?;
+        Ok(unread)
+    }
+
+    /// Saves a state with the components that it names, and removes all other components.
+    pub fn save(&mut self, document: &Document, components: &Components) -> io::Result<()> {
+        self.claim()?;
+        for (sha256, bytes) in components {
+            let path = self.component_path(sha256);
+            let there =
+                || path.symlink_metadata().is_ok_and(|at| at.is_file() && at.len() == bytes.len() as u64);
+            if !self.whole.contains(sha256) || !there() {
+                put(&path, bytes)?;
+                // Before the file that names it.
+                self.sync()?;
+                self.whole.insert(sha256.clone());
+            }
+        }
+        put(&self.dir.join(FILE), &document.bytes()?)?;
+        self.sync()?;
+        self.whole.retain(|sha256| components.contains_key(sha256));
+        if let Err(error) = self.tidy(components) {
+            tracing::warn!("can't remove old components from {}: {error}", self.dir.display());
+        }
+        Ok(())
+    }
+
+    fn tidy(&self, wanted: &Components) -> io::Result<()> {
+        for name in self::components(&self.dir)? {
+            if !name.strip_suffix(".wasm").is_some_and(|sha256| wanted.contains_key(sha256)) {
+                fs::remove_file(self.dir.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes renames last.
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.dir)?.sync_all()
+    }
+
+    fn component_path(&self, sha256: &str) -> PathBuf {
+        self.dir.join(format!("{sha256}.wasm"))
+    }
+}
+
+/// Checks a directory that exists, and that it holds no other file under the name of ours.
+pub(super) fn check(dir: &Path) -> Result<(), String> {
+    let found = fs::metadata(dir).map_err(|error| error.to_string())?;
+    if !found.is_dir() {
+        return Err("it is no directory".to_owned());
+    }
+    let ours = found.uid() == rustix::process::geteuid().as_raw();
+    // A group may be given access, as Kubernetes gives it to that of a volume.
+    if !ours || found.mode() & 0o007 != 0 {
+        return Err("it must be a directory of this user that others can't open (chmod 700)".to_owned());
+    }
+    let file = dir.join(FILE);
+    match file.symlink_metadata() {
+        Ok(at) if !at.is_file() => Err(format!("{FILE} in it is no file")),
+        // The first change would replace it. One that can't be opened is left to the start, which warns of it.
+        Ok(_) => match open(&file).and_then(format::is_ours) {
+            Ok(false) => Err(format!(
+                "{FILE} in it holds something else than the state of policies; name a new directory"
+            )),
+            Ok(true) | Err(_) => Ok(()),
+        },
+        Err(_) => Ok(()),
+    }
+}
+
+/// The names of the components in a directory, finished or not.
+fn components(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let whole = name.strip_suffix(".partial").unwrap_or(&name);
+        let ours = whole.strip_suffix(".wasm").is_some_and(is_digest);
+        if ours && entry.file_type()?.is_file() {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Writes or replaces a file, at once and for good.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let partial = Partial::create(path)?;
+    partial.writer().write_all(bytes)?;
+    partial.put(path).map(|_| ())
+}
+
+/// Opens a file, but no link, and without waiting for whoever writes a pipe.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).expect("small flags");
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("it has more than {most} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("state/policies");
+        (home, dir)
+    }
+
+    fn document() -> Document {
+        Document::new("2026-03-01T12:00:00Z".to_owned())
+    }
+
+    fn component(text: &str) -> (String, Arc<[u8]>) {
+        (digest(text.as_bytes()), text.as_bytes().into())
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_is_saved_is_private_and_read_back_and_old_components_go() {
+        let (_home, dir) = place();
+        let mut store = Store::open(&dir).unwrap();
+        assert_eq!(store.read(), Ok(None));
+        let (old, new) = (component("old"), component("new"));
+        store.save(&document(), &Components::from([old.clone()])).unwrap();
+        store.save(&document(), &Components::from([new.clone()])).unwrap();
+        assert_eq!(store.read(), Ok(Some(document())));
+        assert_eq!(store.component(&new.0), Ok(new.1.clone()));
+        assert!(store.component(&old.0).unwrap_err().contains("can't read"));
+        let mut left = vec![format!("{}.wasm", new.0), FILE.to_owned(), format!("{FILE}.lock")];
+        left.sort();
+        assert_eq!(names(&dir), left);
+        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        for name in &left {
+            assert_eq!(fs::metadata(dir.join(name)).unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+        }
+        // Whatever removed it: it is written again.
+        fs::remove_file(dir.join(format!("{}.wasm", new.0))).unwrap();
+        store.save(&document(), &Components::from([new.clone()])).unwrap();
+        assert!(store.component(&new.0).is_ok());
+    }
+
+    #[test]
+    fn a_component_with_another_content_is_not_used() {
+        let (_home, dir) = place();
+        let mut store = Store::open(&dir).unwrap();
+        let (sha256, bytes) = component("mine");
+        store.save(&document(), &Components::from([(sha256.clone(), bytes)])).unwrap();
+        let path = dir.join(format!("{sha256}.wasm"));
+        fs::write(&path, "thine").unwrap();
+        assert!(store.component(&sha256).unwrap_err().contains("another SHA-256"));
+        fs::remove_file(&path).unwrap();
+        fs::write(dir.join("real"), "mine").unwrap();
+        symlink(dir.join("real"), &path).unwrap();
+        assert!(store.component(&sha256).is_err(), "links are not followed");
+    }
+
+    #[test]
+    fn files_of_others_stay() {
+        let (_home, dir) = place();
+        let mut store = Store::open(&dir).unwrap();
+        let hex = "ab".repeat(32);
+        let others =
+            ["mine.wasm".to_owned(), "notes.txt".to_owned(), format!("{hex}.json"), format!("{hex}.WASM")];
+        for name in &others {
+            fs::write(dir.join(name), "precious").unwrap();
+        }
+        fs::create_dir(dir.join(format!("{hex}.wasm"))).unwrap();
+        store.save(&document(), &Components::new()).unwrap();
+        fs::write(dir.join(FILE), "{\"format\": \"infer policy state\"").unwrap();
+        store.set_aside().unwrap();
+        for name in &others {
+            assert_eq!(fs::read_to_string(dir.join(name)).unwrap(), "precious", "{name}");
+        }
+        assert!(dir.join(format!("{hex}.wasm")).is_dir());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_set_aside_with_its_components_in_place_of_the_last_one() {
+        let (_home, dir) = place();
+        let mut store = Store::open(&dir).unwrap();
+        for text in ["first", "second"] {
+            let (sha256, bytes) = component(text);
+            store.save(&document(), &Components::from([(sha256.clone(), bytes)])).unwrap();
+            fs::write(dir.join(FILE), text).unwrap();
+            let unread = store.set_aside().unwrap();
+            assert_eq!(names(&dir), [format!("{FILE}.lock"), UNREAD.to_owned()]);
+            let mut moved = vec![format!("{sha256}.wasm"), FILE.to_owned()];
+            moved.sort();
+            assert_eq!(names(&unread), moved);
+            assert_eq!(fs::read_to_string(unread.join(FILE)).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn only_one_host_at_a_time_has_a_directory() {
+        let (_home, dir) = place();
+        let first = Store::open(&dir).unwrap();
+        assert!(matches!(Store::open(&dir), Err(OpenError::Busy)));
+        drop(first);
+        assert_eq!(names(&dir), Vec::<String>::new());
+        Store::open(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_place_that_is_not_ours_is_refused() {
+        let (_home, dir) = place();
+        let refused = |says: &str| {
+            let Err(OpenError::Wrong(why)) = Store::open(&dir) else { panic!("it is refused: {says}") };
+            assert!(why.contains(says), "{why}");
+        };
+        fs::create_dir_all(dir.parent().unwrap()).unwrap();
+        fs::write(&dir, "").unwrap();
+        refused("can't be created");
+        fs::remove_file(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        refused("others can't open");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
+        let file = dir.join(FILE);
+        fs::write(&file, "{\"precious\": true}").unwrap();
+        refused("something else");
+        fs::remove_file(&file).unwrap();
+        symlink("elsewhere", &file).unwrap();
+        refused("is no file");
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        refused("is no file");
+        fs::remove_dir(&file).unwrap();
+        Store::open(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_not_read() {
+        let (_home, dir) = place();
+        let store = Store::open(&dir).unwrap();
+        File::create(dir.join(FILE)).unwrap().set_len(format::MAX_BYTES + 1).unwrap();
+        assert!(store.read().unwrap_err().contains("more than"));
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_an_error_and_is_used_again_when_it_is_back() {
+        let (_home, dir) = place();
+        let mut store = Store::open(&dir).unwrap();
+        let one = Components::from([component("mine")]);
+        store.save(&document(), &one).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(store.save(&document(), &one).is_err());
+        fs::create_dir(&dir).unwrap();
+        store.save(&document(), &one).unwrap();
+        assert!(store.component(one.keys().next().unwrap()).is_ok());
+    }
+}
