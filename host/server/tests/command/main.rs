@@ -13,5 +13,6 @@ mod commands;
 mod fleet;
 mod health;
 mod logs;
+mod policy_state;
 mod record;
 mod sim;

@@ -30,6 +30,7 @@ mod openai;
 mod operation;
 mod operators;
 mod policies;
+mod policy_state;
 mod reasoning;
 mod responses;
 mod structured;
