@@ -39,7 +39,7 @@ const DEMO_VOCAB: u32 = 1_792;
 pub type Edge = fn(&[u8]);
 
 /// All edges, by the names of their corpora.
-pub const ALL: [(&str, Edge); 19] = [
+pub const ALL: [(&str, Edge); 20] = [
     ("request", request),
     ("chat", chat),
     ("messages", messages),
@@ -59,6 +59,7 @@ pub const ALL: [(&str, Edge); 19] = [
     ("fuzz_case", fuzz_case),
     ("cache_file", cache_file),
     ("adapter", adapter),
+    ("policy_state", policy_state),
 ];
 
 /// The body of a completion request, or of one for embeddings.
@@ -303,6 +304,11 @@ pub fn component(bytes: &[u8]) {
 /// A file of cached prefixes (`--cache-file`).
 pub fn cache_file(bytes: &[u8]) {
     let _ = crate::cache_file::examine(bytes);
+}
+
+/// A file of swaps and the quarantine (`--policy-state`).
+pub fn policy_state(bytes: &[u8]) {
+    let _ = crate::policy_state::examine(bytes);
 }
 
 /// Longest request on the host of replays.

@@ -181,6 +181,17 @@ pub(super) fn name_of(all: &[Kept]) -> String {
     all.iter().map(|kept| kept.name.as_str()).collect::<Vec<_>>().join("+")
 }
 
+/// Reads the bytes of a file, for `edges`. What is read could be written again, and then be read.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn examine(bytes: &[u8]) -> Result<(), String> {
+    let document = Document::parse(bytes)?;
+    let again = document.bytes().map_err(|error| error.to_string())?;
+    assert!(is_ours(&again[..]).is_ok_and(|ours| ours), "it is known by its beginning");
+    Document::parse(&again).map(|_| ())
+}
+
 /// Whether a text is a SHA-256 as it is written here.
 pub(super) fn is_digest(text: &str) -> bool {
     text.len() == DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))

@@ -10,5 +10,6 @@ mod keeper;
 mod restore;
 mod store;
 
+pub use format::examine;
 pub use keeper::Keeper;
 pub use restore::{Found, Restored, check_place, open};

@@ -27,7 +27,7 @@ trait Operated {
 impl Operated for Host {
     async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
         let answer = self.admin(method, &format!("/admin/policies/{path}")).json(&body).send().await.unwrap();
-        let (status, answer) = (answer.status(), answer.json().await.unwrap());
+        let (status, answer) = (answer.status(), answer.json::<Value>().await.unwrap());
         assert_eq!(status, 200, "{path}: {answer}");
         answer
     }
@@ -35,7 +35,7 @@ impl Operated for Host {
     async fn upload(&self, kind: &str, query: &str, component: &[u8]) -> Value {
         let path = format!("/admin/policies/{kind}{query}");
         let answer = self.admin(Method::PUT, &path).body(component.to_owned()).send().await.unwrap();
-        let (status, answer) = (answer.status(), answer.json().await.unwrap());
+        let (status, answer) = (answer.status(), answer.json::<Value>().await.unwrap());
         assert_eq!(status, 200, "{path}: {answer}");
         answer
     }
