@@ -1,5 +1,6 @@
-//! Whose a file is while its host runs: a locked file beside it. It keeps nobody from anything, and only lets the second of
-//! two hosts with one file know: of a cache file it warns, the state of policies (`policy_state`) it leaves to the first.
+//! Whose a file is while its host runs: a locked file beside it. It keeps nobody from anything, and only lets the second
+//! of two hosts with one file know. Of a cache file that one warns; with the state of policies (`policy_state`) it
+//! doesn't start.
 
 use std::fs::{File, OpenOptions};
 use std::io;

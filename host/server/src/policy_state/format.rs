@@ -1,8 +1,8 @@
 //! The state file: JSON that says of each slot what was configured, what was swapped in instead and what happened, and
 //! what is in quarantine.
 //!
-//! Components are files of their own, which this one names by digest. Read back, it is held to its bounds, because it may
-//! have been damaged or edited.
+//! Components are files of their own, which this one names by digest. Read back, it is held to its bounds, because it
+//! may have been damaged or edited.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};

@@ -1,5 +1,5 @@
-//! Policies across the ends of processes (`--policy-state`): hosts that are killed, that share a directory, and whose disk
-//! is full.
+//! Policies across the ends of processes (`--policy-state`): hosts that are killed, that share a directory, and whose
+//! disk is full.
 
 use std::fs;
 

@@ -9,7 +9,7 @@ use crate::serve::RunningServer;
 
 /// Settings that reports leave out: those that don't apply to a server in this process, and the seed, which they name
 /// elsewhere.
-const LEFT_OUT: [&str; 10] = [
+const LEFT_OUT: [&str; 11] = [
     "host",
     "port",
     "admin",
@@ -17,6 +17,7 @@ const LEFT_OUT: [&str; 10] = [
     "tls-key",
     "api-keys",
     "operators",
+    "policy-state",
     "sse-dialect",
     "generation-config",
     "seed",

@@ -187,6 +187,8 @@ fn of_its_own(config: Config) -> Config {
         api_keys: None,
         api_key: None,
         operators: None,
+        // A running host's: its operators' swaps would be measured, and this server's life saved over it.
+        policy_state: None,
         sse_dialect: DialectChoice::Auto,
         // The checkpoint's sampling defaults would apply to only one of the two sides.
         generation_config: GenerationConfig::None,
@@ -508,10 +510,12 @@ mod tests {
     }
 
     #[test]
-    fn server_of_its_own_has_nobodys_keys_and_tokens() {
+    fn server_of_its_own_has_nobodys_keys_and_tokens_and_swaps() {
         let file = || Some(PathBuf::from("/etc/infer/one.toml"));
-        let own = of_its_own(Config { api_keys: file(), operators: file(), ..Config::default() });
+        let given = Config { api_keys: file(), operators: file(), policy_state: file(), ..Config::default() };
+        let own = of_its_own(given);
         assert_eq!((own.api_keys, own.operators, own.api_key), (None, None, None));
+        assert_eq!(own.policy_state, None);
     }
 
     #[test]
