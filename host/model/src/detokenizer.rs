@@ -28,12 +28,14 @@ pub const LONGEST_RUN: usize = 32;
 /// A window of this many tokens is emitted even if its last character seems unfinished.
 const LONGEST_WINDOW: usize = 64;
 
-/// Incremental decoder of one stream. Special tokens have no text, except those that it spells.
+/// Incremental decoder of one stream. Special tokens have no text, except those that it spells or marks.
 pub struct Detokenizer {
     inner: Arc<Inner>,
     state: State,
     /// Special tokens whose names are text.
     spelled: Vec<u32>,
+    /// Special tokens that are written as a character of their own, and characters that nothing may write.
+    marks: Vec<(Option<u32>, char)>,
 }
 
 enum State {
@@ -69,7 +71,7 @@ impl Detokenizer {
                 State::Window(window)
             }
         };
-        Self { inner, state, spelled: Vec::new() }
+        Self { inner, state, spelled: Vec::new(), marks: Vec::new() }
     }
 
     /// Takes the names of these special tokens for text, as readers who look for them need it. Other names change nothing.
@@ -81,10 +83,42 @@ impl Detokenizer {
         self
     }
 
+    /// Writes each of these special tokens as a character that no other token can write: where text has it, it becomes U+FFFD.
+    /// So readers tell the tokens from text that spells their names. Nothing writes the character of a name that is no special
+    /// token.
+    #[must_use]
+    pub fn marking(mut self, marks: &[(&str, char)]) -> Self {
+        let library = &self.inner.library;
+        let special = |name: &str| library.get_added_vocabulary().is_special_token(name);
+        let id = |name: &str| library.token_to_id(name).filter(|_| special(name));
+        self.marks = marks.iter().map(|(name, mark)| (id(name), *mark)).collect();
+        self
+    }
+
+    /// Whether the token is written as a character of its own.
+    #[must_use]
+    pub fn marks(&self, token: u32) -> bool {
+        self.mark(token).is_some()
+    }
+
+    fn mark(&self, token: u32) -> Option<char> {
+        self.marks.iter().find(|(id, _)| *id == Some(token)).map(|(_, mark)| *mark)
+    }
+
     /// Returns the text that `token` completes: empty while a character is unfinished.
     pub fn push(&mut self, token: u32) -> String {
+        if let Some(mark) = self.mark(token) {
+            let mut text = self.finish();
+            if let (State::Window(window), Scheme::Window(neighbours)) = (&mut self.state, &self.inner.scheme)
+            {
+                *window = Window::default();
+                window.begin(*neighbours);
+            }
+            text.push(mark);
+            return text;
+        }
         let is_spelled = self.spelled.contains(&token);
-        match (&mut self.state, &self.inner.scheme) {
+        let text = match (&mut self.state, &self.inner.scheme) {
             (State::Bytes { unfinished }, Scheme::Bytes(pieces)) => {
                 if is_spelled {
                     unfinished.extend(self.inner.library.id_to_token(token).unwrap_or_default().bytes());
@@ -97,19 +131,27 @@ impl Detokenizer {
                 window.push(&self.inner.library, *neighbours, token, is_spelled)
             }
             _ => unreachable!("the state was made for this scheme"),
-        }
+        };
+        self.unmarked(text)
     }
 
     /// Returns the text still held back when no more tokens follow.
     pub fn finish(&mut self) -> String {
-        match &mut self.state {
+        let text = match &mut self.state {
             State::Bytes { unfinished } => {
                 let text = String::from_utf8_lossy(unfinished).into_owned();
                 unfinished.clear();
                 text
             }
             State::Window(window) => window.take(&self.inner.library, true),
-        }
+        };
+        self.unmarked(text)
+    }
+
+    /// Text without the characters that stand for tokens.
+    fn unmarked(&self, text: String) -> String {
+        let is_mark = |letter: char| self.marks.iter().any(|(_, mark)| *mark == letter);
+        if text.contains(is_mark) { text.replace(is_mark, "\u{fffd}") } else { text }
     }
 }
 

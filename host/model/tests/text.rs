@@ -334,6 +334,30 @@ fn spelled_special_token_has_its_name_as_text_between_any_others() {
     }
 }
 
+#[test]
+fn marked_special_token_is_a_character_that_text_can_not_have() {
+    let tokenizer = llama_2();
+    for (ids, text) in [
+        (&[0, 3][..], "\u{fdd0} the"),
+        (&[3, 0, 3, 0, 0, 12], "the\u{fdd0} the\u{fdd0}\u{fdd0} x"),
+        // It ends a run of bytes.
+        (&[6, 7, 0, 8, 11], "\u{fffd}\u{fffd}\u{fdd0}\u{fffd}."),
+        (&[6, 7, 8, 0, 6, 7, 8, 11], "\u{6771}\u{fdd0}\u{6771}."),
+    ] {
+        let marks = [("<s>", '\u{fdd0}'), ("a", 'a'), ("none", 'n')];
+        let mut detokenizer = tokenizer.detokenizer().marking(&marks);
+        assert!(detokenizer.marks(0) && !detokenizer.marks(3));
+        let shown: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
+        assert_eq!(shown + &detokenizer.finish(), text, "{ids:?}");
+        // The character that text has is told from the token.
+        let marks = [("<s>", '\u{6771}')];
+        let mut detokenizer = tokenizer.detokenizer().marking(&marks);
+        let shown: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
+        let expected = text.replace('\u{6771}', "\u{fffd}").replace('\u{fdd0}', "\u{6771}");
+        assert_eq!(shown + &detokenizer.finish(), expected, "{ids:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
