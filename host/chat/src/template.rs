@@ -41,6 +41,8 @@ pub struct Reads {
     pub developer: bool,
     /// It goes through the parts of a content, and takes each as it thinks right.
     pub parts: bool,
+    /// It writes messages with channels, and reads them in its own way ([`Tools::Harmony`]).
+    pub harmony: bool,
 }
 
 /// What a template does with tools, and so how the model writes calls. Told from the template's text:
@@ -53,6 +55,8 @@ pub enum Tools {
     Hermes,
     /// `{"name": .., "parameters": {..}}` and nothing else: Llama 3.
     Llama3,
+    /// `<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{..}<|call|>`: gpt-oss.
+    Harmony,
     /// It mentions them, and its calls have a form that isn't known here.
     Other,
 }
@@ -62,6 +66,8 @@ impl Tools {
         let has = |part: &str| template.contains(part);
         if !has("tools") {
             Self::None
+        } else if is_harmony(template) {
+            Self::Harmony
         } else if has("<tool_call>") && !has("<function=") {
             Self::Hermes
         } else if has("\"parameters\"") && (has("ipython") || has("python_tag")) {
@@ -70,6 +76,11 @@ impl Tools {
             Self::Other
         }
     }
+}
+
+/// Whether a template writes messages with channels, in the format that OpenAI calls Harmony.
+fn is_harmony(template: &str) -> bool {
+    ["<|start|>", "<|channel|>", "<|message|>"].iter().all(|mark| template.contains(mark))
 }
 
 impl ChatTemplate {
@@ -124,7 +135,11 @@ impl ChatTemplate {
             request,
             idle: Mutex::new(vec![first]),
             tools: Tools::of(template),
-            reads: Reads { developer: template.contains("developer"), parts: false },
+            reads: Reads {
+                developer: template.contains("developer"),
+                parts: false,
+                harmony: is_harmony(template),
+            },
             reasons: template.contains("</think>"),
             day: None,
             tool_use: None,
@@ -161,16 +176,20 @@ impl ChatTemplate {
     }
 
     /// Whether its model may reason before it replies, in `<think>..</think>`. Told from the template's text, which
-    /// leaves the reasoning of earlier replies out.
+    /// leaves the reasoning of earlier replies out. That of messages with channels is in one of these.
     pub fn reasons(&self) -> bool {
         self.reasons || self.tool_use.as_ref().is_some_and(|other| other.reasons)
     }
 
     /// What it makes of messages, with tools and without.
     pub fn reads(&self) -> Reads {
-        let Reads { developer, parts } = self.reads;
+        let Reads { developer, parts, harmony } = self.reads;
         let other = self.tool_use.as_ref().map_or(self.reads, |other| other.reads);
-        Reads { developer: developer && other.developer, parts: parts && other.parts }
+        Reads {
+            developer: developer && other.developer,
+            parts: parts && other.parts,
+            harmony: harmony && other.harmony,
+        }
     }
 
     /// The prompt for a list of messages (`[{"role", "content"}, ..]`), special tokens included;

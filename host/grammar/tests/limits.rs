@@ -152,6 +152,8 @@ fn honest_grammars_stay_within_the_limits() {
     lark(format!("start: {}", (0..1_000).map(|n| format!("\"choice {n}\"")).collect::<Vec<_>>().join(" | ")))
         .unwrap();
     lark("start: <tool_call> \"{}\" </tool_call>".to_owned()).unwrap();
+    lark("start: (<|start|> \"a\")? <|channel|> \"b \" <|constrain|> \"json\" <|message|> \"{}\"".to_owned())
+        .unwrap();
     lark(calls(64)).unwrap();
     lark("start: \"[\" (start (\",\" start)*)? \"]\" | NUMBER\nNUMBER: /-?[0-9]+/".to_owned()).unwrap();
 }

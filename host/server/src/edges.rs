@@ -27,8 +27,8 @@ use serde_json::json;
 use crate::bench::{Dialect, read};
 use crate::config::{Config, Settings};
 use crate::data::{
-    Compiler, Expected, Part, Prelude, Speaker, Speech, check_chat, check_completion, check_embedding,
-    check_messages, check_response,
+    Compiler, Expected, Opening, Part, Prelude, Speaker, Speech, check_chat, check_completion,
+    check_embedding, check_messages, check_response, marked,
 };
 use crate::trace::{Question, RecordedLines, RecordedRequests};
 
@@ -119,28 +119,37 @@ pub fn grammar(bytes: &[u8]) {
 /// A model's output with reasoning and function calls. What is found must not depend on how the text is split.
 pub fn calls(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let letters: Vec<char> = text.chars().collect();
     let shaped = text.len() % 2 == 1;
+    let speech = |reasoning, style, opening| {
+        let names = vec!["weather".to_owned(), "time".to_owned()];
+        Speech { reasoning, shaped, style, names, forced: false, parallel: true, opening }
+    };
     for reasoning in [Expected::Never, Expected::Tagged, Expected::Opened, Expected::Within] {
         for style in [Tools::Hermes, Tools::Llama3] {
-            let names = vec!["weather".to_owned(), "time".to_owned()];
-            let speech = Speech { reasoning, shaped, style, names, forced: false, parallel: true };
-            let all = |step: usize| {
-                let mut speaker = Speaker::new(&speech);
-                let mut parts: Vec<Part> = Vec::new();
-                for piece in letters.chunks(step) {
-                    parts.extend(speaker.push(piece.iter().collect()));
-                }
-                parts.extend(speaker.finish());
-                joined(parts)
-            };
-            assert_eq!(
-                all(usize::MAX >> 1),
-                all(1),
-                "{speech:?}: parts must not depend on how the text is split"
-            );
+            divide(&speech(reasoning, style, None), text);
         }
     }
+    // The names of special tokens stand for them.
+    let text = marked(text);
+    for prompt in ["<|start|>assistant", "<|start|>assistant<|channel|>final<|message|>One", "<|end|>"] {
+        for reasoning in [Expected::Never, Expected::Tagged] {
+            divide(&speech(reasoning, Tools::Harmony, Some(Opening::after(prompt))), &text);
+        }
+    }
+}
+
+fn divide(speech: &Speech, text: &str) {
+    let letters: Vec<char> = text.chars().collect();
+    let all = |step: usize| {
+        let mut speaker = Speaker::new(speech);
+        let mut parts: Vec<Part> = Vec::new();
+        for piece in letters.chunks(step) {
+            parts.extend(speaker.push(piece.iter().collect()));
+        }
+        parts.extend(speaker.finish());
+        joined(parts)
+    };
+    assert_eq!(all(usize::MAX >> 1), all(1), "{speech:?}: parts must not depend on how the text is split");
 }
 
 /// Joins adjacent parts of the same kind.

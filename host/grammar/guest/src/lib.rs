@@ -13,7 +13,8 @@ use llguidance::{Matcher, ParserFactory};
 
 const END: u32 = 256;
 /// The special tokens, the end first.
-const SPECIAL: [&str; 3] = ["end", "<tool_call>", "</tool_call>"];
+const SPECIAL: [&str; 7] =
+    ["end", "<tool_call>", "</tool_call>", "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"];
 
 /// Compiles the grammar in `request`, which is JSON: a list of [`ParserLimits`] and [`TopLevelGrammar`].
 ///

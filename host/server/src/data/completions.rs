@@ -132,6 +132,7 @@ async fn job(
         prompts,
         goes_on: true,
         tags: Vec::new(),
+        place: None,
         longest: max_tokens.map_or(Longest::Room(DEFAULT_MAX_TOKENS), Longest::Asked),
         embed: false,
         logprobs,

@@ -100,6 +100,7 @@ pub async fn embed(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError>
         prompts,
         goes_on: true,
         tags: Vec::new(),
+        place: None,
         longest: Longest::Asked(0),
         embed: true,
         logprobs: None,

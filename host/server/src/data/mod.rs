@@ -24,11 +24,12 @@ pub use sequence::outcome::Outcome;
 pub use structured::{Compiler, Prelude, Shape};
 
 pub(crate) use anthropic::check as check_messages;
-pub(crate) use chat::{Expected, Part, Speaker, Speech, check as check_chat};
+pub(crate) use chat::{Expected, Opening, Part, Speaker, Speech, check as check_chat};
 pub(crate) use completions::check as check_completion;
 pub(crate) use embeddings::check as check_embedding;
 pub(crate) use responses_api::check as check_response;
 pub(crate) use sequence::job::beyond_context;
+pub(crate) use sequence::marks::marked;
 
 // Shorter paths for `structured`.
 use request::{fields, json};

@@ -1,11 +1,11 @@
 //! The fields of a request in Anthropic's form.
 
-use infer_chat::ChatTemplate;
+use infer_chat::{ChatTemplate, Reads};
 use serde_json::{Map, Value};
 
 use super::{conversation, tools, unused};
 use crate::data::chat::ending::Ending;
-use crate::data::chat::request::{Parsed, check_end, show};
+use crate::data::chat::request::{Parsed, check_end, effort as known_effort, show};
 use crate::data::chat::{ChatPrompt, Offer, messages};
 use crate::data::fields::{self, check_model, integer, object, refuse_rest};
 use crate::data::json::Fields;
@@ -136,7 +136,7 @@ fn prompt(fields: &mut Fields, template: &ChatTemplate) -> Result<Asked, ApiErro
     let offer = tools::take(fields)?;
     let mut variables = object(fields, "chat_template_kwargs")?.unwrap_or_default();
     let shows_thinking = thinking(fields, &mut variables)?;
-    let shape = output(fields, &mut variables)?;
+    let shape = output(fields, template.reads(), &mut variables)?;
     show(&offer, template.tools(), &mut variables)?;
     let ending = if ends_with_reply { Ending::Within } else { Ending::Reply };
     let prompt = ChatPrompt { messages, ending, variables };
@@ -193,10 +193,14 @@ fn thinking(fields: &mut Fields, variables: &mut Map<String, Value>) -> Result<b
 }
 
 /// Takes the effort, which becomes a variable of the template, and the form of the reply.
-fn output(fields: &mut Fields, variables: &mut Map<String, Value>) -> Result<Option<Shape>, ApiError> {
+fn output(
+    fields: &mut Fields,
+    reads: Reads,
+    variables: &mut Map<String, Value>,
+) -> Result<Option<Shape>, ApiError> {
     let mut config = object(fields, CONFIG)?.unwrap_or_default();
     if let Some(effort) = word(&mut config, CONFIG, "effort", EFFORTS)? {
-        variables.entry("reasoning_effort").or_insert(Value::String(effort));
+        variables.entry("reasoning_effort").or_insert(Value::String(known_effort(effort, reads)));
     }
     let formerly = fields.take(FORMERLY).map(|format| (FORMERLY, format));
     let format = config.remove("format").filter(|format| !format.is_null());

@@ -287,6 +287,7 @@ mod tests {
                 names,
                 forced: false,
                 parallel: true,
+                opening: None,
             },
         }
     }

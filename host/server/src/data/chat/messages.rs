@@ -6,6 +6,7 @@
 use infer_chat::Reads;
 use serde_json::{Map, Value, json};
 
+use super::harmony;
 use crate::http::ApiError;
 
 const NAME: &str = "messages";
@@ -13,7 +14,7 @@ const MAX_MESSAGES: usize = 4_096;
 const ROLES: &[&str] = &["system", "developer", "user", "assistant", "tool"];
 
 /// Checks and normalizes messages for a template. If it doesn't know `developer`, that becomes `system`; if
-/// it doesn't know parts, they are joined to one text.
+/// it doesn't know parts, they are joined to one text. One of messages with channels gets those that it reads.
 pub fn normalize(messages: Option<Vec<Value>>, reads: Reads) -> Result<Value, ApiError> {
     let Some(messages) = messages else {
         let error = ApiError::bad_request("missing_field", "messages: missing; give a list of messages");
@@ -32,7 +33,8 @@ pub fn normalize(messages: Option<Vec<Value>>, reads: Reads) -> Result<Value, Ap
         };
         normal(message, reads).map_err(|error| error.within(&format!("{NAME}[{at}]"), NAME))
     };
-    messages.into_iter().enumerate().map(one).collect::<Result<Vec<_>, _>>().map(Value::Array)
+    let normal = messages.into_iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
+    Ok(Value::Array(if reads.harmony { harmony::as_read(normal) } else { normal }))
 }
 
 fn normal(mut message: Map<String, Value>, reads: Reads) -> Result<Value, ApiError> {
@@ -67,7 +69,8 @@ fn normal(mut message: Map<String, Value>, reads: Reads) -> Result<Value, ApiErr
         let calls = calls.into_iter().map(call).collect::<Result<Vec<_>, _>>()?;
         normal.insert("tool_calls".to_owned(), Value::Array(calls));
     }
-    for name in ["name", "tool_call_id", "reasoning_content"] {
+    let thinking = reads.harmony.then_some("thinking");
+    for name in ["name", "tool_call_id", "reasoning_content"].into_iter().chain(thinking) {
         match message.remove(name) {
             None | Some(Value::Null) => {}
             Some(Value::String(text)) => {

@@ -4,6 +4,7 @@
 mod call_json;
 mod calls;
 pub mod ending;
+mod harmony;
 pub mod messages;
 mod pending;
 mod prompt;
@@ -14,6 +15,7 @@ mod speaker;
 mod tools;
 
 pub use calls::Part;
+pub use harmony::Opening;
 pub use pending::{GivenTemplate, PendingTemplate, no_template};
 pub use prompt::{ChatPrompt, PromptText, Rendered, render};
 pub use reasoning::Expected;
@@ -27,6 +29,7 @@ use hyper::StatusCode;
 use infer_chat::ChatTemplate;
 
 use self::ending::Ending;
+use self::harmony::Required;
 use self::request::Parsed;
 use self::sink::{ChatBody, ChatFrames};
 use super::structured::{Prelude, Shape};
@@ -105,16 +108,38 @@ pub async fn begin(
     let special = calls::TAGS.into_iter().all(|tag| served.tokenizer.is_special(tag));
     let shape = offer.shape(template.tools(), special, common.shape.take())?;
     let continues = prompt.ending == Ending::Within;
-    let Rendered { tokens, reasoning } = render(served, prompt, Purpose::Prompt, room).await?;
-    let (reasoning, prelude) = if separate_reasoning && template.reasons() {
-        reasoning::expect(reasoning, shape.is_some(), &served.tokenizer)
-    } else {
-        (Expected::Never, Prelude::None)
+    if template.reads().harmony {
+        Opening::check(&served.tokenizer)?;
+        if !common.ignore_eos {
+            // A checkpoint may name only one of them.
+            common.stop_token_ids.extend(Opening::ends(&served.tokenizer));
+        }
+    }
+    let Rendered { tokens, reasoning, opening } = render(served, prompt, Purpose::Prompt, room).await?;
+    let (reasoning, prelude) = match &opening {
+        Some(opening) => {
+            let reasoning = if separate_reasoning { Expected::Tagged } else { Expected::Never };
+            let required = match offer.is_forced() {
+                true => Required::Call,
+                false => Required::Form { or_call: offer.is_shown() },
+            };
+            let prelude = match shape {
+                Some(_) => opening.prelude(required, &served.tokenizer)?,
+                None => Prelude::None,
+            };
+            (reasoning, prelude)
+        }
+        None if separate_reasoning && template.reasons() => {
+            reasoning::expect(reasoning, shape.is_some(), &served.tokenizer)
+        }
+        None => (Expected::Never, Prelude::None),
     };
+    let place = opening.as_ref().map(Opening::place);
     let replies = Replies {
         speech: Speech {
             reasoning,
             shaped: prelude != Prelude::None,
+            opening,
             style: template.tools(),
             names: if offer.is_shown() { offer.names().map(str::to_owned).collect() } else { Vec::new() },
             forced: offer.is_forced(),
@@ -129,6 +154,7 @@ pub async fn begin(
         prompts: vec![Arc::clone(&prompt)],
         goes_on: continues,
         tags: replies.speech.tags(),
+        place,
         longest,
         embed: false,
         logprobs,

@@ -5,6 +5,7 @@ use infer_model::ModelErrorKind;
 use serde_json::{Map, Value};
 
 use super::ending::{self, Ending};
+use super::harmony::Opening;
 use super::reasoning::{self, Expected};
 use crate::app::Served;
 use crate::http::{ApiError, Room};
@@ -28,6 +29,8 @@ pub struct PromptText {
     pub text: String,
     /// How a reply to it begins, if the model reasons.
     pub reasoning: Expected,
+    /// Where it leaves its last message, if the model's messages have channels.
+    pub opening: Option<Opening>,
 }
 
 /// A rendered conversation.
@@ -37,6 +40,8 @@ pub struct Rendered {
     pub tokens: Vec<u32>,
     /// How a reply to it begins, if the model reasons.
     pub reasoning: Expected,
+    /// Where it leaves its last message, if the model's messages have channels.
+    pub opening: Option<Opening>,
 }
 
 impl ChatPrompt {
@@ -55,10 +60,12 @@ impl ChatPrompt {
             ModelErrorKind::Machine => ApiError::unavailable("memory", error.message),
             _ => ApiError::invalid("messages", error),
         })?;
-        Ok(match continued {
-            None => PromptText { reasoning: reasoning::after_prompt(&text), text },
-            Some(continued) => PromptText { reasoning: continued.reasoning, text: continued.cut(text)? },
-        })
+        let (reasoning, text) = match continued {
+            None => (reasoning::after_prompt(&text), text),
+            Some(continued) => (continued.reasoning, continued.cut(text)?),
+        };
+        let opening = template.reads().harmony.then(|| Opening::after(&text));
+        Ok(PromptText { text, reasoning, opening })
     }
 }
 
@@ -71,8 +78,8 @@ pub async fn render(
 ) -> Result<Rendered, ApiError> {
     let template = served.chat_template().await?;
     let (text, room) = served.off_thread(move || (prompt.render(&template), room)).await?;
-    let PromptText { text, reasoning } = text?;
+    let PromptText { text, reasoning, opening } = text?;
     // The template has already written the special tokens.
     let text = FieldText { field: "messages", text, special: false, purpose };
-    Ok(Rendered { tokens: served.encode(text, room).await?, reasoning })
+    Ok(Rendered { tokens: served.encode(text, room).await?, reasoning, opening })
 }

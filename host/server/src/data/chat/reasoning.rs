@@ -3,6 +3,8 @@
 //! A choice begins with its reasoning or has none. Blanks around the reasoning are dropped, because templates add
 //! their own when they write it into the next prompt; but a required form keeps its blanks.
 
+use std::sync::Arc;
+
 use infer_model::Tokenizer;
 
 use super::calls::longest_overlap;
@@ -36,7 +38,9 @@ pub fn expect(expected: Expected, shaped: bool, tokenizer: &Tokenizer) -> (Expec
     match (expected, tokenizer.id(OPEN), tokenizer.id(CLOSE)) {
         (Expected::Opened | Expected::Within, _, Some(close)) => (expected, Prelude::Opened { close }),
         (Expected::Opened | Expected::Within, _, None) => (Expected::Never, Prelude::None),
-        (Expected::Tagged, Some(open), Some(close)) => (expected, Prelude::Tagged { open, close }),
+        (Expected::Tagged, Some(open), Some(close)) => {
+            (expected, Prelude::Tagged { open: Arc::from([open]), close })
+        }
         (Expected::Tagged | Expected::Never, _, _) => none,
     }
 }

@@ -1,9 +1,10 @@
 //! The fields of a chat request.
 
-use infer_chat::{ChatTemplate, Tools};
+use infer_chat::{ChatTemplate, Reads, Tools};
 use serde_json::{Map, Value};
 
 use super::ending::Ending;
+use super::harmony;
 use super::messages;
 use super::prompt::ChatPrompt;
 use super::tools::Offer;
@@ -45,9 +46,10 @@ const OWN_FIELDS: &[&str] = &[
 /// value is an error that says so.
 pub const UNSUPPORTED: &[&str] = &["audio", "moderation", "web_search_options"];
 
+const EFFORT: &str = "reasoning_effort";
 /// Instructions to the model that are passed to the template, and their values.
 const HINTS: [(&str, &[&str]); 2] = [
-    ("reasoning_effort", &["none", "minimal", "low", "medium", "high", "xhigh", "max"]),
+    (EFFORT, &["none", "minimal", "low", "medium", "high", "xhigh", "max"]),
     ("verbosity", &["low", "medium", "high"]),
 ];
 const SERVICE_TIERS: &[&str] = &["auto", "default", "flex", "scale", "priority", "fast"];
@@ -84,7 +86,7 @@ pub fn take(mut fields: Fields, models: &[String], template: &ChatTemplate) -> R
     let logprobs = logprobs(&mut fields)?;
     let offer = Offer::take(&mut fields)?;
     let mut variables: Map<String, Value> = object(&mut fields, "chat_template_kwargs")?.unwrap_or_default();
-    hints(&mut fields, &mut variables)?;
+    hints(&mut fields, template.reads(), &mut variables)?;
     show(&offer, template.tools(), &mut variables)?;
     let ending = Ending::take(&mut fields)?;
     let separate_reasoning = boolean(&mut fields, "separate_reasoning")?.unwrap_or(true);
@@ -105,7 +107,11 @@ pub fn take(mut fields: Fields, models: &[String], template: &ChatTemplate) -> R
 pub fn show(offer: &Offer, tools: Tools, variables: &mut Map<String, Value>) -> Result<(), ApiError> {
     if offer.is_shown() {
         check_template(tools)?;
-        variables.insert("tools".to_owned(), Value::Array(offer.tools.clone()));
+        let tools = match tools {
+            Tools::Harmony => harmony::described(offer.tools.clone()),
+            _ => offer.tools.clone(),
+        };
+        variables.insert("tools".to_owned(), Value::Array(tools));
     }
     Ok(())
 }
@@ -121,7 +127,7 @@ pub fn check_end(offer: &Offer, common: &Common) -> Result<(), ApiError> {
 
 fn check_template(tools: Tools) -> Result<(), ApiError> {
     let why = match tools {
-        Tools::Hermes | Tools::Llama3 => return Ok(()),
+        Tools::Hermes | Tools::Llama3 | Tools::Harmony => return Ok(()),
         Tools::None => "the model's chat template has no tools",
         Tools::Other => "this host does not know the syntax of this model's calls",
     };
@@ -139,16 +145,26 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
 }
 
 /// Sets template variables of the same names. `chat_template_kwargs` wins over them.
-fn hints(fields: &mut Fields, variables: &mut Map<String, Value>) -> Result<(), ApiError> {
+fn hints(fields: &mut Fields, reads: Reads, variables: &mut Map<String, Value>) -> Result<(), ApiError> {
     for (name, known) in HINTS {
         let Some(word) = word(fields, name, known)? else { continue };
         if word == "none" {
             // The switch in the templates of models that either reason or don't, such as Qwen3.
             variables.entry("enable_thinking").or_insert(Value::Bool(false));
         }
+        let word = if name == EFFORT { effort(word, reads) } else { word };
         variables.entry(name).or_insert(Value::String(word));
     }
     Ok(())
+}
+
+/// An effort in the words of a template. Models whose messages have channels know three; others become the nearest.
+pub fn effort(word: String, reads: Reads) -> String {
+    match word.as_str() {
+        "none" | "minimal" if reads.harmony => "low".to_owned(),
+        "xhigh" | "max" if reads.harmony => "high".to_owned(),
+        _ => word,
+    }
 }
 
 /// Checks the fields that don't affect the response: what they ask for concerns OpenAI's storage, billing
@@ -212,12 +228,23 @@ mod tests {
         for (body, kwargs, expected) in cases {
             let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
             let mut variables = kwargs.as_object().unwrap().clone();
-            hints(&mut fields, &mut variables).unwrap();
+            hints(&mut fields, Reads::default(), &mut variables).unwrap();
             assert_eq!(Value::Object(variables), expected, "{body}");
+        }
+        let channels = Reads { harmony: true, ..Reads::default() };
+        for (effort, known) in [("none", "low"), ("low", "low"), ("medium", "medium"), ("max", "high")] {
+            let body = json!({"reasoning_effort": effort, "verbosity": "low"});
+            let (mut fields, mut variables) =
+                (Fields::parse(body.to_string().as_bytes()).unwrap(), Map::new());
+            hints(&mut fields, channels, &mut variables).unwrap();
+            assert_eq!(
+                (&variables["reasoning_effort"], &variables["verbosity"]),
+                (&json!(known), &json!("low"))
+            );
         }
         for (body, status) in [(json!({"verbosity": "loud"}), 422), (json!({"reasoning_effort": 1}), 400)] {
             let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
-            let error = hints(&mut fields, &mut Map::new()).unwrap_err();
+            let error = hints(&mut fields, Reads::default(), &mut Map::new()).unwrap_err();
             assert_eq!(error.status().as_u16(), status, "{body}: {}", error.message());
         }
     }

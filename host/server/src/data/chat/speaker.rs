@@ -5,6 +5,7 @@ use infer_core::FinishReason;
 use serde::de::IgnoredAny;
 
 use super::calls::{self, Calls, Part};
+use super::harmony::{Harmony, Opening};
 use super::reasoning::{self, Expected, Reasoning, Separated};
 use crate::data::response::Go;
 use crate::data::sequence::outcome::{Outcome, openai_reason};
@@ -24,12 +25,17 @@ pub struct Speech {
     pub forced: bool,
     /// Whether it may call several.
     pub parallel: bool,
+    /// Where the prompt leaves its last message, if outputs are messages with channels.
+    pub opening: Option<Opening>,
 }
 
 impl Speech {
     /// The tags that a [`Speaker`] looks for, which need text even where they are special tokens.
     pub fn tags(&self) -> Vec<&'static str> {
         let mut tags = Vec::new();
+        if self.opening.is_some() {
+            return tags;
+        }
         if self.reasoning != Expected::Never {
             tags.extend(reasoning::TAGS);
         }
@@ -44,6 +50,8 @@ impl Speech {
 pub struct Speaker {
     reasoning: Reasoning,
     calls: Option<Calls>,
+    /// In the place of both, if it consists of messages with channels.
+    harmony: Option<Harmony>,
     parallel: bool,
     begun: u32,
     /// The last call's arguments.
@@ -58,10 +66,15 @@ pub struct Speaker {
 impl Speaker {
     /// Expects outputs like these.
     pub fn new(speech: &Speech) -> Self {
-        let Speech { reasoning, shaped, style, names, forced, parallel } = speech;
+        let Speech { reasoning, shaped, style, names, forced, parallel, opening } = speech;
+        let separates = *reasoning != Expected::Never;
+        let harmony =
+            opening.as_ref().map(|opening| Harmony::new(opening, names.clone(), separates, *shaped));
+        let has_calls = !names.is_empty() && harmony.is_none();
         Self {
             reasoning: Reasoning::new(*reasoning, *shaped),
-            calls: (!names.is_empty()).then(|| Calls::new(*style, names.clone(), *forced)),
+            calls: has_calls.then(|| Calls::new(*style, names.clone(), *forced)),
+            harmony,
             parallel: *parallel,
             begun: 0,
             arguments: String::new(),
@@ -73,20 +86,32 @@ impl Speaker {
 
     /// Reads the text that a token adds.
     pub fn token(&mut self, text: String) -> Vec<Part> {
-        let before = self.reasoning.is_open();
+        let before = self.is_reasoning();
         let parts = self.push(text);
-        self.reasoning_tokens += u32::from(before || self.reasoning.is_open());
+        self.reasoning_tokens += u32::from(before || self.is_reasoning());
         parts
+    }
+
+    fn is_reasoning(&self) -> bool {
+        self.harmony.as_ref().map_or_else(|| self.reasoning.is_open(), Harmony::is_reasoning)
     }
 
     /// Reads more text.
     pub fn push(&mut self, text: String) -> Vec<Part> {
+        if let Some(harmony) = &mut self.harmony {
+            let parts = harmony.push(&text);
+            return self.allowed(parts);
+        }
         let separated = self.reasoning.push(text);
         self.divide(separated)
     }
 
     /// Ends the output.
     pub fn finish(&mut self) -> Vec<Part> {
+        if let Some(harmony) = &mut self.harmony {
+            let parts = harmony.finish(is_object(&self.arguments));
+            return self.allowed(parts);
+        }
         let separated = self.reasoning.finish();
         let mut parts = self.divide(separated);
         let rest = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
@@ -138,6 +163,9 @@ impl Speaker {
 
     /// Whether the output is, as far as it is known, at what is no text of the reply: reasoning, calls, and their tags.
     pub fn is_aside(&self) -> bool {
+        if let Some(harmony) = &self.harmony {
+            return harmony.is_aside();
+        }
         self.reasoning.precedes_reply() || self.calls.as_ref().is_some_and(Calls::is_within)
     }
 
@@ -186,6 +214,7 @@ mod tests {
             names,
             forced: false,
             parallel,
+            opening: None,
         }
     }
 
@@ -301,7 +330,7 @@ mod tests {
         ];
         let both = speech(true);
         assert_eq!(parts_of(&both, output), [vec![reasoned.clone()], called.to_vec()].concat());
-        let no_calls = Speech { names: Vec::new(), ..both };
+        let no_calls = Speech { names: Vec::new(), ..both.clone() };
         assert_eq!(parts_of(&no_calls, output), [reasoned, Part::Text(format!("So:{call}"))]);
         let unseparated = Speech { reasoning: Expected::Never, ..both.clone() };
         let text = Part::Text("One or two.So:".to_owned());

@@ -93,8 +93,9 @@ impl Offer {
     }
 
     /// What the output must be, given the form that the request's other fields require: a call if that is forced, or
-    /// else either of the two. OpenAI's `response_format` describes a reply, which a forced call leaves no room for.
-    /// `special` says whether the tags of calls are special tokens.
+    /// else either of the two, or the form alone where messages have channels and it is that of one: calls are in another.
+    /// OpenAI's `response_format` describes a reply, which a forced call leaves no room for. `special` says whether the
+    /// tags of calls are special tokens.
     ///
     /// # Errors
     /// A schema exceeds the limits on length or depth, or `structured_outputs` is given beside a forced call.
@@ -110,7 +111,7 @@ impl Offer {
                 Err(ApiError::invalid(OUTPUTS, message))
             }
             _ if self.is_forced() => self.calls(style, special).map(Some),
-            Some(required) if self.is_shown() && !required.covers_calls() => {
+            Some(required) if self.is_shown() && !required.covers_calls() && style != Tools::Harmony => {
                 Ok(Some(required.or(self.calls(style, special)?)))
             }
             required => Ok(required),
@@ -139,9 +140,18 @@ impl Offer {
             let at = names.len();
             let name = function["name"].as_str().unwrap_or_default();
             let schema = schema(function).map_err(|error| within(name, error))?;
-            let head = json!(format!("{{\"name\": \"{name}\", \"{arguments}\": "));
             let _ = writeln!(grammar, "arguments_{at}: %json {schema}");
-            let _ = writeln!(calls, "call_{at}: {head} arguments_{at} \"}}\"");
+            let _ = match style {
+                Tools::Harmony => {
+                    let head =
+                        format!("\"commentary to=functions.{name} \" <|constrain|> \"json\" <|message|>");
+                    writeln!(calls, "call_{at}: {head} arguments_{at}")
+                }
+                _ => {
+                    let head = json!(format!("{{\"name\": \"{name}\", \"{arguments}\": "));
+                    writeln!(calls, "call_{at}: {head} arguments_{at} \"}}\"")
+                }
+            };
             names.push(name.to_owned());
         }
         let rules: Vec<String> = (0..names.len()).map(|at| format!("call_{at}")).collect();
@@ -151,11 +161,13 @@ impl Offer {
         grammar.push_str(match (style, several) {
             (Tools::Llama3, false) => "start: object\n",
             (Tools::Llama3, true) => "start: object (\"; \" object)*\n",
+            // Its end is that of the output. The message begins with its channel where the prompt has begun it.
+            (Tools::Harmony, _) => "start: (<|start|> \"assistant\")? <|channel|> object\n",
             (_, false) => "start: tagged\n",
             (_, true) => "start: tagged (\"\\n\" tagged)*\n",
         });
         grammar.push_str(match (style, special) {
-            (Tools::Llama3, _) => "",
+            (Tools::Llama3 | Tools::Harmony, _) => "",
             (_, false) => "tagged: \"<tool_call>\\n\" object \"\\n</tool_call>\"\n",
             (_, true) => "tagged: <tool_call> \"\\n\" object \"\\n\" </tool_call>\n",
         });
@@ -355,6 +367,28 @@ mod tests {
         none["tools"] = json!([]);
         let error = Offer::take(&mut Fields::parse(none.to_string().as_bytes()).unwrap()).unwrap_err();
         assert_eq!(error.message(), "tool_choice: the request has no tools to choose from");
+    }
+
+    #[test]
+    fn forced_call_of_messages_with_channels_is_one_message_and_a_form_is_the_replys_alone() {
+        let forced = offer(allowed("required", &["b", "c"])).unwrap_or_else(|e| panic!("{}", e.message()));
+        let shape = forced.shape(Tools::Harmony, true, None).unwrap_or_else(|e| panic!("{}", e.message()));
+        let grammar = shape.expect("it is forced").key();
+        for part in [
+            "call_0: \"commentary to=functions.b \" <|constrain|> \"json\" <|message|> arguments_0\n",
+            "object: call_0 | call_1\n",
+            "start: (<|start|> \"assistant\")? <|channel|> object\n",
+        ] {
+            assert!(grammar.contains(part), "{grammar}");
+        }
+        let auto = offer(json!({})).unwrap_or_else(|e| panic!("{}", e.message()));
+        let digits = || Shape::of_outputs(json!({"regex": "[0-9]"}).as_object().unwrap().clone());
+        let shape =
+            |style| auto.shape(style, true, Some(digits().unwrap_or_else(|e| panic!("{}", e.message()))));
+        for (style, alternatives) in [(Tools::Harmony, 1), (Tools::Hermes, 2)] {
+            let shape = shape(style).unwrap_or_else(|e| panic!("{}", e.message())).expect("it is required");
+            assert_eq!(shape.alternatives().count(), alternatives, "{style:?}");
+        }
     }
 
     #[test]

@@ -275,7 +275,7 @@ mod tests {
         let late = [said("user", "a"), said("system", "f")];
         let expected = json!([said("system", "b\n\nc\nd\n\ne"), late[0], late[1]]);
         assert_eq!(read(items.clone(), Some("b")), expected);
-        let reads = Reads { developer: true, parts: true };
+        let reads = Reads { developer: true, parts: true, ..Reads::default() };
         let parts = json!([{"type": "text", "text": "c"}, {"type": "text", "text": "d"}]);
         let developer = json!({"role": "developer", "content": parts});
         let all = messages(Some(items), Some("b"), reads).unwrap();

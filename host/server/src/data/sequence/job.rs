@@ -12,6 +12,7 @@ use tokio::time::timeout_at;
 
 use super::account::{Account, Entering, publish_refusal};
 use super::group::{Group, Totals};
+use super::marks::{self, Place};
 use super::patience::{engine_hangs, last_moment};
 use super::run::{Beginning, Run};
 use super::text::{Ending, Text};
@@ -78,6 +79,8 @@ pub struct Job {
     pub goes_on: bool,
     /// What the output's text shows even where these are special tokens.
     pub tags: Vec<&'static str>,
+    /// Where among messages with heads the output begins, if it consists of such.
+    pub place: Option<Place>,
     /// Token limit of each choice.
     pub longest: Longest,
     /// Nothing is sampled: what is wanted of each prompt is its vector.
@@ -115,7 +118,7 @@ impl Job {
         let lengths = self.lengths(served)?;
         let masks = match &self.shape {
             Some(shape) => {
-                let masks = served.compiler.masks(shape, sequences, self.prelude).await?;
+                let masks = served.compiler.masks(shape, sequences, self.prelude.clone()).await?;
                 masks.into_iter().map(Some).collect()
             }
             None => vec![None; sequences],
@@ -171,6 +174,7 @@ impl Job {
                 max_tokens: lengths[at / n].max(1),
             };
             let text = Text::new(self.detokenizer(served, &self.prompts[at / n]), ending);
+            let text = text.beginning_in(self.place);
             Run::new(Beginning {
                 app: Arc::clone(app),
                 tenant: Arc::clone(tenant),
@@ -192,7 +196,10 @@ impl Job {
             (None, true) => served.tokenizer.detokenizer_after(prompt),
             (None, false) => served.tokenizer.detokenizer(),
         };
-        detokenizer.spelling(&self.tags)
+        match self.place {
+            Some(_) => detokenizer.marking(&marks::NAMES),
+            None => detokenizer.spelling(&self.tags),
+        }
     }
 
     fn check_tokens(&self, served: &Served) -> Result<(), ApiError> {

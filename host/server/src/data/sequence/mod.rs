@@ -3,6 +3,7 @@
 mod account;
 pub mod group;
 pub mod job;
+pub mod marks;
 pub mod outcome;
 pub mod patience;
 pub mod run;

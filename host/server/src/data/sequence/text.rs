@@ -7,10 +7,14 @@ use std::sync::Arc;
 
 use infer_model::{Detokenizer, StopStep, StopStrings};
 
+use super::marks::{self, Place};
+
 /// The text of one sequence.
 pub struct Text {
     detokenizer: Detokenizer,
     stops: Option<StopStrings>,
+    /// Where it is, if it consists of messages with heads.
+    place: Option<Place>,
     ends: Arc<[u32]>,
     min_tokens: u32,
     max_tokens: u32,
@@ -47,7 +51,15 @@ impl Text {
     pub fn new(detokenizer: Detokenizer, ending: Ending) -> Self {
         let Ending { stops, tokens: ends, min_tokens, max_tokens } = ending;
         let stops = (!stops.is_empty()).then(|| StopStrings::new(stops));
-        Self { detokenizer, stops, ends, min_tokens, max_tokens, tokens: 0, last_token: u32::MAX }
+        let (place, last_token) = (None, u32::MAX);
+        Self { detokenizer, stops, place, ends, min_tokens, max_tokens, tokens: 0, last_token }
+    }
+
+    /// The same of messages with heads, in which no stop string is found. The detokenizer has to mark their tokens. `None`
+    /// changes nothing.
+    #[must_use]
+    pub fn beginning_in(self, place: Option<Place>) -> Self {
+        Self { place, ..self }
     }
 
     /// Takes the next token.
@@ -56,8 +68,11 @@ impl Text {
         self.last_token = token;
         let is_end = self.ends.contains(&token);
         let is_last = is_end || self.tokens == self.max_tokens;
-        // An end token has no text.
-        let mut text = if is_end { String::new() } else { self.detokenizer.push(token) };
+        // An end token has no text, but may be the mark that ends a message.
+        let mut text = match is_end && !self.detokenizer.marks(token) {
+            true => String::new(),
+            false => self.detokenizer.push(token),
+        };
         if is_last {
             text.push_str(&self.detokenizer.finish());
         }
@@ -85,7 +100,27 @@ impl Text {
     /// Looks for stop strings in the text of the last token.
     fn watch(&mut self, text: String) -> StopStep {
         let Some(stops) = &mut self.stops else { return StopStep { text, stopped: false } };
-        if self.tokens > self.min_tokens { stops.push(&text) } else { stops.pass(&text) }
+        let counts = self.tokens > self.min_tokens;
+        let Some(place) = &mut self.place else {
+            return if counts { stops.push(&text) } else { stops.pass(&text) };
+        };
+        let mut all = StopStep::default();
+        for (piece, mark) in marks::pieces(&text) {
+            let step = match counts && *place == Place::Body {
+                true => stops.push(piece),
+                false => stops.pass(piece),
+            };
+            all.text.push_str(&step.text);
+            all.stopped = step.stopped;
+            if all.stopped {
+                break;
+            }
+            if let Some(mark) = mark {
+                all.text.push_str(&stops.pass(mark.encode_utf8(&mut [0; 4])).text);
+                *place = place.after(mark);
+            }
+        }
+        all
     }
 
     /// The stop string that ended the text.
@@ -159,6 +194,46 @@ mod tests {
         let expected = ["a ", "a cache, a ", "a cache, a cache, a ", "a cache, a cache, a cache"];
         assert!(texts.iter().all(|text| expected.contains(&text.as_str())), "{texts:?}");
         assert!(texts.contains(&expected[1].to_owned()), "{texts:?}");
+    }
+
+    #[test]
+    fn heads_of_messages_contain_no_stop_string_and_no_end_of_a_message_is_lost() {
+        let (_, file) = infer_demo::FILES.iter().find(|(name, _)| *name == "tokenizer.json").unwrap();
+        let mut file = String::from_utf8(file.to_vec()).unwrap();
+        for (own, name) in [("<|system|>", "<|channel|>"), ("<|user|>", "<|message|>")] {
+            file = file.replace(own, name);
+        }
+        let tokenizer = Tokenizer::load(&Source::Embedded(&[("tokenizer.json", file.as_bytes())])).unwrap();
+        let shown = |written: &str, stop: &str, min_tokens: u32| {
+            let ends = [tokenizer.id("<|end|>").unwrap()];
+            let stops = vec![stop.to_owned()];
+            let ending = Ending { stops, tokens: Arc::from(ends), min_tokens, max_tokens: 100 };
+            let detokenizer = tokenizer.detokenizer().marking(&marks::NAMES);
+            let mut text = Text::new(detokenizer, ending).beginning_in(Some(Place::Head));
+            let mut shown = String::new();
+            for token in tokenizer.encode(written, false).unwrap() {
+                let piece = text.push(token);
+                shown.push_str(&piece.text);
+                if piece.stopped {
+                    return shown;
+                }
+            }
+            shown + &text.finish()
+        };
+        let written = "<|channel|>final<|message|>It is final now.<|end|>";
+        for (stop, min_tokens, expected) in [
+            ("final", 0, "<|channel|>final<|message|>It is "),
+            ("final", 90, written),
+            ("now.!", 0, written),
+            ("<|end|>", 0, written),
+            ("analysis", 0, written),
+        ] {
+            assert_eq!(shown(written, stop, min_tokens), marks::marked(expected), "{stop}");
+        }
+        // Text that spells a mark, or is the character of one, is no mark.
+        let spelled = "<|channel|>a<|message|><|start|>b\u{fdd0}";
+        let expected = marks::marked("<|channel|>a<|message|>") + "<|start|>b\u{fffd}";
+        assert_eq!(shown(spelled, "none", 0), expected);
     }
 
     #[test]

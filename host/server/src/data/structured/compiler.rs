@@ -163,7 +163,7 @@ impl Compiler {
                 matchers.iter_mut().for_each(|matcher| *matcher = matcher.deep_clone());
             }
             let ends = Arc::clone(&self.inner.ends);
-            Arc::new(Mask::new(prelude, ends, matchers.clone(), ahead.clone(), share.clone()))
+            Arc::new(Mask::new(prelude.clone(), ends, matchers.clone(), ahead.clone(), share.clone()))
         };
         Ok((0..count).map(mask).collect())
     }

@@ -228,7 +228,8 @@ impl Constraint for Mask {
         let Some(shaped) = self.prelude.after(output) else {
             self.asked.store(UNASKED, Ordering::Relaxed);
             // What has to come must come.
-            for &end in &*self.ends {
+            let may_end = self.prelude.may_end();
+            for &end in self.ends.iter().filter(|&&end| Some(end) != may_end) {
                 if let Some(logit) = logits.get_mut(end as usize) {
                     *logit = f32::NEG_INFINITY;
                 }
@@ -236,12 +237,8 @@ impl Constraint for Mask {
             return true;
         };
         // The model may open its reasoning instead of beginning with the shape.
-        let opening = match self.prelude {
-            Prelude::Tagged { open, .. } if output.is_empty() => {
-                logits.get(open as usize).map(|&logit| (open as usize, logit))
-            }
-            _ => None,
-        };
+        let opening = self.prelude.opening(output).map(|open| open as usize);
+        let opening = opening.and_then(|open| Some((open, *logits.get(open)?)));
         let begun = Instant::now();
         let mut state = self.lock();
         let restricted = state.restrict(shaped, logits);
@@ -278,7 +275,7 @@ mod tests {
     use infer_model::{Source, Tokenizer};
     use serde_json::json;
 
-    use super::super::{Compiler, Shape};
+    use super::super::{Compiler, Messages, Shape};
     use super::*;
 
     const VOCAB: u32 = 1_792;
@@ -462,7 +459,7 @@ mod tests {
         assert_eq!(allowed(&opened, &[digit, 7, CLOSE]), shaped);
         assert_eq!(allowed(&opened, &[digit, 7, CLOSE, digit]), then);
 
-        let tagged = mask(Prelude::Tagged { open: OPEN, close: CLOSE }).await;
+        let tagged = mask(Prelude::Tagged { open: Arc::from([OPEN]), close: CLOSE }).await;
         let mut either = shaped.clone();
         either.push(OPEN);
         either.sort_unstable();
@@ -475,6 +472,65 @@ mod tests {
         }
         assert_eq!(allowed(&tagged, &[OPEN, digit, 9, CLOSE]), shaped);
         assert_eq!(allowed(&tagged, &[OPEN, digit, 9, CLOSE, digit]), then);
+    }
+
+    #[tokio::test]
+    async fn tag_of_several_tokens_opens_the_reasoning_beside_a_form_that_begins_alike() {
+        const CLOSE: u32 = 101;
+        let compiler = compiler();
+        let shape = regex("[0-9]{8}");
+        let mask = async |prelude| masks(&compiler, &shape, 1, prelude).await.remove(0);
+        let plain = mask(Prelude::None).await;
+        let digit = allowed(&plain, &[])[0];
+        let then = allowed(&plain, &[digit]);
+        let second = (200..VOCAB).find(|token| !then.contains(token)).unwrap();
+        let tagged = mask(Prelude::Tagged { open: Arc::from([digit, second]), close: CLOSE }).await;
+        for _ in 0..2 {
+            assert_eq!(allowed(&tagged, &[]), allowed(&plain, &[]));
+            Arc::clone(&tagged).drawn(digit);
+            let mut either = [&then[..], &[second]].concat();
+            either.sort_unstable();
+            assert_eq!(allowed(&tagged, &[digit]), either);
+            Arc::clone(&tagged).drawn(second);
+            let reasoning = [digit, second, digit];
+            assert!(allowed(&tagged, &reasoning).contains(&CLOSE));
+            let after = [&reasoning[..], &[CLOSE]].concat();
+            assert_eq!(allowed(&tagged, &after), allowed(&plain, &[]));
+            assert_eq!(allowed(&tagged, &[&after[..], &[digit]].concat()), then);
+            assert_eq!(allowed(&tagged, &[digit, then[0]]), allowed(&plain, &[digit, then[0]]));
+        }
+    }
+
+    #[tokio::test]
+    async fn form_is_that_of_the_message_in_a_channel() {
+        let [channel, message, end] = [100, 101, END];
+        let name: Arc<[u32]> = Arc::from([102, 103]);
+        let compiler = compiler();
+        let shape = regex("[0-9]{8}");
+        let mask = async |may_end| {
+            let messages = Messages { channel, name: Arc::clone(&name), message, may_end };
+            masks(&compiler, &shape, 1, Prelude::Messages(messages)).await.remove(0)
+        };
+        let plain = masks(&compiler, &shape, 1, Prelude::None).await.remove(0);
+        let digits = allowed(&plain, &[]);
+        let all = |may_end| (0..VOCAB).filter(|&token| token != end || may_end).collect::<Vec<u32>>();
+        for may_end in [None, Some(end)] {
+            let mask = mask(may_end).await;
+            let all = all(may_end.is_some());
+            for before in [
+                &[][..],
+                &[channel, 102, message, 7],
+                &[channel, 7, message, 102, 103, message, 9],
+                &[channel, 102, 103],
+                &[channel, 7, channel, 102, 103, 104],
+            ] {
+                assert_eq!(allowed(&mask, before), all, "{before:?}");
+            }
+            let begun = [channel, 7, message, channel, 102, 103, 104, message];
+            assert_eq!(allowed(&mask, &begun), digits);
+            let more = [&begun[..], &[digits[0]]].concat();
+            assert_eq!(allowed(&mask, &more), allowed(&plain, &[digits[0]]));
+        }
     }
 
     #[tokio::test]
