@@ -9,6 +9,7 @@ mod common;
 
 mod bench;
 mod cache_file;
+mod channels;
 mod chat_template;
 mod checkpoints;
 mod console;
