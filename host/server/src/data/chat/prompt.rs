@@ -5,7 +5,7 @@ use infer_model::ModelErrorKind;
 use serde_json::{Map, Value};
 
 use super::ending::{self, Ending};
-use super::harmony::Opening;
+use super::harmony::{self, Opening};
 use super::reasoning::{self, Expected};
 use crate::app::Served;
 use crate::http::{ApiError, Room};
@@ -54,6 +54,10 @@ impl ChatPrompt {
             Ending::Within => Some(ending::mark(&mut self.messages)?),
             Ending::Reply | Ending::Messages => None,
         };
+        let is_harmony = template.reads().harmony;
+        if is_harmony && let Some(Value::Array(tools)) = self.variables.get_mut("tools") {
+            harmony::describe(tools);
+        }
         let text = template.render_with(&self.messages, self.ending == Ending::Reply, &self.variables);
         let text = text.map_err(|error| match error.kind {
             ModelErrorKind::Template => ApiError::invalid("messages", error.message).code("template_refused"),
@@ -64,7 +68,7 @@ impl ChatPrompt {
             None => (reasoning::after_prompt(&text), text),
             Some(continued) => (continued.reasoning, continued.cut(text)?),
         };
-        let opening = template.reads().harmony.then(|| Opening::after(&text));
+        let opening = is_harmony.then(|| Opening::after(&text));
         Ok(PromptText { text, reasoning, opening })
     }
 }

@@ -4,7 +4,6 @@ use infer_chat::{ChatTemplate, Reads, Tools};
 use serde_json::{Map, Value};
 
 use super::ending::Ending;
-use super::harmony;
 use super::messages;
 use super::prompt::ChatPrompt;
 use super::tools::Offer;
@@ -107,11 +106,7 @@ pub fn take(mut fields: Fields, models: &[String], template: &ChatTemplate) -> R
 pub fn show(offer: &Offer, tools: Tools, variables: &mut Map<String, Value>) -> Result<(), ApiError> {
     if offer.is_shown() {
         check_template(tools)?;
-        let tools = match tools {
-            Tools::Harmony => harmony::described(offer.tools.clone()),
-            _ => offer.tools.clone(),
-        };
-        variables.insert("tools".to_owned(), Value::Array(tools));
+        variables.insert("tools".to_owned(), Value::Array(offer.tools.clone()));
     }
     Ok(())
 }

@@ -35,15 +35,14 @@ pub fn as_read(messages: Vec<Value>) -> Vec<Value> {
     read
 }
 
-/// Functions with a description each: these templates write it without asking whether it is there.
-pub fn described(mut tools: Vec<Value>) -> Vec<Value> {
-    for tool in &mut tools {
-        let description = &mut tool["function"]["description"];
-        if !description.is_string() {
+/// Gives each function a description: these templates write it without asking whether it is there.
+pub fn describe(tools: &mut [Value]) {
+    for function in tools.iter_mut().filter_map(|tool| tool.get_mut("function")?.as_object_mut()) {
+        let description = function.entry("description").or_insert(Value::Null);
+        if description.is_null() {
             *description = Value::from("");
         }
     }
-    tools
 }
 
 fn is_instruction(message: &Value) -> bool {
@@ -167,12 +166,13 @@ mod tests {
 
     #[test]
     fn every_function_has_a_description() {
-        let tools = vec![
+        let mut tools = [
             json!({"type": "function", "function": {"name": "f"}}),
             json!({"type": "function", "function": {"name": "g", "description": "Tells."}}),
+            json!("h"),
         ];
-        let described = described(tools);
-        assert_eq!(described[0]["function"]["description"], "");
-        assert_eq!(described[1]["function"]["description"], "Tells.");
+        describe(&mut tools);
+        assert_eq!(tools[0]["function"]["description"], "");
+        assert_eq!(tools[1]["function"]["description"], "Tells.");
     }
 }

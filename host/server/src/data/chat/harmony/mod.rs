@@ -14,7 +14,7 @@ mod head;
 mod history;
 mod opening;
 
-pub use history::{as_read, described};
+pub use history::{as_read, describe};
 pub use opening::{Opening, Required};
 
 use self::head::{Channel, Head};
