@@ -1,5 +1,5 @@
-"""Makes the golden checkpoints whose heads are as wide as real models', those with experts, and the one that embeds, and the
-adapters: `python3 make.py` beside this file, or `python3 make.py NAME ..` for some.
+"""Makes the golden checkpoints whose heads are as wide as real models', those with experts, those of further families, the one
+that embeds, and the adapters: `python3 make.py` beside this file, or `python3 make.py NAME ..` for some.
 
 Needs torch 2.15.0, transformers 5.23.0, numpy and safetensors; for adapters peft 0.21.2. Another machine's sums may differ in
 the last places, so new files replace all of a checkpoint, never some.
@@ -65,6 +65,12 @@ CHECKPOINTS = {
         norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[1], rms_norm_eps=1e-6, tie_word_embeddings=False,
         rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
     ),
+    # Every second layer has no position embedding, and a window.
+    "smollm3-bf16": dict(
+        COMMON, model_type="smollm3", hidden_size=128, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=96, rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=5000000.0),
+        no_rope_layers=[1, 0, 1, 0], use_sliding_window=True, sliding_window=72, pad_token_id=0,
+    ),
 }
 
 # Laid out as Qwen3-Embedding is: a bare decoder, whose tensors have no prefix, and sentence-transformers' files.
@@ -104,9 +110,13 @@ ADDED = 0.12
 ADAPTED_PROMPTS = ["p00", "p01", "p04", "p08", "p11", "p13"]
 
 
+def head_dim(config):
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
 def weights(model, config, random):
     """Random weights, of which 1/16 of the hidden channels are constants from which heads make their preferred distances."""
-    hidden, width = config.hidden_size, config.head_dim
+    hidden, width = config.hidden_size, head_dim(config)
     constants = hidden // 16
     gemma = config.model_type == "gemma3_text"
     experts = config.num_experts if config.model_type == "qwen3_moe" else 0

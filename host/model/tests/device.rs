@@ -69,6 +69,12 @@ fn golden_logits_of_gemma3() {
     golden_logits("gemma3-bf16");
 }
 
+/// Layers without a position embedding have a table like the others, so they need no kernels of their own.
+#[test]
+fn golden_logits_of_smollm3() {
+    golden_logits("smollm3-bf16");
+}
+
 #[test]
 fn golden_embeddings() {
     for fused in [true, false] {

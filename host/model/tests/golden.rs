@@ -32,6 +32,8 @@ const CASES: &[(&str, DType)] = &[
     ("gemma3-wide-bf16", DType::Bf16),
     ("qwen3moe-bf16", DType::F32),
     ("qwen3moe-bf16", DType::Bf16),
+    ("smollm3-bf16", DType::F32),
+    ("smollm3-bf16", DType::Bf16),
 ];
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];

@@ -254,6 +254,54 @@ fn unsupported_arithmetic_is_refused_by_name() {
     }
 }
 
+#[test]
+fn layers_of_smollm3_have_no_position_embedding_where_the_keys_say() {
+    let config = |changes: Value| {
+        let mut all = json!({"model_type": "smollm3", "num_hidden_layers": 9});
+        for (key, value) in changes.as_object().expect("an object") {
+            all[key] = value.clone();
+        }
+        parse(llama_config(), all)
+    };
+    let without = |changes: Value| {
+        let config = config(changes).expect("sound");
+        let absent = |layer: &usize| config.ropes[config.layers[*layer].rope].scaling == RopeScaling::Absent;
+        (0..config.layers.len()).filter(absent).collect::<Vec<_>>()
+    };
+    assert_eq!(without(json!({})), [3, 7]);
+    assert_eq!(without(json!({"no_rope_layer_interval": 3})), [2, 5, 8]);
+    // The list counts, and may be longer than the model.
+    let list = json!({"no_rope_layers": [1, 0, 1, 1, 1, 1, 1, 1, 0, 0], "no_rope_layer_interval": 3});
+    assert_eq!(without(list), [1, 8]);
+    assert_eq!(without(json!({"no_rope_layers": [1, 1, 1, 1, 1, 1, 1, 1, 1]})), [] as [usize; 0]);
+    for wrong in [json!([1, 1, 0]), json!([1, 1, 1, 1, 2, 1, 1, 1, 1]), json!("none")] {
+        let error = config(json!({"no_rope_layers": wrong})).expect_err("a layer is missing");
+        assert!(error.message.contains("no_rope_layers"), "{error}");
+    }
+    let error = config(json!({"no_rope_layer_interval": 0})).expect_err("no layer is the zeroth");
+    assert!(error.message.contains("no_rope_layer_interval"), "{error}");
+
+    // Nothing is rotated there, even if the others' frequencies are scaled.
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+    let scaled = config(json!({"rope_scaling": yarn})).expect("sound");
+    let (cosines, sines) = (vec![1.0; 8], vec![0.0; 8]);
+    let table = scaled.ropes[scaled.layers[3].rope].table(16, 100);
+    assert_eq!(table.at(99), (cosines.as_slice(), sines.as_slice()));
+
+    // Windows are those of layers without, if there are any.
+    let windows = |changes: Value| {
+        let config = config(changes).expect("sound");
+        config.layers.iter().map(|layer| layer.window).collect::<Vec<_>>()
+    };
+    assert_eq!(windows(json!({"use_sliding_window": true})), [None; 9]);
+    assert_eq!(windows(json!({"sliding_window": 32})), [None; 9]);
+    let some = windows(json!({"sliding_window": 32, "use_sliding_window": true}));
+    assert_eq!((some[2], some[3], some[7], some[8]), (None, Some(32), Some(32), None));
+
+    let defaults = config(json!({})).expect("sound");
+    assert_eq!((defaults.ropes[0].theta, defaults.tied_head), (2_000_000.0, true));
+}
+
 fn qwen3_moe() -> Value {
     let mut config = llama_config();
     for (key, value) in [

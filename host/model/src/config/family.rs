@@ -13,6 +13,12 @@ pub(super) struct Family {
     pub(super) bias_keys: bool,
     /// Feed-forward layers may consist of experts.
     pub(super) experts: bool,
+    /// Some layers have no position embedding (`no_rope_layers`, `no_rope_layer_interval`).
+    pub(super) unrotated: bool,
+    /// The head is the embedding unless `tie_word_embeddings` says otherwise.
+    pub(super) tied: bool,
+    /// The base of position embeddings if no key has it; `None`: 10,000.
+    pub(super) theta: Option<f64>,
     /// `sliding_window` counts unless `use_sliding_window` says otherwise.
     pub(super) windows: Windows,
 }
@@ -29,6 +35,15 @@ pub(super) enum Windows {
     AllOpted,
     /// Every n-th layer is global.
     Pattern,
+    /// Layers without a position embedding, only with `use_sliding_window`.
+    Unrotated,
+}
+
+impl Windows {
+    /// Whether transformers has a width for checkpoints without the key `sliding_window`.
+    pub(super) fn have_default(self) -> bool {
+        !matches!(self, Self::Never | Self::Unrotated)
+    }
 }
 
 impl Family {
@@ -45,10 +60,18 @@ impl Family {
             "gemma3_text" => {
                 Self { qk_norm: true, gemma: true, bias_keys: true, windows: Windows::Pattern, ..plain }
             }
+            "smollm3" => Self {
+                bias_keys: true,
+                unrotated: true,
+                tied: true,
+                theta: Some(2_000_000.0),
+                windows: Windows::Unrotated,
+                ..plain
+            },
             other => {
                 return Err(ModelError::unsupported(format!(
-                    "config.json: model_type {other:?}; supported are llama, mistral, qwen2, qwen3, qwen3_moe and \
-                     gemma3_text"
+                    "config.json: model_type {other:?}; supported are llama, mistral, qwen2, qwen3, qwen3_moe, \
+                     gemma3_text and smollm3"
                 )));
             }
         })

@@ -91,7 +91,7 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         qkv_bias: family.qkv_bias || bias,
         output_bias: bias,
         mlp_bias: family.bias_keys && keys.flag("mlp_bias")?.unwrap_or(false),
-        tied_head: keys.flag("tie_word_embeddings")?.unwrap_or(family.gemma),
+        tied_head: keys.flag("tie_word_embeddings")?.unwrap_or(family.gemma || family.tied),
         embedding_scale: if family.gemma { (hidden as f32).sqrt() } else { 1.0 },
         query_scale: (1.0 / query_scalar.sqrt()) as f32,
         attention_soft_cap: soft_cap(keys, "attn_logit_softcapping")?,

@@ -17,37 +17,64 @@ pub(super) fn positions(
     family: Family,
 ) -> Result<(Vec<RopeConfig>, Vec<LayerConfig>), ModelError> {
     let count = keys.bounded("num_hidden_layers", MAX_LAYERS)?;
-    let sliding = sliding_layers(keys, family, count)?;
+    let rotated = rotated_layers(keys, family, count)?;
+    let sliding = sliding_layers(keys, family, &rotated)?;
     let window = if sliding.contains(&true) {
         Some(window_of(keys, family)?.ok_or_else(|| keys.missing("sliding_window"))?)
     } else {
         None
     };
-    let ropes = ropes(keys, family)?;
-    let local = ropes.len() - 1;
+    let mut ropes = ropes(keys, family)?;
+    let (local, absent) = (ropes.len() - 1, ropes.len());
+    if rotated.contains(&false) {
+        ropes.push(RopeConfig { scaling: RopeScaling::Absent, ..ropes[0].clone() });
+    }
     let layers = sliding
         .into_iter()
-        .map(|sliding| LayerConfig {
+        .zip(rotated)
+        .map(|(sliding, rotated)| LayerConfig {
             window: if sliding { window } else { None },
-            rope: if sliding { local } else { 0 },
+            rope: match (rotated, sliding) {
+                (false, _) => absent,
+                (true, true) => local,
+                (true, false) => 0,
+            },
             experts: None,
         })
         .collect();
     Ok((ropes, layers))
 }
 
+/// Which layers have a position embedding: a list says so, or every n-th has none.
+fn rotated_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>, ModelError> {
+    if !family.unrotated {
+        return Ok(vec![true; count]);
+    }
+    if keys.get("no_rope_layers").is_null() {
+        let every = keys.optional_size("no_rope_layer_interval")?.unwrap_or(4);
+        return Ok((0..count).map(|layer| !(layer + 1).is_multiple_of(every)).collect());
+    }
+    // In spite of the key's name, 0 is a layer without.
+    let listed = keys.counts("no_rope_layers")?;
+    if listed.len() < count || listed.iter().any(|rotated| *rotated > 1) {
+        return Err(keys.wrong("no_rope_layers", "a 0 or 1 for each layer"));
+    }
+    Ok(listed[..count].iter().map(|rotated| *rotated == 1).collect())
+}
+
 /// The window's width. transformers has a default if the key is absent, but not if it is null.
 fn window_of(keys: &Keys, family: Family) -> Result<Option<u32>, ModelError> {
     const DEFAULT: u32 = 4_096;
     if keys.get("sliding_window").is_null() {
-        let defaults = family.windows != Windows::Never && !keys.has("sliding_window");
+        let defaults = family.windows.have_default() && !keys.has("sliding_window");
         return Ok(defaults.then_some(DEFAULT));
     }
     let window = keys.bounded("sliding_window", MAX_SIZE * 16)?;
     u32::try_from(window).map(Some).map_err(|_| keys.wrong("sliding_window", "smaller"))
 }
 
-fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>, ModelError> {
+fn sliding_layers(keys: &Keys, family: Family, rotated: &[bool]) -> Result<Vec<bool>, ModelError> {
+    let count = rotated.len();
     if let Some(types) = keys.get("layer_types").as_array() {
         if types.len() != count {
             return Err(keys.wrong("layer_types", "as long as num_hidden_layers"));
@@ -74,6 +101,10 @@ fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>
             (0..count).map(|layer| opted && layer >= first).collect()
         }
         Windows::AllOpted => vec![windowed && keys.flag("use_sliding_window")?.unwrap_or(false); count],
+        Windows::Unrotated => {
+            let opted = windowed && keys.flag("use_sliding_window")?.unwrap_or(false);
+            rotated.iter().map(|rotated| opted && !rotated).collect()
+        }
         Windows::Pattern => {
             let every = match keys.optional_size("sliding_window_pattern")? {
                 Some(every) => every,
@@ -89,7 +120,7 @@ fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>
 /// none.
 fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
     const LOCAL_THETA: f64 = 10_000.0;
-    let default_theta = if family.gemma { 1_000_000.0 } else { 10_000.0 };
+    let default_theta = if family.gemma { 1_000_000.0 } else { family.theta.unwrap_or(10_000.0) };
     let theta = keys.number("rope_theta")?;
     let scaling = keys.get("rope_scaling").as_object().filter(|scaling| !scaling.is_empty());
     let parameters = keys.get("rope_parameters").as_object();

@@ -16,6 +16,8 @@ pub struct RopeConfig {
 pub enum RopeScaling {
     /// Unscaled.
     None,
+    /// Nothing is rotated: the position embedding of layers that have none.
+    Absent,
     /// Every frequency divided by `factor`.
     Linear {
         /// How far.
@@ -75,6 +77,7 @@ impl RopeConfig {
     fn stretch(&self, pair: usize, frequency: f64, head_dim: usize) -> f64 {
         match self.scaling {
             RopeScaling::None => frequency,
+            RopeScaling::Absent => 0.0,
             RopeScaling::Linear { factor } => frequency / factor,
             RopeScaling::Factors(ref factors) => frequency / f64::from(factors[pair]),
             RopeScaling::Yarn(ref yarn) => {

@@ -204,6 +204,8 @@ fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
         "qwen2" => "qwen2",
         "qwen3" => "qwen3",
         "qwen3moe" => "qwen3_moe",
+        // llama.cpp leaves rope out of every fourth layer, which is the default of the key that these files lack.
+        "smollm3" => "smollm3",
         // Files of Mistral's models have the architecture llama; a window distinguishes them.
         _ if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "mistral",
         _ => "llama",

@@ -1,7 +1,7 @@
 //! GGUF files: weights, configuration, tokenizer and chat template in one file, or in parts written by llama-gguf-split. They
 //! are converted to what the rest of this crate reads from a directory: a `ModelConfig`, `tokenizer.json`,
-//! `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures other than llama, qwen2, qwen3, qwen3moe and
-//! gemma3 are refused by name.
+//! `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures other than llama, qwen2, qwen3, qwen3moe,
+//! gemma3 and smollm3 are refused by name.
 
 mod config;
 mod header;
@@ -42,11 +42,12 @@ impl Gguf {
         let mut file = Self::part(path)?;
         file.join_parts()?;
         let architecture = file.text("general.architecture")?.unwrap_or_default().into_owned();
-        if !["llama", "qwen2", "qwen3", "qwen3moe", "gemma3"].contains(&architecture.as_str()) {
+        if !["llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3"].contains(&architecture.as_str()) {
             return Err(file.fault(
                 ModelErrorKind::Unsupported,
                 format!(
-                    "general.architecture is {architecture:?}; supported are llama, qwen2, qwen3, qwen3moe and gemma3"
+                    "general.architecture is {architecture:?}; supported are llama, qwen2, qwen3, qwen3moe, gemma3 \
+                     and smollm3"
                 ),
             ));
         }
@@ -98,8 +99,8 @@ impl Gguf {
         Some(StoredType::of_ggml(tensor.kind))
     }
 
-    /// A tensor of exactly this shape, by its Hugging Face name. `head_dim` determines the order of llama's rows. Matrices of
-    /// single experts are parts of tensors of all `experts`.
+    /// A tensor of exactly this shape, by its Hugging Face name. `head_dim` determines the order of rows as llama has them.
+    /// Matrices of single experts are parts of tensors of all `experts`.
     pub(crate) fn tensor(
         &self,
         name: &str,
@@ -124,7 +125,7 @@ impl Gguf {
                 format!("tensor {gguf_name} has shape {:?}, the metadata requires {whole:?}", tensor.shape),
             ));
         }
-        let order = match self.architecture == "llama" && names::is_rotated(gguf_name) {
+        let order = match names::interleaves(&self.architecture) && names::is_rotated(gguf_name) {
             true => RowOrder::Interleaved { head_dim },
             false => RowOrder::Plain,
         };

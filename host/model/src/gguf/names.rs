@@ -43,7 +43,12 @@ fn part_name(part: &str, output_norms: bool) -> Option<&'static str> {
     })
 }
 
-/// Whether the rows are queries or keys: files of llama store these in another order.
+/// Whether files of an architecture store the rows of queries and keys in the order of llama's.
+pub(super) fn interleaves(architecture: &str) -> bool {
+    matches!(architecture, "llama" | "smollm3")
+}
+
+/// Whether the rows are queries or keys.
 pub(super) fn is_rotated(gguf_name: &str) -> bool {
     gguf_name.contains(".attn_q.") || gguf_name.contains(".attn_k.")
 }

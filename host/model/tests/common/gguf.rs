@@ -15,12 +15,15 @@ pub fn convert(name: &str, kind: GgmlDType, directory: &Path) -> PathBuf {
     convert_in(&super::common::golden(name), name, kind, 1, directory)
 }
 
-/// Whether GGUF can express this config.json: it can't express windows of Qwen's models.
+/// Whether GGUF can express this config.json: it can't express windows of Qwen's models, nor which layers have no position
+/// embedding.
 pub fn can_write(config: &Json) -> bool {
     let slides = |types: &Vec<Json>| types.iter().any(|kind| kind == "sliding_attention");
     let all_slide = config["use_sliding_window"] == true;
     config["model_type"] == "gemma3_text"
-        || !all_slide && !config["layer_types"].as_array().is_some_and(slides)
+        || config["no_rope_layers"].is_null()
+            && !all_slide
+            && !config["layer_types"].as_array().is_some_and(slides)
 }
 
 /// Writes the checkpoint in a directory as `parts` files, with its matrices as `kind`; returns the first file.
@@ -233,6 +236,7 @@ fn tensors(from: &Path, architecture: &str, config: &Json, kind: GgmlDType) -> V
         weights.flat_map(|path| candle_core::safetensors::load(path, &Device::Cpu).expect("sound")).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     let all = with_experts_stacked(all);
+    let interleaves = matches!(architecture, "llama" | "smollm3");
     let heads = |part: &str| config[part].as_u64().expect("a number") as usize;
     let mut tensors: Vec<_> = all
         .into_iter()
@@ -241,10 +245,10 @@ fn tensors(from: &Path, architecture: &str, config: &Json, kind: GgmlDType) -> V
             if architecture == "gemma3" && name.contains("norm") {
                 tensor = (tensor + 1.0).expect("numbers");
             }
-            if architecture == "llama" && name.contains("q_proj") {
+            if interleaves && name.contains("q_proj") {
                 tensor = interleave(&tensor, heads("num_attention_heads"));
             }
-            if architecture == "llama" && name.contains("k_proj") {
+            if interleaves && name.contains("k_proj") {
                 tensor = interleave(&tensor, heads("num_key_value_heads"));
             }
             let kind = match tensor.dims() {

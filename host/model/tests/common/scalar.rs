@@ -157,6 +157,9 @@ impl Scalar<'_> {
     }
 
     fn rope(&self, layer: usize, position: usize, head: &[f64]) -> Vec<f64> {
+        if !self.shape.rotated[layer] {
+            return head.to_vec();
+        }
         let (half, width) = (head.len() / 2, head.len() as f64);
         let local = self.shape.gemma() && self.shape.slides[layer];
         let (theta, scaling) = match local {

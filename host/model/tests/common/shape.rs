@@ -23,6 +23,9 @@ pub struct Shape {
     /// The window of sliding layers, and which layers slide.
     pub window: u32,
     pub slides: Vec<bool>,
+    /// Which layers have a position embedding, and whether a list says so, or every so many have none.
+    pub rotated: Vec<bool>,
+    pub listed: bool,
     pub theta: f64,
     /// The base of sliding layers, in Gemma.
     pub local_theta: f64,
@@ -76,7 +79,7 @@ pub enum Scaling {
 /// Tensors by full name: shape and numbers.
 pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-pub const FAMILIES: [&str; 6] = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text"];
+pub const FAMILIES: [&str; 7] = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3"];
 
 impl Shape {
     /// Any checkpoint of a family.
@@ -89,8 +92,17 @@ impl Shape {
         let apart = gemma || random.flag();
         let hidden = if apart { random.size(5, 70) } else { heads * head_dim };
         let layers = random.size(1, 4);
-        let biased = matches!(family, "llama" | "qwen3" | "qwen3_moe" | "gemma3_text") && random.flag();
+        let biased = has_bias_keys(family) && random.flag();
+        let (rotated, listed): (Vec<bool>, bool) = match family {
+            "smollm3" if random.flag() => ((0..layers).map(|_| random.flag()).collect(), true),
+            "smollm3" => ((0..layers).map(|layer| layer != 3).collect(), false),
+            _ => (vec![true; layers], false),
+        };
         let slides = match family {
+            "smollm3" => {
+                let slide = random.flag();
+                rotated.iter().map(|rotated| slide && !rotated).collect()
+            }
             "llama" => vec![false; layers],
             "mistral" | "qwen3_moe" => vec![random.flag(); layers],
             "gemma3_text" if random.flag() => (0..layers).map(|layer| (layer + 1) % 2 != 0).collect(),
@@ -116,6 +128,8 @@ impl Shape {
             ],
             window: random.size(1, 30) as u32,
             slides,
+            rotated,
+            listed,
             theta: [1e4, 5e5, 1e6][random.size(0, 2)],
             local_theta: [1e4, 3e3][random.size(0, 1)],
             scaling: match random.size(0, 5) {
@@ -159,7 +173,7 @@ impl Shape {
         if self.hidden != self.heads * self.head_dim || self.gemma() {
             put("head_dim", json!(self.head_dim));
         }
-        if matches!(self.family, "llama" | "qwen3" | "qwen3_moe" | "gemma3_text") {
+        if has_bias_keys(self.family) {
             put("attention_bias", json!(self.biases[1]));
             put("mlp_bias", json!(self.biases[2]));
         }
@@ -178,6 +192,12 @@ impl Shape {
             put("decoder_sparse_step", json!(experts.step));
             put("mlp_only_layers", json!(experts.dense));
             put("use_sliding_window", json!(self.slides.contains(&true)));
+        }
+        if self.family == "smollm3" {
+            put("use_sliding_window", json!(self.slides.contains(&true)));
+            if self.listed {
+                put("no_rope_layers", self.rotated.iter().map(|rotated| json!(u8::from(*rotated))).collect());
+            }
         }
         if self.slides.contains(&true) || self.gemma() {
             put("sliding_window", json!(self.window));
@@ -277,6 +297,11 @@ impl Shape {
         }
         tensors
     }
+}
+
+/// Whether a family has the keys `attention_bias` and `mlp_bias`.
+fn has_bias_keys(family: &str) -> bool {
+    matches!(family, "llama" | "qwen3" | "qwen3_moe" | "gemma3_text" | "smollm3")
 }
 
 impl Experts {
