@@ -260,6 +260,17 @@ fn rope_rotates_queries_and_keys_by_position_and_stores_the_rotated_keys() {
     }
 }
 
+#[test]
+fn pairs_without_a_frequency_are_neither_rotated_nor_scaled() {
+    let table = RopeTable::new(&[0.5, 0.0], 30, 3.0);
+    for position in [0, 29] {
+        let (cosines, sines) = table.at(position);
+        let angle = f64::from(position) * 0.5;
+        assert_eq!(cosines, [3.0 * angle.cos() as f32, 1.0]);
+        assert_eq!(sines, [3.0 * angle.sin() as f32, 0.0]);
+    }
+}
+
 /// Sizes that overflow to something small must not pass as valid.
 #[test]
 fn rows_beyond_all_memory_are_refused() {

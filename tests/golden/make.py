@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 # Prompts on both sides of the kernels' tiles of 64 keys, and the last past blocks of 192 rows; the first three are short enough
 # for the emulated device.
@@ -37,6 +38,10 @@ LLAMA3_ROPE = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq
                    original_max_position_embeddings=48)
 COMMON = dict(vocab_size=VOCAB, hidden_size=64, max_position_embeddings=1024, bos_token_id=2, dtype="bfloat16",
               tie_word_embeddings=True)
+# Of the 24 pairs of dimensions that are rotated, from near to far.
+LONGROPE = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75,
+                short_factor=[round(1 + pair / 40, 3) for pair in range(24)],
+                long_factor=[round(1 + pair * pair / 60, 3) for pair in range(24)])
 CHECKPOINTS = {
     # Llama 3.2 1B's heads, four to a pair of keys and values.
     "llama-wide-bf16": dict(
@@ -70,6 +75,12 @@ CHECKPOINTS = {
         COMMON, model_type="smollm3", hidden_size=128, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
         intermediate_size=96, rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=5000000.0),
         no_rope_layers=[1, 0, 1, 0], use_sliding_window=True, sliding_window=72, pad_token_id=0,
+    ),
+    # As Phi-4 mini with other sizes, and a window as Phi-3 mini has it.
+    "phi3-bf16": dict(
+        COMMON, model_type="phi3", hidden_size=128, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=96, rms_norm_eps=1e-5, rope_parameters=LONGROPE, original_max_position_embeddings=64,
+        sliding_window=72, tie_word_embeddings=False, pad_token_id=0,
     ),
 }
 
@@ -112,6 +123,17 @@ ADAPTED_PROMPTS = ["p00", "p01", "p04", "p08", "p11", "p13"]
 
 def head_dim(config):
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def lengthen(model):
+    """Gives sequences of any length the factors of long ones, as the host does if sequences may be longer than the original
+    positions; transformers chooses by the sequence."""
+    config = model.config
+    if config.rope_parameters.get("rope_type") == "longrope":
+        rope = model.model.rotary_emb
+        long, _ = ROPE_INIT_FUNCTIONS["longrope"](config, seq_len=config.original_max_position_embeddings + 1)
+        rope.inv_freq.copy_(long)
+        rope.original_inv_freq.copy_(long)
 
 
 def weights(model, config, random):
@@ -168,19 +190,27 @@ def weights(model, config, random):
         kind = config.layer_types[layer] if gemma else None
         turns = getattr(rope, f"{kind}_inv_freq") if kind else rope.inv_freq
         prefix = f"{'' if bare is model else 'model.'}layers.{layer}.self_attn"
-        queries, keys = state[f"{prefix}.q_proj.weight"], state[f"{prefix}.k_proj.weight"]
+        if config.model_type == "phi3":
+            heads = [config.num_attention_heads * width, config.num_key_value_heads * width]
+            queries, keys, _ = state[f"{prefix}.qkv_proj.weight"].split([*heads, heads[1]])
+        else:
+            queries, keys = state[f"{prefix}.q_proj.weight"], state[f"{prefix}.k_proj.weight"]
         group = config.num_attention_heads // config.num_key_value_heads
+        # As many as are rotated; what scales them would make attention sharper.
+        pairs, strength = len(turns), STRENGTH
+        if config.model_type == "phi3":
+            strength /= rope.attention_scaling
         for kv in range(config.num_key_value_heads):
             # Equal in all frequencies, so that the score peaks where all of them agree.
-            direction = torch.randn(width // 2, 2, generator=random)
+            direction = torch.randn(pairs, 2, generator=random)
             direction /= direction.norm(dim=1, keepdim=True)
-            x, y = (STRENGTH * direction).unbind(1)
-            keys[kv * width:(kv + 1) * width, :constants] = torch.cat([x, y])[:, None] / constants
+            x, y = (strength * direction).unbind(1)
+            keys[kv * width:kv * width + 2 * pairs, :constants] = torch.cat([x, y])[:, None] / constants
             for head in range(kv * group, (kv + 1) * group):
                 far = DISTANCES[(3 * layer + head) % len(DISTANCES)]
                 cos, sin = torch.cos(-far * turns), torch.sin(-far * turns)
                 turned = torch.cat([x * cos - y * sin, y * cos + x * sin])
-                queries[head * width:(head + 1) * width, :constants] = turned[:, None] / constants
+                queries[head * width:head * width + 2 * pairs, :constants] = turned[:, None] / constants
     return {name: values.to(torch.bfloat16).contiguous() for name, values in state.items()}
 
 
@@ -223,6 +253,7 @@ def make(name, settings, seed):
     config = AutoConfig.for_model(**settings)
     config._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    lengthen(model)
     random = torch.Generator().manual_seed(seed)
     state = weights(model, config, random)
     wide = {key: values.float() for key, values in state.items()}
@@ -258,6 +289,7 @@ def make(name, settings, seed):
     half = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     half.load_state_dict(state, strict=False)
     half.tie_weights()
+    lengthen(half)
     off = relative = 0.0
     for ids, (rows, *_) in zip(prompts, runs):
         differ = logits(half, ids).float() - rows

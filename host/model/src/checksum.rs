@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use crate::config::RopeScaling;
 use crate::model::Model;
 
 /// Bytes of a matrix that a thread takes at once.
@@ -22,6 +23,9 @@ impl Model {
             let table = rope.table(self.config.head_dim, POSITION + 1);
             let (cosines, sines) = table.at(POSITION as u32);
             sums.push(of_numbers(cosines.iter().chain(sines).copied()));
+            if let RopeScaling::Long(long) = &rope.scaling {
+                sums.push(of_numbers(long.short.iter().chain(&long.long).copied()));
+            }
         }
         sums.extend(
             self.config.layers.iter().flat_map(|layer| [layer.window.unwrap_or(0), layer.rope as u32]),

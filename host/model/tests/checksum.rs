@@ -19,7 +19,7 @@ fn checksums(files: &[(&'static str, Vec<u8>); 2], threads: usize) -> Vec<u32> {
 
 #[test]
 fn a_changed_number_of_any_tensor_shows() {
-    for name in ["qwen3moe-bf16", "gemma3-bf16"] {
+    for name in ["qwen3moe-bf16", "gemma3-bf16", "phi3-bf16"] {
         let original = files(name);
         let sums = checksums(&original, 1);
         assert_eq!(checksums(&original, 3), sums, "threads don't show");
@@ -33,6 +33,21 @@ fn a_changed_number_of_any_tensor_shows() {
             other[1].1[start + end as usize - 2] ^= 0x40;
             assert_ne!(checksums(&other, 2), sums, "{name}: {tensor}");
         }
+    }
+}
+
+/// Which of them count depends on the longest sequence, which is no part of a model.
+#[test]
+fn factors_of_short_and_of_long_sequences_show() {
+    let original = files("phi3-bf16");
+    let sums = checksums(&original, 1);
+    for key in ["short_factor", "long_factor"] {
+        let mut config: Value = serde_json::from_slice(&original[0].1).expect("JSON");
+        assert!(config["rope_parameters"][key][23].is_f64(), "{key}");
+        config["rope_parameters"][key][23] = 9.5.into();
+        let mut other = original.clone();
+        other[0].1 = serde_json::to_vec(&config).expect("JSON");
+        assert_ne!(checksums(&other, 1), sums, "{key}");
     }
 }
 

@@ -75,6 +75,12 @@ fn golden_logits_of_smollm3() {
     golden_logits("smollm3-bf16");
 }
 
+/// Nor do projections that the checkpoint has in one, and heads of which a part is rotated.
+#[test]
+fn golden_logits_of_phi3() {
+    golden_logits("phi3-bf16");
+}
+
 #[test]
 fn golden_embeddings() {
     for fused in [true, false] {

@@ -34,6 +34,8 @@ const CASES: &[(&str, DType)] = &[
     ("qwen3moe-bf16", DType::Bf16),
     ("smollm3-bf16", DType::F32),
     ("smollm3-bf16", DType::Bf16),
+    ("phi3-bf16", DType::F32),
+    ("phi3-bf16", DType::Bf16),
 ];
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];

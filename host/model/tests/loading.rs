@@ -126,8 +126,8 @@ fn sliding_layers_of_gemma_have_their_own_base_whatever_keys_are_there() {
     };
     let (plain, linear) = (json!({"rope_type": "default"}), json!({"rope_type": "linear", "factor": 8.0}));
     let expected = |scaling: RopeScaling| {
-        let local = RopeConfig { theta: 10_000.0, scaling: RopeScaling::None };
-        [RopeConfig { theta: 1_000_000.0, scaling }, local]
+        let local = RopeConfig { theta: 10_000.0, scaling: RopeScaling::None, share: 1.0 };
+        [RopeConfig { theta: 1_000_000.0, scaling, share: 1.0 }, local]
     };
     let by_type =
         |sliding: Value| ("rope_parameters", json!({"full_attention": plain, "sliding_attention": sliding}));
@@ -163,7 +163,7 @@ fn scaled_position_embedding_extends_the_context_length() {
     // Frequencies with 32 or more turns within the training are kept, those with one or fewer are stretched.
     let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024});
     let (plain, stretched) = (scaled(json!({"type": "default"})), scaled(yarn));
-    let frequencies = |config: &ModelConfig| config.ropes[0].inverse_frequencies(16);
+    let frequencies = |config: &ModelConfig| config.ropes[0].inverse_frequencies(16, 1);
     let ratios: Vec<f32> =
         frequencies(&plain).iter().zip(frequencies(&stretched)).map(|(plain, now)| plain / now).collect();
     assert_eq!((ratios[0], ratios[7]), (1.0, 4.0), "{ratios:?}");
@@ -200,7 +200,7 @@ fn yarn_scales_like_transformers() {
     for (mut settings, frequencies, scale) in cases {
         settings["rope_type"] = json!("yarn");
         let config = parse(llama_config(), json!({"head_dim": 32, "rope_scaling": settings})).expect("sound");
-        let computed = config.ropes[0].inverse_frequencies(32);
+        let computed = config.ropes[0].inverse_frequencies(32, 1);
         for (pair, want) in [2, 4, 6, 9].into_iter().zip(frequencies) {
             let got: f32 = computed[pair];
             assert!((got / want - 1.0).abs() < 1e-6, "{settings}, pair {pair}: {got} instead of {want}");
@@ -208,6 +208,110 @@ fn yarn_scales_like_transformers() {
         let table = config.ropes[0].table(32, 1);
         let (cosines, sines) = table.at(0);
         assert!((cosines[0] / scale - 1.0).abs() < 1e-6 && sines[0] == 0.0, "{settings}: {cosines:?}");
+    }
+}
+
+fn phi3(changes: Value) -> Result<ModelConfig, infer_model::ModelError> {
+    let mut all = json!({"model_type": "phi3", "hidden_size": 64, "num_attention_heads": 2});
+    for (key, value) in changes.as_object().expect("an object") {
+        all[key] = value.clone();
+    }
+    parse(llama_config(), all)
+}
+
+/// Settings of a head of 32, of which 24 dimensions are rotated.
+fn longrope(more: Value) -> Value {
+    let growing = |by: f64| (0..12).map(|pair| 1.0 + by * f64::from(pair)).collect::<Vec<_>>();
+    let mut settings =
+        json!({"rope_type": "longrope", "short_factor": growing(0.1), "long_factor": growing(0.5)});
+    for (key, value) in more.as_object().expect("an object") {
+        settings[key] = value.clone();
+    }
+    json!({"partial_rotary_factor": 0.75, "original_max_position_embeddings": 256, "rope_scaling": settings})
+}
+
+/// Frequencies of four pairs for sequences of up to and of more than the original positions, and the factor of queries and
+/// keys, as transformers 5.23.0 computes them.
+#[test]
+fn longrope_scales_like_transformers_by_the_longest_sequence() {
+    let short = [1.0, 0.076_923_08, 0.002_730_346_8, 0.000_102_592_116];
+    let long = [1.0, 0.04, 0.001_031_464_3, 3.314_514e-5];
+    for (more, scale) in [
+        (json!({}), 1.118_034),
+        (json!({"attention_factor": 1.3}), 1.3),
+        (json!({"factor": 16.0, "rope_type": "su"}), 1.224_744_9),
+    ] {
+        let config = phi3(longrope(more.clone())).expect("sound");
+        assert_eq!((config.head_dim, config.max_positions), (32, 1_024), "they are declared after scaling");
+        let rope = &config.ropes[0];
+        for (positions, want) in [(1, short), (256, short), (257, long), (1_024, long)] {
+            let got = rope.inverse_frequencies(32, positions);
+            for (pair, want) in [0, 3, 7, 11].into_iter().zip(want) {
+                let got: f32 = got[pair];
+                assert!(
+                    (got / want - 1.0).abs() < 1e-6,
+                    "{more}, {positions}, pair {pair}: {got}, not {want}"
+                );
+            }
+            assert_eq!(got[12..], [0.0; 4], "these aren't rotated");
+            let table = rope.table(32, positions);
+            let (cosines, sines) = table.at(0);
+            assert!((cosines[11] / scale - 1.0).abs() < 1e-6, "{more}: {cosines:?}");
+            assert_eq!((&cosines[12..], sines), (&[1.0; 4][..], &[0.0; 16][..]), "nor scaled");
+        }
+    }
+    // Without the key, it is transformers' default for this family.
+    let mut without = longrope(json!({}));
+    without["original_max_position_embeddings"] = Value::Null;
+    let RopeScaling::Long(long) = &phi3(without).expect("sound").ropes[0].scaling else {
+        panic!("it is longrope")
+    };
+    assert_eq!((long.original, long.attention), (4_096, 1.0));
+}
+
+#[test]
+fn phi3_has_projections_in_one_and_a_window_only_if_a_number_is_there() {
+    let config = phi3(json!({})).expect("sound");
+    assert!(config.fused && !config.tied_head && !parse(llama_config(), json!({})).expect("sound").fused);
+    let windows =
+        |changes: Value| phi3(changes).expect("sound").layers.iter().map(|l| l.window).collect::<Vec<_>>();
+    assert_eq!(windows(json!({})), [None; 2]);
+    assert_eq!(windows(json!({"sliding_window": null})), [None; 2]);
+    assert_eq!(windows(json!({"sliding_window": 2_047})), [Some(2_047); 2]);
+    let epsilon = phi3(json!({"rms_norm_eps": null})).expect("sound").norm_epsilon;
+    assert_eq!(epsilon, 1e-5, "transformers' default");
+}
+
+#[test]
+fn wrong_or_unsupported_rotation_of_phi3_is_refused_by_name() {
+    for (changes, named) in [
+        (longrope(json!({"short_factor": null})), "short_factor must be a list of positive numbers"),
+        (
+            longrope(json!({"long_factor": [1.0, 2.0]})),
+            "long_factor must be a list of 12 numbers, is \"2 of them\"",
+        ),
+        (longrope(json!({"long_factor": [1.0, 0.0]})), "long_factor must be a list of positive numbers"),
+        (longrope(json!({"short_mscale": 1.1})), "short_mscale is not supported"),
+        (longrope(json!({"attention_factor": -1.0})), "attention_factor must be positive"),
+        (
+            longrope(json!({"rope_type": "linear", "factor": 2.0})),
+            "rope_type is \"linear\"; supported for this",
+        ),
+        (
+            json!({"original_max_position_embeddings": 1, "rope_scaling": longrope(json!({}))["rope_scaling"]}),
+            "original_max_position_embeddings must be above 1",
+        ),
+        (json!({"partial_rotary_factor": 0.1}), "partial_rotary_factor must be so large"),
+        (json!({"partial_rotary_factor": 0.01}), "partial_rotary_factor must be so large"),
+        (json!({"partial_rotary_factor": 1.5}), "partial_rotary_factor must be above 0 and at most 1"),
+        (
+            json!({"rope_parameters": {"partial_rotary_factor": -1.0}}),
+            "partial_rotary_factor must be above 0",
+        ),
+        (json!({"attention_bias": true}), "attention_bias"),
+    ] {
+        let error = phi3(changes.clone()).err().unwrap_or_else(|| panic!("{changes}"));
+        assert!(error.message.contains(named), "{changes}: {error}");
     }
 }
 

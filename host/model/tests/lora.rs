@@ -21,7 +21,7 @@ use infer_kernels::Random;
 use infer_model::{DType, KvCacheKind, LoadOptions, Model, ModelConfig, Quantize, Source};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
-use shape::{FAMILIES, Shape, Tensors};
+use shape::{FAMILIES, FUSED, Shape, Tensors};
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];
 /// Adapters of the golden checkpoint `BASE`.
@@ -141,29 +141,41 @@ impl RandomAdapter {
         let (mut tensors, mut merged) = (Tensors::new(), checkpoint.clone());
         let targets =
             ["self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"];
+        let mut targets: Vec<(&str, Vec<&str>)> = targets.map(|target| (target, vec![target])).into();
+        if shape.family == "phi3" {
+            targets.retain(|(target, _)| FUSED.iter().all(|(_, parts)| !parts.contains(target)));
+            targets.extend(FUSED.map(|(whole, parts)| (whole, parts.to_vec())));
+        }
         for layer in 0..shape.slides.len() {
-            for target in targets {
+            for (target, parts) in &targets {
                 let module = format!("model.layers.{layer}.{target}_proj");
+                let part = |part: &&str| format!("model.layers.{layer}.{part}_proj.weight");
+                let parts: Vec<String> = parts.iter().map(part).collect();
                 let first = tensors.is_empty();
-                let Some((shape, weight)) = merged.get_mut(&format!("{module}.weight")) else {
+                if !parts.iter().all(|part| merged.contains_key(part)) {
                     // Of experts.
                     continue;
-                };
+                }
                 // At least one.
                 if !(first || random.flag()) {
                     continue;
                 }
-                let (outputs, inputs) = (shape[0], shape[1]);
+                let inputs = merged[&parts[0]].0[1];
+                let outputs = parts.iter().map(|part| merged[part].0[0]).sum::<usize>();
                 let numbers = |random: &mut Random, count: usize, size: f64| -> Vec<f32> {
                     (0..count).map(|_| random.number() * size as f32).collect()
                 };
                 let a = numbers(random, rank * inputs, 1.0 / (inputs as f64).sqrt());
                 let b = numbers(random, outputs * rank, 0.5 / scale);
-                for (row, weight) in weight.chunks_mut(inputs).enumerate() {
-                    for (column, weight) in weight.iter_mut().enumerate() {
-                        let product =
-                            |at: usize| f64::from(b[row * rank + at]) * f64::from(a[at * inputs + column]);
-                        *weight = (f64::from(*weight) + scale * (0..rank).map(product).sum::<f64>()) as f32;
+                let mut rows = b.chunks(rank);
+                for part in &parts {
+                    let (_, weight) = merged.get_mut(part).expect("it is there");
+                    for (weight, row) in weight.chunks_mut(inputs).zip(&mut rows) {
+                        for (column, weight) in weight.iter_mut().enumerate() {
+                            let product = |at: usize| f64::from(row[at]) * f64::from(a[at * inputs + column]);
+                            *weight =
+                                (f64::from(*weight) + scale * (0..rank).map(product).sum::<f64>()) as f32;
+                        }
                     }
                 }
                 let name = |which: &str| format!("base_model.model.{module}.lora_{which}.weight");

@@ -16,15 +16,17 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// Computes tables for `positions` positions; `scale` multiplies both functions.
+    /// Computes tables for `positions` positions; `scale` multiplies both functions. Pairs whose frequency is 0 stay as they
+    /// are, unscaled, too.
     pub fn new(inverse_frequencies: &[f32], positions: usize, scale: f32) -> Self {
         let half = inverse_frequencies.len();
         let mut table = Vec::with_capacity(2 * half * positions);
         for position in 0..positions {
             // Round the angle to f32, as the checkpoints' reference code does, but compute its functions in f64.
-            let angles = inverse_frequencies.iter().map(|f| f64::from(position as f32 * f));
-            table.extend(angles.clone().map(|angle| angle.cos() as f32 * scale));
-            table.extend(angles.map(|angle| angle.sin() as f32 * scale));
+            let angles = inverse_frequencies.iter().map(|f| (*f, f64::from(position as f32 * f)));
+            let cosine = |(f, angle): (f32, f64)| if f == 0.0 { 1.0 } else { angle.cos() as f32 * scale };
+            table.extend(angles.clone().map(cosine));
+            table.extend(angles.map(|(_, angle)| angle.sin() as f32 * scale));
         }
         Self { half, table }
     }

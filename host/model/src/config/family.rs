@@ -15,10 +15,15 @@ pub(super) struct Family {
     pub(super) experts: bool,
     /// Some layers have no position embedding (`no_rope_layers`, `no_rope_layer_interval`).
     pub(super) unrotated: bool,
+    /// Projections of the same input are one matrix, position embeddings may rotate a part of a head (`partial_rotary_factor`),
+    /// and their scaling has factors for short and for long sequences.
+    pub(super) phi: bool,
     /// The head is the embedding unless `tie_word_embeddings` says otherwise.
     pub(super) tied: bool,
     /// The base of position embeddings if no key has it; `None`: 10,000.
     pub(super) theta: Option<f64>,
+    /// `rms_norm_eps` if that is absent; `None`: 1e-6.
+    pub(super) epsilon: Option<f64>,
     /// `sliding_window` counts unless `use_sliding_window` says otherwise.
     pub(super) windows: Windows,
 }
@@ -29,6 +34,8 @@ pub(super) enum Windows {
     Never,
     /// All layers, if `sliding_window` is a number.
     All,
+    /// The same, but absent is null.
+    Given,
     /// Only with `use_sliding_window`, from layer `max_window_layers` on.
     Opted,
     /// All layers, only with `use_sliding_window`.
@@ -42,7 +49,7 @@ pub(super) enum Windows {
 impl Windows {
     /// Whether transformers has a width for checkpoints without the key `sliding_window`.
     pub(super) fn have_default(self) -> bool {
-        !matches!(self, Self::Never | Self::Unrotated)
+        !matches!(self, Self::Never | Self::Given | Self::Unrotated)
     }
 }
 
@@ -68,10 +75,11 @@ impl Family {
                 windows: Windows::Unrotated,
                 ..plain
             },
+            "phi3" => Self { phi: true, epsilon: Some(1e-5), windows: Windows::Given, ..plain },
             other => {
                 return Err(ModelError::unsupported(format!(
                     "config.json: model_type {other:?}; supported are llama, mistral, qwen2, qwen3, qwen3_moe, \
-                     gemma3_text and smollm3"
+                     gemma3_text, smollm3 and phi3"
                 )));
             }
         })

@@ -10,7 +10,7 @@ use super::experts;
 use super::family::{Family, Windows};
 use super::keys::{Keys, MAX_SIZE};
 use super::positions::positions;
-use super::{ModelConfig, RopeScaling};
+use super::{ModelConfig, RopeConfig, RopeScaling};
 use crate::DType;
 use crate::error::ModelError;
 
@@ -67,6 +67,7 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         (false, _) => head_dim as f64,
     };
     let (ropes, mut layers) = positions(keys, family)?;
+    ropes.iter().try_for_each(|rope| check_rotation(keys, rope, head_dim, &ropes[0]))?;
     if family.experts {
         experts::distribute(keys, &mut layers)?;
     }
@@ -84,13 +85,14 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         head_dim,
         vocab: keys.size("vocab_size")?,
         max_positions: reach.map_or(trained, |reach| reach.max(trained)),
-        norm_epsilon: norm_epsilon(keys)?,
+        norm_epsilon: norm_epsilon(keys, family)?,
         norm_offset: family.gemma,
         qk_norm: family.qk_norm,
         output_norms: family.gemma,
         qkv_bias: family.qkv_bias || bias,
         output_bias: bias,
         mlp_bias: family.bias_keys && keys.flag("mlp_bias")?.unwrap_or(false),
+        fused: family.phi,
         tied_head: keys.flag("tie_word_embeddings")?.unwrap_or(family.gemma || family.tied),
         embedding_scale: if family.gemma { (hidden as f32).sqrt() } else { 1.0 },
         query_scale: (1.0 / query_scalar.sqrt()) as f32,
@@ -123,7 +125,7 @@ fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelErr
     if keys.flag("use_bidirectional_attention")? == Some(true) {
         return Err(keys.unsupported("use_bidirectional_attention", "must be false"));
     }
-    if keys.number("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
+    if !family.phi && keys.number("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
         return Err(keys.unsupported("partial_rotary_factor", "must be 1"));
     }
     if family.windows == Windows::Never && !keys.get("sliding_window").is_null() {
@@ -135,9 +137,36 @@ fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelErr
     Ok(())
 }
 
+/// Checks what depends on the width of a head: that the part that is rotated consists of pairs, as does the rest, and is that
+/// of the first position embedding, and that there are factors for all of them.
+fn check_rotation(
+    keys: &Keys,
+    rope: &RopeConfig,
+    head_dim: usize,
+    first: &RopeConfig,
+) -> Result<(), ModelError> {
+    let rotated = rope.rotated(head_dim);
+    if rotated != first.rotated(head_dim) {
+        return Err(keys.wrong_value("partial_rotary_factor", "that of all layers", &rope.share.into()));
+    }
+    if rotated == 0 || !rotated.is_multiple_of(2) {
+        let must = format!("so large that an even number of the {head_dim} dimensions of a head is rotated");
+        return Err(keys.wrong_value("partial_rotary_factor", &must, &rope.share.into()));
+    }
+    if let RopeScaling::Long(long) = &rope.scaling {
+        for (key, factors) in [("short_factor", &long.short), ("long_factor", &long.long)] {
+            if factors.len() != rotated / 2 {
+                let must = format!("a list of {} numbers", rotated / 2);
+                return Err(keys.wrong_value(key, &must, &format!("{} of them", factors.len()).into()));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The epsilon of norms. A negative one could make the root undefined.
-fn norm_epsilon(keys: &Keys) -> Result<f32, ModelError> {
-    match keys.number("rms_norm_eps")?.unwrap_or(1e-6) {
+fn norm_epsilon(keys: &Keys, family: Family) -> Result<f32, ModelError> {
+    match keys.number("rms_norm_eps")?.unwrap_or(family.epsilon.unwrap_or(1e-6)) {
         epsilon if epsilon >= 0.0 => Ok(epsilon as f32),
         _ => Err(keys.wrong("rms_norm_eps", "0 or more")),
     }

@@ -19,7 +19,7 @@ pub use generation::SamplingDefaults;
 pub(crate) use keys::Keys;
 pub(crate) use lora::LoraConfig;
 pub use pooling::Pooling;
-pub use rope::{RopeConfig, RopeScaling, Yarn};
+pub use rope::{LongRope, RopeConfig, RopeScaling, Yarn};
 
 use crate::DType;
 use crate::error::ModelError;
@@ -57,6 +57,8 @@ pub struct ModelConfig {
     pub output_bias: bool,
     /// The feed-forward projections have biases.
     pub mlp_bias: bool,
+    /// The checkpoint has queries, keys and values as one projection, and gate and up as another.
+    pub fused: bool,
     /// The output head is the embedding.
     pub tied_head: bool,
     /// Factor of embeddings.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::family::{Family, Windows};
 use super::keys::{Keys, MAX_SIZE};
-use super::{LayerConfig, RopeConfig, RopeScaling, Yarn};
+use super::{LayerConfig, LongRope, RopeConfig, RopeScaling, Yarn};
 use crate::error::ModelError;
 
 /// Maximum accepted number of layers.
@@ -94,7 +94,7 @@ fn sliding_layers(keys: &Keys, family: Family, rotated: &[bool]) -> Result<Vec<b
     let windowed = window_of(keys, family)?.is_some();
     Ok(match family.windows {
         Windows::Never => vec![false; count],
-        Windows::All => vec![windowed; count],
+        Windows::All | Windows::Given => vec![windowed; count],
         Windows::Opted => {
             let opted = windowed && keys.flag("use_sliding_window")?.unwrap_or(false);
             let first = keys.count("max_window_layers")?.unwrap_or(28);
@@ -132,12 +132,12 @@ fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
     } else {
         default_theta
     };
-    let local = RopeConfig { theta: local_theta, scaling: RopeScaling::None };
+    let local = RopeConfig { theta: local_theta, scaling: RopeScaling::None, share: 1.0 };
     let Some(by_type) = by_type else {
         let empty = Map::new();
-        let known = Settings { keys, entry: parameters.unwrap_or(&empty) }.number("rope_theta")?;
+        let known = Settings { keys, family, entry: parameters.unwrap_or(&empty) }.number("rope_theta")?;
         let entry = added.or(parameters).unwrap_or(&empty);
-        let global = rope(keys, entry, theta.or(known), default_theta)?;
+        let global = Settings { keys, family, entry }.rope(theta.or(known).unwrap_or(default_theta))?;
         return Ok(if family.gemma { vec![global, local] } else { vec![global] });
     };
     let entry = |name: &str| match by_type.get(name) {
@@ -149,39 +149,52 @@ fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
     let global = global.ok_or_else(|| keys.wrong("rope_parameters", "complete: an entry per layer type"))?;
     let mut global = global.clone();
     global.extend(added.cloned().unwrap_or_default());
-    let global = rope(keys, &global, theta, default_theta)?;
+    let global = Settings { keys, family, entry: &global }.rope(theta.unwrap_or(default_theta))?;
     Ok(match entry("sliding_attention")? {
-        Some(entry) => vec![global, rope(keys, entry, None, local_theta)?],
+        Some(entry) => vec![global, Settings { keys, family, entry }.rope(local_theta)?],
         None if family.gemma => vec![global, local],
         None => vec![global],
     })
 }
 
-fn rope(
-    keys: &Keys,
-    entry: &Map<String, Value>,
-    theta: Option<f64>,
-    default_theta: f64,
-) -> Result<RopeConfig, ModelError> {
-    let settings = Settings { keys, entry };
-    if settings.number("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
-        return Err(keys.unsupported("partial_rotary_factor", "must be 1"));
-    }
-    let theta = settings.number("rope_theta")?.or(theta).unwrap_or(default_theta);
-    if theta > 1.0 {
-        Ok(RopeConfig { theta, scaling: settings.scaling()? })
-    } else {
-        Err(keys.wrong("rope_theta", "above 1"))
-    }
-}
-
 /// The settings of one position embedding.
 struct Settings<'a> {
     keys: &'a Keys,
+    family: Family,
     entry: &'a Map<String, Value>,
 }
 
 impl Settings<'_> {
+    /// The position embedding, with this base unless the settings have their own.
+    fn rope(&self, theta: f64) -> Result<RopeConfig, ModelError> {
+        let theta = self.number("rope_theta")?.unwrap_or(theta);
+        if theta > 1.0 {
+            Ok(RopeConfig { theta, scaling: self.scaling()?, share: self.share()? })
+        } else {
+            Err(self.keys.wrong("rope_theta", "above 1"))
+        }
+    }
+
+    /// The share of a head that is rotated.
+    fn share(&self) -> Result<f64, ModelError> {
+        const KEY: &str = "partial_rotary_factor";
+        let own = self.number(KEY)?;
+        if !self.family.phi {
+            return match own {
+                None | Some(1.0) => Ok(1.0),
+                Some(_) => Err(self.keys.unsupported(KEY, "must be 1")),
+            };
+        }
+        let share = match own {
+            None => self.keys.number(KEY)?.unwrap_or(1.0),
+            Some(own) => own,
+        };
+        match share > 0.0 && share <= 1.0 {
+            true => Ok(share),
+            false => Err(self.keys.wrong_value(KEY, "above 0 and at most 1", &share.into())),
+        }
+    }
+
     fn number(&self, name: &str) -> Result<Option<f64>, ModelError> {
         match self.entry.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -211,6 +224,13 @@ impl Settings<'_> {
         let kind = kind.filter(|kind| !kind.is_null());
         Ok(match kind.map(Value::as_str) {
             None | Some(Some("default")) => RopeScaling::None,
+            // Older checkpoints have other names for the same.
+            Some(Some("longrope" | "su" | "yarn")) if self.family.phi => RopeScaling::Long(self.long()?),
+            Some(_) if self.family.phi => {
+                let kind = kind.unwrap_or(&Value::Null);
+                let known = format!("is {kind}; supported for this model_type are default and longrope");
+                return Err(self.keys.unsupported("rope_type", &known));
+            }
             // Longer texts get a larger base, but only beyond `max_position_embeddings`, which this host doesn't allow.
             Some(Some("dynamic")) => {
                 self.required("factor")?;
@@ -229,6 +249,43 @@ impl Settings<'_> {
                 let known = format!("is {kind}; supported are default, linear, dynamic, llama3 and yarn");
                 return Err(self.keys.unsupported("rope_type", &known));
             }
+        })
+    }
+
+    /// As transformers' `_compute_longrope_parameters` for Phi-3, whose number of original positions is a key of the model.
+    fn long(&self) -> Result<LongRope, ModelError> {
+        const ORIGINAL: &str = "original_max_position_embeddings";
+        for key in ["short_mscale", "long_mscale"] {
+            if self.entry.get(key).is_some_and(|scale| !scale.is_null()) {
+                return Err(self.keys.unsupported(key, "is not supported"));
+            }
+        }
+        let original = match self.keys.optional_size(ORIGINAL)? {
+            None => 4_096,
+            Some(1) => return Err(self.keys.wrong(ORIGINAL, "above 1")),
+            Some(original) => original,
+        };
+        let trained = self.keys.number("max_position_embeddings")?.unwrap_or(0.0);
+        let factor = self.positive("factor")?.unwrap_or(trained / original as f64);
+        let attention = match self.positive("attention_factor")? {
+            Some(attention) => attention,
+            None if factor <= 1.0 => 1.0,
+            None => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
+        };
+        let (short, long) = (self.factors("short_factor")?, self.factors("long_factor")?);
+        Ok(LongRope { short, long, original, attention })
+    }
+
+    /// A list of positive numbers.
+    fn factors(&self, name: &str) -> Result<Vec<f32>, ModelError> {
+        let value = self.entry.get(name).unwrap_or(&Value::Null);
+        let factor = |value: &Value| {
+            let factor = value.as_f64()? as f32;
+            (factor > 0.0 && factor.is_finite()).then_some(factor)
+        };
+        let factors = value.as_array().and_then(|list| list.iter().map(factor).collect());
+        factors.ok_or_else(|| {
+            self.keys.wrong_value(name, "a list of positive numbers in the rope settings", value)
         })
     }
 

@@ -9,6 +9,8 @@ pub struct RopeConfig {
     pub theta: f64,
     /// How they are scaled.
     pub scaling: RopeScaling,
+    /// The share of a head's dimensions that is rotated: the first ones.
+    pub share: f64,
 }
 
 /// How frequencies are scaled to support longer contexts than in training.
@@ -38,6 +40,21 @@ pub enum RopeScaling {
     Yarn(Yarn),
     /// Every frequency divided by its own factor, one per pair of dimensions.
     Factors(Vec<f32>),
+    /// The same with other factors for long sequences.
+    Long(LongRope),
+}
+
+/// The settings of LongRoPE (Ding et al. 2024).
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongRope {
+    /// Factors if no sequence can be longer than the original training's, one per pair of dimensions that is rotated.
+    pub short: Vec<f32>,
+    /// Factors otherwise, for all sequences.
+    pub long: Vec<f32>,
+    /// Positions of the original training.
+    pub original: usize,
+    /// Factor of queries and keys, as far as they are rotated.
+    pub attention: f64,
 }
 
 /// The settings of YaRN (Peng et al. 2023, section 3).
@@ -58,25 +75,38 @@ pub struct Yarn {
 }
 
 impl RopeConfig {
-    /// One inverse frequency per pair of dimensions.
-    pub fn inverse_frequencies(&self, head_dim: usize) -> Vec<f32> {
-        let plain = |i: usize| self.theta.powf(-((2 * i) as f64) / head_dim as f64) as f32;
-        (0..head_dim / 2).map(|i| self.stretch(i, f64::from(plain(i)), head_dim) as f32).collect()
+    /// Dimensions of a head that are rotated.
+    pub fn rotated(&self, head_dim: usize) -> usize {
+        (head_dim as f64 * self.share) as usize
     }
 
-    /// Cosines and sines of the first `positions` positions.
+    /// One inverse frequency per pair of dimensions, if sequences have up to `positions` tokens. Those of pairs that aren't
+    /// rotated are 0, and last.
+    pub fn inverse_frequencies(&self, head_dim: usize, positions: usize) -> Vec<f32> {
+        let rotated = self.rotated(head_dim);
+        let plain = |i: usize| self.theta.powf(-((2 * i) as f64) / rotated as f64) as f32;
+        let scaled = |i: usize| match &self.scaling {
+            RopeScaling::Long(long) => f64::from(plain(i)) / f64::from(long.factors(positions)[i]),
+            _ => self.stretch(i, f64::from(plain(i)), rotated),
+        };
+        let others = std::iter::repeat_n(0.0, (head_dim - rotated) / 2);
+        (0..rotated / 2).map(|i| scaled(i) as f32).chain(others).collect()
+    }
+
+    /// Cosines and sines of the first `positions` positions, the longest sequence.
     pub fn table(&self, head_dim: usize, positions: usize) -> RopeTable {
         let scale = match &self.scaling {
             RopeScaling::Yarn(yarn) => yarn.attention as f32,
+            RopeScaling::Long(long) => long.attention as f32,
             _ => 1.0,
         };
-        RopeTable::new(&self.inverse_frequencies(head_dim), positions, scale)
+        RopeTable::new(&self.inverse_frequencies(head_dim, positions), positions, scale)
     }
 
     /// The scaled frequency of pair `pair`.
     fn stretch(&self, pair: usize, frequency: f64, head_dim: usize) -> f64 {
         match self.scaling {
-            RopeScaling::None => frequency,
+            RopeScaling::None | RopeScaling::Long(_) => frequency,
             RopeScaling::Absent => 0.0,
             RopeScaling::Linear { factor } => frequency / factor,
             RopeScaling::Factors(ref factors) => frequency / f64::from(factors[pair]),
@@ -96,6 +126,15 @@ impl RopeConfig {
                 }
             }
         }
+    }
+}
+
+impl LongRope {
+    /// The factors if sequences have up to `positions` tokens. Its authors choose by the sequence, and again when it grows
+    /// past the original positions, but then a token would depend on what follows it, and neither keys that were computed
+    /// before nor those of a cached prefix would do. So all sequences have the same, as in vLLM.
+    fn factors(&self, positions: usize) -> &[f32] {
+        if positions > self.original { &self.long } else { &self.short }
     }
 }
 

@@ -95,6 +95,19 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
     if architecture == "qwen3moe" {
         map.extend(routing(file)?);
     }
+    if architecture == "phi3" {
+        // Files say so that there is no window.
+        if map.get("sliding_window").and_then(Json::as_f64) == Some(0.0) {
+            map.insert("sliding_window".to_owned(), Json::Null);
+        }
+        map.extend(partly_rotated(file, &map)?);
+        names.push(("partial_rotary_factor", key("rope.dimension_count")));
+        let original = key("rope.scaling.original_context_length");
+        if let Some(value) = scalar(file, &original)? {
+            map.insert("original_max_position_embeddings".to_owned(), value);
+            names.push(("original_max_position_embeddings", original));
+        }
+    }
     let pattern = key("attention.sliding_window_pattern");
     if let Some(Value::Numbers(..)) = file.values.get(&pattern) {
         let slides = file.numbers(&pattern)?.unwrap_or_default();
@@ -148,6 +161,10 @@ const SCALING: &[(&str, &str)] = &[
     ("attention_factor", "rope.scaling.yarn_attn_factor"),
 ];
 
+/// Tensors of LongRoPE's factors.
+const SHORT: &str = "rope_factors_short.weight";
+const LONG: &str = "rope_factors_long.weight";
+
 /// The factor's name in files from converters of 2023.
 const OLD_FACTOR: &str = "rope.scale_linear";
 
@@ -157,6 +174,11 @@ fn scaling(file: &Gguf, names: &mut Vec<(&'static str, String)>) -> Result<Optio
     let number = |part: &str| -> Result<Option<f64>, ModelError> {
         Ok(scalar(file, &key(part))?.as_ref().and_then(Json::as_f64))
     };
+    if file.architecture == "phi3"
+        && let Some(long) = long_rope(file, names)?
+    {
+        return Ok(Some(long));
+    }
     let old = number(OLD_FACTOR)?;
     let kind = match file.text(&key("rope.scaling.type"))?.as_deref() {
         Some("none") => return Ok(None),
@@ -198,6 +220,35 @@ fn scaling(file: &Gguf, names: &mut Vec<(&'static str, String)>) -> Result<Optio
     Ok(Some(Json::Object(settings)))
 }
 
+/// The same for LongRoPE, whose factors are tensors. Files of Phi-3 that have them name no kind.
+fn long_rope(file: &Gguf, names: &mut Vec<(&'static str, String)>) -> Result<Option<Json>, ModelError> {
+    let key = |part: &str| format!("{}.rope.scaling.{part}", file.architecture);
+    let kind = file.text(&key("type"))?;
+    let tensors = [("short_factor", SHORT), ("long_factor", LONG)];
+    let has_factors = tensors.iter().any(|(_, tensor)| file.tensors.contains_key(*tensor));
+    match kind.as_deref() {
+        Some("longrope") => {}
+        None | Some("none") if has_factors => {}
+        Some(_) if has_factors => {
+            let message = format!("{} must be longrope beside tensor {LONG}", key("type"));
+            return Err(file.fault(ModelErrorKind::Unsupported, message));
+        }
+        _ => return Ok(None),
+    }
+    let mut settings = Map::new();
+    settings.insert("rope_type".to_owned(), json!("longrope"));
+    for (name, tensor) in tensors {
+        settings.insert(name.to_owned(), json!(positive_numbers(file, tensor)?));
+        names.push((name, format!("tensor {tensor}")));
+    }
+    let attention = key("attn_factor");
+    if let Some(value) = scalar(file, &attention)? {
+        settings.insert("attention_factor".to_owned(), value);
+        names.push(("attention_factor", attention));
+    }
+    Ok(Some(Json::Object(settings)))
+}
+
 fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
     match architecture {
         "gemma3" => "gemma3_text",
@@ -206,18 +257,38 @@ fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
         "qwen3moe" => "qwen3_moe",
         // llama.cpp leaves rope out of every fourth layer, which is the default of the key that these files lack.
         "smollm3" => "smollm3",
+        "phi3" => "phi3",
         // Files of Mistral's models have the architecture llama; a window distinguishes them.
         _ if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "mistral",
         _ => "llama",
     }
 }
 
-/// Refuses widths of values and rotation that the decoder doesn't support.
-fn same_width(file: &Gguf, map: &Map<String, Json>) -> Result<(), ModelError> {
+/// The width of a head.
+fn head_dim(map: &Map<String, Json>) -> Option<u64> {
     let size = |key: &str| map.get(key).and_then(Json::as_u64);
     let plain = size("hidden_size").zip(size("num_attention_heads")).and_then(|(h, n)| h.checked_div(n));
-    let head_dim = size("head_dim").or(plain);
+    size("head_dim").or(plain)
+}
+
+/// The share of a head that is rotated, from the number of dimensions.
+fn partly_rotated(file: &Gguf, map: &Map<String, Json>) -> Result<Map<String, Json>, ModelError> {
+    let rotated = file.integer(&format!("{}.rope.dimension_count", file.architecture))?;
+    let Some((rotated, head_dim)) = rotated.zip(head_dim(map)).filter(|(rotated, all)| rotated != all) else {
+        return Ok(Map::new());
+    };
+    // Of a product that isn't whole only the whole part counts, so that rounding can't make it one less.
+    let share = (rotated as f64 + 0.5) / head_dim as f64;
+    Ok([("partial_rotary_factor".to_owned(), json!(share))].into_iter().collect())
+}
+
+/// Refuses widths of values and rotation that the decoder doesn't support.
+fn same_width(file: &Gguf, map: &Map<String, Json>) -> Result<(), ModelError> {
+    let head_dim = head_dim(map);
     for part in ["attention.value_length", "rope.dimension_count"] {
+        if part == "rope.dimension_count" && map.contains_key("partial_rotary_factor") {
+            continue;
+        }
         let key = format!("{}.{part}", file.architecture);
         if file.integer(&key)?.is_some_and(|width| Some(width) != head_dim) {
             return Err(file.fault(ModelErrorKind::Unsupported, format!("{key} must be the width of a head")));
@@ -269,18 +340,30 @@ fn gemma_scale(file: &Gguf, config: &ModelConfig, layers: u64) -> Result<f32, Mo
 
 /// Divisors of the frequencies: these files store the scaling of Llama 3 this way.
 fn rope_factors(file: &Gguf, head_dim: usize) -> Result<RopeScaling, ModelError> {
-    let tensor = &file.tensors["rope_freqs.weight"];
-    let wrong = |why: &str| file.fault(ModelErrorKind::Weights, format!("tensor rope_freqs.weight {why}"));
-    if tensor.kind != GgmlDType::F32 || tensor.shape != [head_dim / 2] {
-        return Err(wrong("must contain one F32 per pair of a head's dimensions"));
+    const NAME: &str = "rope_freqs.weight";
+    if file.tensors[NAME].shape != [head_dim / 2] {
+        return Err(not_factors(file, NAME, "must contain one F32 per pair of a head's dimensions"));
+    }
+    positive_numbers(file, NAME).map(RopeScaling::Factors)
+}
+
+/// The numbers of a tensor, one per pair of dimensions.
+fn positive_numbers(file: &Gguf, name: &str) -> Result<Vec<f32>, ModelError> {
+    let tensor = file.tensors.get(name).ok_or_else(|| not_factors(file, name, "is missing"))?;
+    if tensor.kind != GgmlDType::F32 || tensor.shape.len() != 1 {
+        return Err(not_factors(file, name, "must contain one F32 per pair of a head's dimensions"));
     }
     let numbers = file.bytes_of(tensor).chunks_exact(4);
     let factors: Vec<f32> =
         numbers.map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect();
     match factors.iter().all(|factor| factor.is_finite() && *factor > 0.0) {
-        true => Ok(RopeScaling::Factors(factors)),
-        false => Err(wrong("must contain positive numbers")),
+        true => Ok(factors),
+        false => Err(not_factors(file, name, "must contain positive numbers")),
     }
+}
+
+fn not_factors(file: &Gguf, name: &str, why: &str) -> ModelError {
+    file.fault(ModelErrorKind::Weights, format!("tensor {name} {why}"))
 }
 
 /// The type that keeps the precision of most weights.

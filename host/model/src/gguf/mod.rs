@@ -1,7 +1,7 @@
 //! GGUF files: weights, configuration, tokenizer and chat template in one file, or in parts written by llama-gguf-split. They
 //! are converted to what the rest of this crate reads from a directory: a `ModelConfig`, `tokenizer.json`,
 //! `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures other than llama, qwen2, qwen3, qwen3moe,
-//! gemma3 and smollm3 are refused by name.
+//! gemma3, smollm3 and phi3 are refused by name.
 
 mod config;
 mod header;
@@ -20,6 +20,9 @@ use crate::bytes::Bytes;
 use crate::config::ModelConfig;
 use crate::error::{ModelError, ModelErrorKind};
 use crate::weights::{ExpertMatrix, RowOrder, Stored, StoredType, Within};
+
+/// The values of `general.architecture` that are supported.
+const ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "phi3"];
 
 /// An open file with a valid header, and the other parts of the model.
 #[derive(Debug)]
@@ -42,12 +45,13 @@ impl Gguf {
         let mut file = Self::part(path)?;
         file.join_parts()?;
         let architecture = file.text("general.architecture")?.unwrap_or_default().into_owned();
-        if !["llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3"].contains(&architecture.as_str()) {
+        if !ARCHITECTURES.contains(&architecture.as_str()) {
+            let (last, others) = ARCHITECTURES.split_last().expect("there are some");
             return Err(file.fault(
                 ModelErrorKind::Unsupported,
                 format!(
-                    "general.architecture is {architecture:?}; supported are llama, qwen2, qwen3, qwen3moe, gemma3 \
-                     and smollm3"
+                    "general.architecture is {architecture:?}; supported are {} and {last}",
+                    others.join(", ")
                 ),
             ));
         }

@@ -29,6 +29,7 @@ fn part_name(part: &str, output_norms: bool) -> Option<&'static str> {
         "self_attn.q_proj" => "attn_q",
         "self_attn.k_proj" => "attn_k",
         "self_attn.v_proj" => "attn_v",
+        "self_attn.qkv_proj" => "attn_qkv",
         "self_attn.o_proj" => "attn_output",
         "self_attn.q_norm" => "attn_q_norm",
         "self_attn.k_norm" => "attn_k_norm",
@@ -37,7 +38,8 @@ fn part_name(part: &str, output_norms: bool) -> Option<&'static str> {
         "post_feedforward_layernorm" => "post_ffw_norm",
         "mlp.gate" => "ffn_gate_inp",
         "mlp.gate_proj" => "ffn_gate",
-        "mlp.up_proj" => "ffn_up",
+        // Where gate and up are one, it has the name of up.
+        "mlp.up_proj" | "mlp.gate_up_proj" => "ffn_up",
         "mlp.down_proj" => "ffn_down",
         _ => return None,
     })

@@ -14,7 +14,7 @@ use crate::config::{LoraConfig, ModelConfig};
 use crate::error::ModelError;
 use crate::memory;
 use crate::source::Source;
-use crate::weights::{Shard, Stored, size};
+use crate::weights::{RowOrder, Shard, Stored, size};
 
 /// The file of the tensors.
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -169,11 +169,15 @@ struct Stacker<'a> {
 
 impl Stacker<'_> {
     fn layer(&mut self, layer: usize, found: &mut AllFound<'_>) -> Result<AdaptedLayer, ModelError> {
+        let (qkv, gate_up) = match self.config.fused {
+            true => (&[Target::QueryKeyValue][..], &[Target::GateUp][..]),
+            false => (&[Target::Query, Target::Key, Target::Value][..], &[Target::Gate, Target::Up][..]),
+        };
         let mut delta = |stack: &[Target]| self.delta(layer, stack, found);
         Ok(AdaptedLayer {
-            qkv: delta(&[Target::Query, Target::Key, Target::Value])?,
+            qkv: delta(qkv)?,
             output: delta(&[Target::Output])?,
-            gate_up: delta(&[Target::Gate, Target::Up])?,
+            gate_up: delta(gate_up)?,
             down: delta(&[Target::Down])?,
         })
     }
@@ -190,7 +194,8 @@ impl Stacker<'_> {
             if let Some(Found { rank, scale, a, b }) = found.remove(&(layer, *target)) {
                 narrow.append(&mut numbers(a)?);
                 ranks += rank;
-                parts.push(Part { wide: self.pack(&numbers(b)?, [outputs, rank])?, scale, first });
+                let wide = self.in_order(*target, numbers(b)?, rank);
+                parts.push(Part { wide: self.pack(&wide, [outputs, rank])?, scale, first });
             }
             first += outputs;
         }
@@ -199,6 +204,16 @@ impl Stacker<'_> {
         }
         let narrow = self.pack(&narrow, [ranks, narrow.len() / ranks])?;
         Ok(Some(Delta { narrow, parts }))
+    }
+
+    /// The rows of `B` in the order of the model's, which for queries and keys may not be the checkpoint's.
+    fn in_order(&self, target: Target, rows: Vec<f32>, rank: usize) -> Vec<f32> {
+        let (order, rotated) = (RowOrder::of(self.config), target.rotated(self.config));
+        if order == RowOrder::Plain || rotated == 0 {
+            return rows;
+        }
+        let place = |row: usize| if row < rotated { order.stored(row) } else { row };
+        (0..rows.len() / rank).flat_map(|row| rows[place(row) * rank..][..rank].iter().copied()).collect()
     }
 
     fn pack(&mut self, numbers: &[f32], [outputs, inputs]: [usize; 2]) -> Result<Matrix, ModelError> {

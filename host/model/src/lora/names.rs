@@ -18,11 +18,20 @@ pub(super) enum Target {
     Gate,
     Up,
     Down,
+    /// Query, key and value in one.
+    QueryKeyValue,
+    /// Gate and up in one.
+    GateUp,
 }
 
 impl Target {
-    const ALL: [Self; 7] =
-        [Self::Query, Self::Key, Self::Value, Self::Output, Self::Gate, Self::Up, Self::Down];
+    /// All of a checkpoint of this configuration.
+    fn all(config: &ModelConfig) -> &'static [Self] {
+        match config.fused {
+            true => &[Self::QueryKeyValue, Self::Output, Self::GateUp, Self::Down],
+            false => &[Self::Query, Self::Key, Self::Value, Self::Output, Self::Gate, Self::Up, Self::Down],
+        }
+    }
 
     /// Its name within a layer.
     pub(super) fn name(self) -> &'static str {
@@ -34,6 +43,8 @@ impl Target {
             Self::Gate => "mlp.gate_proj",
             Self::Up => "mlp.up_proj",
             Self::Down => "mlp.down_proj",
+            Self::QueryKeyValue => "self_attn.qkv_proj",
+            Self::GateUp => "mlp.gate_up_proj",
         }
     }
 
@@ -46,11 +57,23 @@ impl Target {
             Self::Output => [hidden, q],
             Self::Gate | Self::Up => [config.intermediate, hidden],
             Self::Down => [hidden, config.intermediate],
+            Self::QueryKeyValue => [q + 2 * kv, hidden],
+            Self::GateUp => [2 * config.intermediate, hidden],
+        }
+    }
+
+    /// How many of its outputs are queries and keys, which come first.
+    pub(super) fn rotated(self, config: &ModelConfig) -> usize {
+        match self {
+            Self::Query => config.q_width(),
+            Self::Key => config.kv_width(),
+            Self::QueryKeyValue => config.q_width() + config.kv_width(),
+            Self::Value | Self::Output | Self::Gate | Self::Up | Self::Down | Self::GateUp => 0,
         }
     }
 
     fn is_feed_forward(self) -> bool {
-        matches!(self, Self::Gate | Self::Up | Self::Down)
+        matches!(self, Self::Gate | Self::Up | Self::Down | Self::GateUp)
     }
 }
 
@@ -102,7 +125,8 @@ impl<'n> Name<'n> {
             return refuse(format!("is of layer {layer}, and the model has {} layers", config.layers.len()));
         }
         let has_experts = config.layers[layer].experts.is_some();
-        let target = Target::ALL.into_iter().find(|target| target.name() == part);
+        let all = Target::all(config);
+        let target = all.iter().copied().find(|target| target.name() == part);
         match target {
             Some(target) if has_experts && target.is_feed_forward() => {
                 refuse(format!("changes {part}, and layer {layer} consists of experts"))
@@ -112,7 +136,8 @@ impl<'n> Name<'n> {
                 refuse("changes experts or their router, which adapters can't".to_owned())
             }
             None => {
-                let all = Target::ALL.map(|target| target.name().rsplit('.').next().unwrap_or_default());
+                let short = |target: &Target| target.name().rsplit('.').next().unwrap_or_default();
+                let all: Vec<_> = all.iter().map(short).collect();
                 refuse(format!("changes {part}; supported are {}", all.join(", ")))
             }
         }
@@ -139,6 +164,26 @@ mod tests {
                 assert_eq!(Name::parse(&tensor, &config), Ok(want), "{tensor}");
             }
         }
+    }
+
+    #[test]
+    fn projections_in_one_have_the_names_of_the_checkpoint() {
+        let config = CONFIG.replace("llama", "phi3");
+        let config = ModelConfig::parse(config.as_bytes(), None).unwrap();
+        let tensor = |part: &str| format!("base_model.model.model.layers.0.{part}.lora_B.weight");
+        for (part, target, outputs) in [
+            ("self_attn.qkv_proj", Target::QueryKeyValue, 128),
+            ("self_attn.o_proj", Target::Output, 64),
+            ("mlp.gate_up_proj", Target::GateUp, 192),
+            ("mlp.down_proj", Target::Down, 64),
+        ] {
+            assert_eq!(Name::parse(&tensor(part), &config).unwrap().target, target);
+            assert_eq!(target.shape(&config)[0], outputs);
+        }
+        let error =
+            Name::parse(&tensor("self_attn.q_proj"), &config).expect_err("it has no such").to_string();
+        let known = "changes self_attn.q_proj; supported are qkv_proj, o_proj, gate_up_proj, down_proj";
+        assert!(error.contains(known), "{error}");
     }
 
     #[test]

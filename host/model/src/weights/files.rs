@@ -9,6 +9,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::expert::{ExpertMatrix, Within};
+use super::fused::Fused;
 use super::stored::{RowOrder, Stored, StoredType};
 use crate::bytes::Bytes;
 use crate::config::ModelConfig;
@@ -25,6 +26,10 @@ pub(crate) struct Files<'a> {
     kind: Kind<'a>,
     /// Experts of a layer; 0 if none has experts.
     experts: usize,
+    /// Projections that are stored as one tensor.
+    fused: Option<Fused>,
+    /// The rows of queries and keys, unless the file's kind has an order of its own.
+    order: RowOrder,
 }
 
 enum Kind<'a> {
@@ -42,10 +47,11 @@ pub(crate) struct Shard<'a> {
 impl<'a> Files<'a> {
     pub(crate) fn open(source: &Source<'a>, config: &ModelConfig) -> Result<Self, ModelError> {
         let experts = config.layers.iter().find_map(|layer| layer.experts).map_or(0, |experts| experts.count);
+        let (fused, order) = (Fused::of(config), RowOrder::of(config));
         let shards = match source {
             Source::Gguf(file) => {
                 let kind = Kind::Gguf { file: Arc::clone(file), head_dim: config.head_dim };
-                return Ok(Self { kind, experts });
+                return Ok(Self { kind, experts, fused, order });
             }
             Source::Directory(directory) => shard_names(source)?
                 .iter()
@@ -69,7 +75,7 @@ impl<'a> Files<'a> {
         let has = |name: &str| shards.iter().any(|shard: &Shard<'_>| shard.metadata.info(name).is_some());
         let prefix = PREFIXES.iter().find(|prefix| has(&format!("{prefix}embed_tokens.weight")));
         let prefix = prefix.copied().unwrap_or(PREFIXES[0]);
-        Ok(Self { kind: Kind::Safetensors { shards, prefix }, experts })
+        Ok(Self { kind: Kind::Safetensors { shards, prefix }, experts, fused, order })
     }
 
     /// Bytes of all weights.
@@ -84,6 +90,17 @@ impl<'a> Files<'a> {
 
     /// A tensor of exactly this shape.
     pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Stored<'_>, ModelError> {
+        let stored = match self.fused.as_ref().and_then(|fused| fused.part(name)) {
+            Some(part) => part.of(self.whole(&part.tensor, &part.whole(shape))?, shape),
+            None => self.whole(name, shape)?,
+        };
+        let is_rotated = name.contains("self_attn.q_proj.") || name.contains("self_attn.k_proj.");
+        let order = if is_rotated && stored.order == RowOrder::Plain { self.order } else { stored.order };
+        Ok(Stored { order, ..stored })
+    }
+
+    /// The same of a tensor that is stored by itself.
+    fn whole(&self, name: &str, shape: &[usize]) -> Result<Stored<'_>, ModelError> {
         let (shards, prefix) = match &self.kind {
             Kind::Gguf { file, head_dim } => return file.tensor(name, shape, *head_dim, self.experts),
             Kind::Safetensors { shards, prefix } => (shards, prefix),

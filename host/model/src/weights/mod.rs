@@ -6,6 +6,7 @@ mod copy;
 mod expert;
 mod files;
 mod four;
+mod fused;
 mod order;
 mod stacked;
 mod stored;

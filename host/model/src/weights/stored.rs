@@ -8,6 +8,7 @@ use half::{bf16, f16};
 use infer_kernels::Group4;
 
 use super::four;
+use crate::config::ModelConfig;
 use crate::error::ModelError;
 
 /// Storage type of a tensor.
@@ -29,6 +30,43 @@ pub(crate) enum RowOrder {
     Interleaved {
         head_dim: usize,
     },
+    /// Only the first `rotated` rows of a head are rotated, half of them with the other half. Reading puts half of the others
+    /// behind each of these halves, so that the two halves of a head are rotated together as usual.
+    Partly {
+        head_dim: usize,
+        rotated: usize,
+    },
+}
+
+impl RowOrder {
+    /// The order of queries and keys in checkpoints of this configuration.
+    pub(crate) fn of(config: &ModelConfig) -> Self {
+        let head_dim = config.head_dim;
+        match config.ropes[0].rotated(head_dim) {
+            rotated if rotated < head_dim => Self::Partly { head_dim, rotated },
+            _ => Self::Plain,
+        }
+    }
+
+    /// Where row `row` is stored.
+    pub(crate) fn stored(self, row: usize) -> usize {
+        match self {
+            Self::Plain => row,
+            Self::Interleaved { head_dim } => {
+                let (head, at, half) = (row / head_dim, row % head_dim, head_dim / 2);
+                head * head_dim + 2 * (at % half) + at / half
+            }
+            Self::Partly { head_dim, rotated } => {
+                let (head, half, turned) = (row / head_dim, head_dim / 2, rotated / 2);
+                let (which, at) = (row % head_dim / half, row % half);
+                let before = head * head_dim;
+                match at < turned {
+                    true => before + which * turned + at,
+                    false => before + rotated + which * (half - turned) + at - turned,
+                }
+            }
+        }
+    }
 }
 
 /// A tensor in a file, with its size checked.
@@ -111,7 +149,7 @@ impl Stored<'_> {
     pub(crate) fn inputs(&self) -> usize {
         match (self.shape.as_slice(), self.order) {
             ([_, inputs], _) => *inputs,
-            (_, RowOrder::Interleaved { .. }) => 1,
+            (_, RowOrder::Interleaved { .. } | RowOrder::Partly { .. }) => 1,
             (shape, RowOrder::Plain) => shape.iter().product(),
         }
     }
@@ -123,13 +161,7 @@ impl Stored<'_> {
 
     /// The bytes of row `row`.
     fn bytes_of(&self, row: usize) -> &[u8] {
-        let stored = match self.order {
-            RowOrder::Plain => row,
-            RowOrder::Interleaved { head_dim } => {
-                let (head, at, half) = (row / head_dim, row % head_dim, head_dim / 2);
-                head * head_dim + 2 * (at % half) + at / half
-            }
-        };
+        let stored = self.order.stored(row);
         let bytes = self.kind.bytes(self.inputs());
         &self.bytes[stored * bytes..(stored + 1) * bytes]
     }
@@ -180,6 +212,19 @@ mod tests {
         assert_eq!(stored(StoredType::F32, RowOrder::Plain, &[8], &bytes)[1], 2.0);
         let pairs = stored(StoredType::F32, RowOrder::Interleaved { head_dim: 4 }, &[4, 2], &bytes);
         assert_eq!(pairs, [0., 2., 4., 6., 1., 3., 5., 7.]);
+    }
+
+    #[test]
+    fn halves_of_a_part_that_is_rotated_are_moved_apart() {
+        // Two heads of six rows, of which four are rotated: numbered as they are read.
+        let bytes: Vec<u8> = [0_u8, 1, 3, 4, 2, 5, 6, 7, 9, 10, 8, 11]
+            .iter()
+            .flat_map(|x| f32::from(*x).to_le_bytes())
+            .collect();
+        let order = RowOrder::Partly { head_dim: 6, rotated: 4 };
+        let read: Vec<f32> = (0..12_u8).map(f32::from).collect();
+        assert_eq!(stored(StoredType::F32, order, &[12], &bytes), read);
+        assert_eq!(stored(StoredType::F32, order, &[12, 1], &bytes), read);
     }
 
     #[test]

@@ -95,6 +95,10 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
         Some(head_dim) => head_dim as u32,
         None => number("hidden_size") / number("num_attention_heads"),
     };
+    let rotated = match config["partial_rotary_factor"].as_f64() {
+        Some(share) => (share * f64::from(head_dim)) as u32,
+        None => head_dim,
+    };
     let rope = &config["rope_parameters"];
     let global = rope.get("full_attention").unwrap_or(rope);
     let theta = config["rope_theta"].as_f64().or(global["rope_theta"].as_f64()).expect("a base");
@@ -108,7 +112,7 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
         (key("attention.head_count_kv"), Value::U32(number("num_key_value_heads"))),
         (key("attention.key_length"), Value::U32(head_dim)),
         (key("attention.value_length"), Value::U32(head_dim)),
-        (key("rope.dimension_count"), Value::U32(head_dim)),
+        (key("rope.dimension_count"), Value::U32(rotated)),
         (key("rope.freq_base"), Value::F32(theta as f32)),
         (
             key("attention.layer_norm_rms_epsilon"),
@@ -127,6 +131,8 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
     }
     if let Some(window) = config["sliding_window"].as_u64() {
         metadata.push((key("attention.sliding_window"), Value::U32(window as u32)));
+    } else if architecture == "phi3" {
+        metadata.push((key("attention.sliding_window"), Value::U32(0)));
     }
     if let Some(types) = config["layer_types"].as_array().filter(|_| architecture == "gemma3") {
         let slides = types.iter().map(|kind| Value::Bool(kind == "sliding_attention")).collect();
@@ -147,6 +153,14 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
             let on_top = attention as f32 / (0.1 * factor.ln() + 1.0);
             metadata.push((key("rope.scaling.attn_factor"), Value::F32(on_top)));
         }
+    }
+    if scaling["rope_type"] == "longrope" {
+        let original = number("original_max_position_embeddings");
+        metadata.push((key("rope.scaling.original_context_length"), Value::U32(original)));
+        let grown = f64::from(number("max_position_embeddings")) / f64::from(original);
+        let usual = if grown > 1.0 { (1.0 + grown.ln() / f64::from(original).ln()).sqrt() } else { 1.0 };
+        let attention = scaling["attention_factor"].as_f64().unwrap_or(usual);
+        metadata.push((key("rope.scaling.attn_factor"), Value::F32(attention as f32)));
     }
     let local = &rope["sliding_attention"]["rope_theta"];
     if let Some(theta) = config["rope_local_base_freq"].as_f64().or(local.as_f64()) {
@@ -271,6 +285,15 @@ fn tensors(from: &Path, architecture: &str, config: &Json, kind: GgmlDType) -> V
         let factors = QTensor::quantize(&factors, GgmlDType::F32).expect("numbers");
         tensors.push(("rope_freqs.weight".to_owned(), factors));
     }
+    for (key, name) in
+        [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")]
+    {
+        if scaling["rope_type"] == "longrope" {
+            let factors: Vec<f32> = serde_json::from_value(scaling[key].clone()).expect("numbers");
+            let factors = Tensor::new(factors, &Device::Cpu).expect("numbers");
+            tensors.push((name.to_owned(), QTensor::quantize(&factors, GgmlDType::F32).expect("numbers")));
+        }
+    }
     tensors
 }
 
@@ -338,6 +361,7 @@ fn gguf_name(name: &str, architecture: &str) -> String {
         ("self_attn.q_proj", "attn_q"),
         ("self_attn.k_proj", "attn_k"),
         ("self_attn.v_proj", "attn_v"),
+        ("self_attn.qkv_proj", "attn_qkv"),
         ("self_attn.o_proj", "attn_output"),
         ("self_attn.q_norm", "attn_q_norm"),
         ("self_attn.k_norm", "attn_k_norm"),
@@ -348,6 +372,7 @@ fn gguf_name(name: &str, architecture: &str) -> String {
         ("mlp.gate.", "ffn_gate_inp."),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
+        ("mlp.gate_up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),
     ] {
         name = name.replace(from, to);

@@ -1,7 +1,7 @@
 //! A second decoder, from the definitions: scalars in f64, the whole prompt at every layer, no cache. It reads the shape that
 //! a checkpoint was made from, never its files.
 
-use super::shape::{Experts, Scaling, Shape, Tensors};
+use super::shape::{Experts, POSITIONS, Scaling, Shape, Tensors};
 
 /// Logits of every position, `[position][vocab]`.
 pub fn logits(shape: &Shape, tensors: &Tensors, tokens: &[u32]) -> Vec<Vec<f64>> {
@@ -160,6 +160,7 @@ impl Scalar<'_> {
         if !self.shape.rotated[layer] {
             return head.to_vec();
         }
+        let (head, rest) = head.split_at(self.shape.turned);
         let (half, width) = (head.len() / 2, head.len() as f64);
         let local = self.shape.gemma() && self.shape.slides[layer];
         let (theta, scaling) = match local {
@@ -175,7 +176,7 @@ impl Scalar<'_> {
             let (cos, sin) = turn(d % half);
             if d < half { head[d] * cos - head[d + half] * sin } else { head[d] * cos + head[d - half] * sin }
         };
-        (0..head.len()).map(at).collect()
+        (0..head.len()).map(at).chain(rest.iter().copied()).collect()
     }
 }
 
@@ -184,6 +185,10 @@ fn frequency(scaling: Scaling, plain: f64, pair: usize, width: f64, theta: f64) 
     match scaling {
         Scaling::None | Scaling::Dynamic { .. } => plain,
         Scaling::Linear { factor } => plain / factor,
+        Scaling::Long { short, long, original, .. } => {
+            let by = if POSITIONS > original { long } else { short };
+            plain / (1.0 + by * pair as f64)
+        }
         Scaling::Llama3 { factor, low, high, original } => {
             let kept = ((turns_within(original) - low) / (high - low)).clamp(0.0, 1.0);
             plain * (kept + (1.0 - kept) / factor)
@@ -205,6 +210,11 @@ fn amplitude(scaling: Scaling) -> f64 {
     match scaling {
         Scaling::Yarn { attention: Some(attention), .. } => attention,
         Scaling::Yarn { factor, .. } => 0.1 * factor.ln() + 1.0,
+        Scaling::Long { attention: Some(attention), .. } => attention,
+        Scaling::Long { original, .. } => {
+            let (all, original) = (POSITIONS as f64, original as f64);
+            (1.0 + (all / original).ln() / original.ln()).sqrt()
+        }
         _ => 1.0,
     }
 }

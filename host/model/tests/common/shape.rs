@@ -30,6 +30,8 @@ pub struct Shape {
     /// The base of sliding layers, in Gemma.
     pub local_theta: f64,
     pub scaling: Scaling,
+    /// The first dimensions of a head, which are rotated.
+    pub turned: usize,
     pub query_scalar: f64,
     pub attention_cap: Option<f64>,
     pub logit_cap: Option<f64>,
@@ -74,12 +76,23 @@ pub enum Scaling {
         original: f64,
         attention: Option<f64>,
     },
+    /// Each pair's factor is larger than the one before by `short` or, where sequences may be longer than `original`, `long`.
+    Long {
+        short: f64,
+        long: f64,
+        original: usize,
+        attention: Option<f64>,
+    },
 }
+
+/// Positions of all shapes.
+pub const POSITIONS: usize = 400;
 
 /// Tensors by full name: shape and numbers.
 pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-pub const FAMILIES: [&str; 7] = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3"];
+pub const FAMILIES: [&str; 8] =
+    ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3", "phi3"];
 
 impl Shape {
     /// Any checkpoint of a family.
@@ -104,7 +117,7 @@ impl Shape {
                 rotated.iter().map(|rotated| slide && !rotated).collect()
             }
             "llama" => vec![false; layers],
-            "mistral" | "qwen3_moe" => vec![random.flag(); layers],
+            "mistral" | "qwen3_moe" | "phi3" => vec![random.flag(); layers],
             "gemma3_text" if random.flag() => (0..layers).map(|layer| (layer + 1) % 2 != 0).collect(),
             _ => (0..layers).map(|_| random.flag()).collect(),
         };
@@ -112,7 +125,7 @@ impl Shape {
             gemma && slides.iter().enumerate().all(|(layer, slides)| *slides == ((layer + 1) % 2 != 0));
         let original = random.size(8, 24) as f64;
         let factor = random.size(3, 12) as f64 / 2.0;
-        Self {
+        let mut shape = Self {
             family,
             hidden,
             intermediate: random.size(1, 90),
@@ -140,12 +153,21 @@ impl Shape {
                 4 => Scaling::Yarn { factor, original, attention: Some(1.25) },
                 _ => Scaling::None,
             },
+            turned: head_dim,
             query_scalar: if gemma { random.size(1, 40) as f64 } else { head_dim as f64 },
             attention_cap: (gemma && random.flag()).then_some(2.0),
             logit_cap: (gemma && random.flag()).then_some(3.0),
             new_keys: if gemma && !pattern { true } else { random.flag() },
             experts: (family == "qwen3_moe").then(|| Experts::random(layers, random)),
+        };
+        if family == "phi3" {
+            shape.turned = 2 * random.size(1, head_dim / 2);
+            let original = [original as usize, POSITIONS][random.size(0, 1)];
+            let attention = random.flag().then_some(1.25);
+            let long = Scaling::Long { short: 0.1, long: factor, original, attention };
+            shape.scaling = if random.size(0, 3) > 0 { long } else { Scaling::None };
         }
+        shape
     }
 
     /// The experts of a layer.
@@ -166,7 +188,7 @@ impl Shape {
         let mut config = json!({
             "model_type": self.family, "hidden_size": self.hidden, "intermediate_size": self.intermediate,
             "num_hidden_layers": self.slides.len(), "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads, "vocab_size": self.vocab, "max_position_embeddings": 400,
+            "num_key_value_heads": self.kv_heads, "vocab_size": self.vocab, "max_position_embeddings": POSITIONS,
             "rms_norm_eps": 1e-5, "tie_word_embeddings": self.tied, "eos_token_id": 0
         });
         let mut put = |key: &str, value: Value| config[key] = value;
@@ -201,7 +223,7 @@ impl Shape {
         }
         if self.slides.contains(&true) || self.gemma() {
             put("sliding_window", json!(self.window));
-        } else if self.family == "mistral" {
+        } else if matches!(self.family, "mistral" | "phi3") {
             put("sliding_window", Value::Null);
         }
         let kind = |slides: &bool| if *slides { "sliding_attention" } else { "full_attention" };
@@ -212,7 +234,14 @@ impl Shape {
             }
             _ => {}
         }
-        let mut scaling = self.scaling.settings();
+        if self.turned < self.head_dim {
+            // Of a product that isn't whole only the whole part counts.
+            put("partial_rotary_factor", json!((self.turned as f64 + 0.5) / self.head_dim as f64));
+        }
+        if let Scaling::Long { original, .. } = self.scaling {
+            put("original_max_position_embeddings", json!(original));
+        }
+        let mut scaling = self.scaling.settings(self.turned / 2);
         if self.new_keys {
             scaling.insert("rope_theta".to_owned(), json!(self.theta));
             let local = json!({"rope_type": "default", "rope_theta": self.local_theta});
@@ -323,7 +352,8 @@ impl Experts {
 }
 
 impl Scaling {
-    fn settings(self) -> Map<String, Value> {
+    fn settings(self, pairs: usize) -> Map<String, Value> {
+        let growing = |by: f64| (0..pairs).map(|pair| 1.0 + by * pair as f64).collect::<Vec<_>>();
         let settings = match self {
             Self::None => json!({"rope_type": "default"}),
             Self::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
@@ -336,13 +366,43 @@ impl Scaling {
                 "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original,
                 "attention_factor": attention
             }),
+            Self::Long { short, long, attention, .. } => json!({
+                "rope_type": "longrope", "short_factor": growing(short), "long_factor": growing(long),
+                "attention_factor": attention
+            }),
         };
         settings.as_object().expect("an object").clone()
     }
 }
 
+/// The projections that Phi-3's checkpoints have as one tensor, and its parts.
+pub const FUSED: [(&str, &[&str]); 2] = [
+    ("self_attn.qkv", &["self_attn.q", "self_attn.k", "self_attn.v"]),
+    ("mlp.gate_up", &["mlp.gate", "mlp.up"]),
+];
+
+/// The tensors as a checkpoint of this configuration has them.
+fn stored(config: &Value, tensors: &Tensors) -> Tensors {
+    let mut stored = tensors.clone();
+    let layers = if config["model_type"] == "phi3" { config["num_hidden_layers"].as_u64() } else { None };
+    for layer in 0..layers.unwrap_or(0) {
+        for (whole, parts) in FUSED {
+            let name = |part: &str| format!("model.layers.{layer}.{part}_proj.weight");
+            let (mut rows, mut inputs, mut numbers) = (0, 0, Vec::new());
+            for part in parts {
+                let (shape, part) = stored.remove(&name(part)).expect("every layer has it");
+                (rows, inputs) = (rows + shape[0], shape[1]);
+                numbers.extend(part);
+            }
+            stored.insert(name(whole), (vec![rows, inputs], numbers));
+        }
+    }
+    stored
+}
+
 /// Writes a checkpoint into a directory, with its tensors in `files` files.
 pub fn write(directory: &Path, config: &Value, tensors: &Tensors, files: usize) {
+    let tensors = &stored(config, tensors);
     let put =
         |name: &str, bytes: &[u8]| std::fs::write(directory.join(name), bytes).expect("it can be written");
     put("config.json", config.to_string().as_bytes());
