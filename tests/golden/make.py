@@ -82,6 +82,11 @@ CHECKPOINTS = {
         intermediate_size=96, rms_norm_eps=1e-5, rope_parameters=LONGROPE, original_max_position_embeddings=64,
         sliding_window=72, tie_word_embeddings=False, pad_token_id=0,
     ),
+    "granite-bf16": dict(
+        COMMON, model_type="granite", hidden_size=128, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=96, rms_norm_eps=1e-5, rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+        embedding_multiplier=5.3, attention_multiplier=0.23, residual_multiplier=0.31, logits_scaling=2.7, pad_token_id=0,
+    ),
 }
 
 # Laid out as Qwen3-Embedding is: a bare decoder, whose tensors have no prefix, and sentence-transformers' files.
@@ -155,6 +160,8 @@ def weights(model, config, random):
                 # Without constants, which say nothing about tokens; so large that logits are usual ones.
                 signs = torch.randint(0, 2, like.shape, generator=random) * 2 - 1
                 values *= signs * LOGITS * (math.sqrt(hidden) if gemma else 1.0)
+                # The head is the embedding.
+                values *= getattr(config, "logits_scaling", 1.0) * getattr(config, "embedding_multiplier", 1.0)
                 values[:constants] = 0.0
             elif gemma and place in ("post_attention_layernorm", "post_feedforward_layernorm"):
                 # Behind projections, as nothing may be added to the constants.
@@ -170,7 +177,7 @@ def weights(model, config, random):
             if experts:
                 order = torch.argsort(torch.rand(len(values), experts, generator=random), dim=1)
                 values[:, preferences] = torch.linspace(PREFERENCE, -PREFERENCE, experts)[order]
-            values *= 1.0 / math.sqrt(hidden) if gemma else 1.0
+            values *= 1.0 / math.sqrt(hidden) if gemma else 1.0 / getattr(config, "embedding_multiplier", 1.0)
         elif name.endswith("mlp.gate.weight"):
             values *= CONTEXT / math.sqrt(hidden)
             values[:, :constants] = 0.0

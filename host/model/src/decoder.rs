@@ -98,6 +98,9 @@ impl Decoder {
         self.cpu.rms_norm_inputs(Rows::dense(projected, hidden), count, norm, head.format(), inputs);
         let logits = sized(logits, count * self.config.vocab);
         self.cpu.matmul(inputs, head, None, Then::Store, logits);
+        if let Some(divisor) = self.config.logit_divisor {
+            logits.iter_mut().for_each(|logit| *logit /= divisor);
+        }
         if let Some(cap) = self.config.logit_soft_cap {
             logits.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
         }
@@ -197,17 +200,18 @@ impl Decoder {
     }
 }
 
-/// The projection back to the residual stream, in some families followed by a norm.
+/// The projection back to the residual stream, in some families followed by a norm or times a factor.
 struct Back<'a> {
     cpu: &'a Cpu,
     linear: &'a Linear,
     norm: Option<Norm<'a>>,
+    scale: Option<f32>,
 }
 
 impl<'a> Back<'a> {
     fn new(cpu: &'a Cpu, linear: &'a Linear, norm: &'a Option<Vec<f32>>, config: &ModelConfig) -> Self {
         let norm = norm.as_ref().map(|weight| Norm { weight, epsilon: config.norm_epsilon });
-        Self { cpu, linear, norm }
+        Self { cpu, linear, norm, scale: config.branch_scale }
     }
 
     /// `adapt` adds to the projection what adapters add.
@@ -219,18 +223,27 @@ impl<'a> Back<'a> {
         projected: &mut Vec<f32>,
         normed: &mut Vec<f32>,
     ) {
-        let Self { cpu, linear, norm } = self;
-        let Some(Norm { weight, epsilon }) = norm else {
+        let Self { cpu, linear, norm, scale } = self;
+        if norm.is_none() && scale.is_none() {
             project(cpu, linear, inputs, Then::Add, residual);
             adapt(residual);
             return;
-        };
+        }
         let projected = sized(projected, residual.len());
         project(cpu, linear, inputs, Then::Store, projected);
         adapt(projected);
-        let normed = sized(normed, residual.len());
-        cpu.rms_norm(Rows::dense(projected, weight.len()), weight, epsilon, normed);
-        cpu.add(residual, normed);
+        let branch = match norm {
+            None => projected,
+            Some(Norm { weight, epsilon }) => {
+                let normed = sized(normed, residual.len());
+                cpu.rms_norm(Rows::dense(projected, weight.len()), weight, epsilon, normed);
+                normed
+            }
+        };
+        if let Some(scale) = scale {
+            branch.iter_mut().for_each(|x| *x *= scale);
+        }
+        cpu.add(residual, branch);
     }
 }
 

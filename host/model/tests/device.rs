@@ -246,6 +246,24 @@ fn layers_of_experts_are_refused_with_the_device_that_computes_them() {
 }
 
 #[test]
+fn factors_of_branches_and_logits_are_refused_with_the_device_that_computes_them() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    let mut model = load("granite-bf16");
+    let refused = |model: &Model| {
+        let error = model.to_device(&device).err().expect("there are no kernels").to_string();
+        let named = "factors of residual branches and logits (model_type granite) have no kernels on GPUs";
+        assert!(error.contains(named) && error.contains("--device cpu"), "{error}");
+    };
+    refused(&model);
+    model.config.branch_scale = None;
+    refused(&model);
+    // Those of embeddings and scores are in the kernels.
+    model.config.logit_divisor = None;
+    assert!(model.to_device(&device).is_ok());
+}
+
+#[test]
 fn weights_as_integers_are_refused() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;
@@ -308,7 +326,9 @@ fn golden_checkpoints_are_a_directory_or_those_in_it() {
     let all = checks::checkpoints(&golden()).expect("the repository's");
     let names: Vec<_> = all.iter().map(|path| path.file_name().expect("a folder").to_owned()).collect();
     assert!(names.contains(&"llama-f32".into()) && names.is_sorted(), "{names:?}");
-    assert!(!names.contains(&"qwen3moe-bf16".into()), "experts have no kernels on GPUs: {names:?}");
+    for name in ["qwen3moe-bf16", "granite-bf16"] {
+        assert!(!names.contains(&name.into()), "{name} has no kernels on GPUs: {names:?}");
+    }
     assert_eq!(checks::checkpoints(&all[0]), Ok(vec![all[0].clone()]));
     let empty = checks::checkpoints(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
     assert!(empty.unwrap_err().ends_with("contains no golden checkpoints"));

@@ -36,6 +36,8 @@ const CASES: &[(&str, DType)] = &[
     ("smollm3-bf16", DType::Bf16),
     ("phi3-bf16", DType::F32),
     ("phi3-bf16", DType::Bf16),
+    ("granite-bf16", DType::F32),
+    ("granite-bf16", DType::Bf16),
 ];
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];

@@ -270,6 +270,34 @@ fn longrope_scales_like_transformers_by_the_longest_sequence() {
 }
 
 #[test]
+fn factors_of_granite_are_those_of_its_keys_and_1_without() {
+    let granite = |changes: Value| {
+        let mut all = json!({"model_type": "granite"});
+        for (key, value) in changes.as_object().expect("an object") {
+            all[key] = value.clone();
+        }
+        parse(llama_config(), all)
+    };
+    let factors = |changes: Value| {
+        let ModelConfig { embedding_scale, query_scale, branch_scale, logit_divisor, .. } =
+            granite(changes).expect("sound");
+        (embedding_scale, query_scale, branch_scale, logit_divisor)
+    };
+    let all = json!({"embedding_multiplier": 12, "attention_multiplier": 0.015_625, "residual_multiplier": 0.22,
+        "logits_scaling": 8.0});
+    assert_eq!(factors(all.clone()), (12.0, 0.015_625, Some(0.22), Some(8.0)));
+    assert_eq!(factors(json!({})), (1.0, 1.0, None, None));
+    for key in ["embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"] {
+        for wrong in [json!(0.0), json!(-1.0), json!("x")] {
+            let error = granite(json!({key: wrong})).expect_err(key);
+            assert!(error.message.contains(key), "{error}");
+        }
+    }
+    // They mean nothing in other families.
+    assert_eq!(parse(llama_config(), all), parse(llama_config(), json!({})));
+}
+
+#[test]
 fn phi3_has_projections_in_one_and_a_window_only_if_a_number_is_there() {
     let config = phi3(json!({})).expect("sound");
     assert!(config.fused && !config.tied_head && !parse(llama_config(), json!({})).expect("sound").fused);

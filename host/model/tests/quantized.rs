@@ -90,6 +90,7 @@ fn compare_with_reference(quantize: Quantize, kind: WeightType, [bound, mean_bou
         "qwen3moe-bf16",
         "smollm3-bf16",
         "phi3-bf16",
+        "granite-bf16",
     ] {
         let model = load(&Source::Directory(golden(name)), None, quantize);
         assert_eq!(model.weight_type, kind);

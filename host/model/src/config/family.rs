@@ -18,6 +18,8 @@ pub(super) struct Family {
     /// Projections of the same input are one matrix, position embeddings may rotate a part of a head (`partial_rotary_factor`),
     /// and their scaling has factors for short and for long sequences.
     pub(super) phi: bool,
+    /// Factors of embeddings, scores, residual branches and logits are keys.
+    pub(super) multipliers: bool,
     /// The head is the embedding unless `tie_word_embeddings` says otherwise.
     pub(super) tied: bool,
     /// The base of position embeddings if no key has it; `None`: 10,000.
@@ -76,10 +78,11 @@ impl Family {
                 ..plain
             },
             "phi3" => Self { phi: true, epsilon: Some(1e-5), windows: Windows::Given, ..plain },
+            "granite" => Self { bias_keys: true, multipliers: true, ..plain },
             other => {
                 return Err(ModelError::unsupported(format!(
                     "config.json: model_type {other:?}; supported are llama, mistral, qwen2, qwen3, qwen3_moe, \
-                     gemma3_text, smollm3 and phi3"
+                     gemma3_text, smollm3, phi3 and granite"
                 )));
             }
         })

@@ -66,6 +66,7 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         (true, None) => 256.0,
         (false, _) => head_dim as f64,
     };
+    let factor = |key: &str| if family.multipliers { factor(keys, key) } else { Ok(1.0) };
     let (ropes, mut layers) = positions(keys, family)?;
     ropes.iter().try_for_each(|rope| check_rotation(keys, rope, head_dim, &ropes[0]))?;
     if family.experts {
@@ -94,8 +95,13 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         mlp_bias: family.bias_keys && keys.flag("mlp_bias")?.unwrap_or(false),
         fused: family.phi,
         tied_head: keys.flag("tie_word_embeddings")?.unwrap_or(family.gemma || family.tied),
-        embedding_scale: if family.gemma { (hidden as f32).sqrt() } else { 1.0 },
-        query_scale: (1.0 / query_scalar.sqrt()) as f32,
+        embedding_scale: if family.gemma { (hidden as f32).sqrt() } else { factor("embedding_multiplier")? },
+        query_scale: match family.multipliers {
+            true => factor("attention_multiplier")?,
+            false => (1.0 / query_scalar.sqrt()) as f32,
+        },
+        branch_scale: Some(factor("residual_multiplier")?).filter(|scale| *scale != 1.0),
+        logit_divisor: Some(factor("logits_scaling")?).filter(|divisor| *divisor != 1.0),
         attention_soft_cap: soft_cap(keys, "attn_logit_softcapping")?,
         logit_soft_cap: soft_cap(keys, "final_logit_softcapping")?,
         activation: activation(keys, family)?,
@@ -169,6 +175,14 @@ fn norm_epsilon(keys: &Keys, family: Family) -> Result<f32, ModelError> {
     match keys.number("rms_norm_eps")?.unwrap_or(family.epsilon.unwrap_or(1e-6)) {
         epsilon if epsilon >= 0.0 => Ok(epsilon as f32),
         _ => Err(keys.wrong("rms_norm_eps", "0 or more")),
+    }
+}
+
+/// Reads a factor, which is 1 if it is absent.
+fn factor(keys: &Keys, key: &str) -> Result<f32, ModelError> {
+    match keys.number(key)?.map_or(1.0, |factor| factor as f32) {
+        factor if factor.is_normal() && factor > 0.0 => Ok(factor),
+        _ => Err(keys.wrong(key, "positive")),
     }
 }
 

@@ -65,6 +65,10 @@ pub struct ModelConfig {
     pub embedding_scale: f32,
     /// Factor of attention scores.
     pub query_scale: f32,
+    /// Factor of what attention and feed-forward layers add to the residual stream.
+    pub branch_scale: Option<f32>,
+    /// Logits are divided by this.
+    pub logit_divisor: Option<f32>,
     /// Attention scores go through `cap * tanh(score / cap)`.
     pub attention_soft_cap: Option<f32>,
     /// Logits go through `cap * tanh(logit / cap)`.
@@ -128,6 +132,18 @@ impl ModelConfig {
     /// Positions that the model supports.
     pub fn context_length(&self) -> u32 {
         u32::try_from(self.max_positions).unwrap_or(u32::MAX)
+    }
+
+    /// What of the model has no kernels on GPUs, if anything.
+    pub fn only_on_cpus(&self) -> Option<String> {
+        let what = if self.has_experts() {
+            "layers of experts"
+        } else if self.branch_scale.is_some() || self.logit_divisor.is_some() {
+            "factors of residual branches and logits"
+        } else {
+            return None;
+        };
+        Some(format!("{what} (model_type {}) have no kernels on GPUs", self.model_type))
     }
 
     /// Whether any layer consists of experts.

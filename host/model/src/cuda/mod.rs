@@ -151,11 +151,8 @@ fn shape(config: &ModelConfig, ty: Type) -> AttentionShape {
 }
 
 fn check(config: &ModelConfig) -> Result<(), ModelError> {
-    if config.has_experts() {
-        let model_type = &config.model_type;
-        return Err(ModelError::unsupported(format!(
-            "layers of experts (model_type {model_type}) have no kernels on GPUs; use --device cpu"
-        )));
+    if let Some(why) = config.only_on_cpus() {
+        return Err(ModelError::unsupported(format!("{why}; use --device cpu")));
     }
     if config.head_dim > 256 || !config.head_dim.is_multiple_of(2) || config.vocab >= 1 << 20 {
         let (head_dim, vocab) = (config.head_dim, config.vocab);

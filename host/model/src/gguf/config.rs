@@ -25,6 +25,10 @@ const KEYS: &[(&str, &str)] = &[
     ("sliding_window_pattern", "attention.sliding_window_pattern"),
     ("final_logit_softcapping", "final_logit_softcapping"),
     ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("embedding_multiplier", "embedding_scale"),
+    ("attention_multiplier", "attention.scale"),
+    ("residual_multiplier", "residual_scale"),
+    ("logits_scaling", "logit_scale"),
     ("num_experts", "expert_count"),
     ("num_experts_per_tok", "expert_used_count"),
     ("moe_intermediate_size", "expert_feed_forward_length"),
@@ -43,6 +47,10 @@ pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
     config.qkv_bias = has("blk.0.attn_q.bias");
     config.output_bias = has("blk.0.attn_output.bias");
     config.mlp_bias = has("blk.0.ffn_gate.bias");
+    // Where transformers has 1, llama.cpp has the usual scale.
+    if file.architecture == "granite" && !file.values.contains_key("granite.attention.scale") {
+        config.query_scale = (1.0 / (config.head_dim as f64).sqrt()) as f32;
+    }
     if file.architecture == "gemma3" {
         config.query_scale = gemma_scale(file, &config, layers)?;
     }
@@ -258,6 +266,7 @@ fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
         // llama.cpp leaves rope out of every fourth layer, which is the default of the key that these files lack.
         "smollm3" => "smollm3",
         "phi3" => "phi3",
+        "granite" => "granite",
         // Files of Mistral's models have the architecture llama; a window distinguishes them.
         _ if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "mistral",
         _ => "llama",

@@ -47,7 +47,7 @@ fn part_name(part: &str, output_norms: bool) -> Option<&'static str> {
 
 /// Whether files of an architecture store the rows of queries and keys in the order of llama's.
 pub(super) fn interleaves(architecture: &str) -> bool {
-    matches!(architecture, "llama" | "smollm3")
+    matches!(architecture, "llama" | "smollm3" | "granite")
 }
 
 /// Whether the rows are queries or keys.

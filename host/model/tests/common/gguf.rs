@@ -169,6 +169,16 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
     if let Some(every) = config["sliding_window_pattern"].as_u64() {
         metadata.push((key("attention.sliding_window_pattern"), Value::U32(every as u32)));
     }
+    for (multiplier, part) in [
+        ("embedding_multiplier", "embedding_scale"),
+        ("attention_multiplier", "attention.scale"),
+        ("residual_multiplier", "residual_scale"),
+        ("logits_scaling", "logit_scale"),
+    ] {
+        if let Some(number) = config[multiplier].as_f64() {
+            metadata.push((key(part), Value::F32(number as f32)));
+        }
+    }
     for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if let Some(number) = config[cap].as_f64() {
             metadata.push((key(cap), Value::F32(number as f32)));
@@ -250,7 +260,7 @@ fn tensors(from: &Path, architecture: &str, config: &Json, kind: GgmlDType) -> V
         weights.flat_map(|path| candle_core::safetensors::load(path, &Device::Cpu).expect("sound")).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     let all = with_experts_stacked(all);
-    let interleaves = matches!(architecture, "llama" | "smollm3");
+    let interleaves = matches!(architecture, "llama" | "smollm3" | "granite");
     let heads = |part: &str| config[part].as_u64().expect("a number") as usize;
     let mut tensors: Vec<_> = all
         .into_iter()

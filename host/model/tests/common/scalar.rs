@@ -6,7 +6,8 @@ use super::shape::{Experts, POSITIONS, Scaling, Shape, Tensors};
 /// Logits of every position, `[position][vocab]`.
 pub fn logits(shape: &Shape, tensors: &Tensors, tokens: &[u32]) -> Vec<Vec<f64>> {
     let scalar = Scalar { shape, tensors };
-    let scale = if shape.gemma() { (shape.hidden as f64).sqrt() } else { 1.0 };
+    let [embedding_scale, _, divisor] = shape.multipliers;
+    let scale = if shape.gemma() { (shape.hidden as f64).sqrt() } else { embedding_scale };
     let embedding = scalar.matrix("model.embed_tokens.weight");
     let row = |token: &u32| embedding[*token as usize].iter().map(|x| x * scale).collect();
     let mut states: Vec<Vec<f64>> = tokens.iter().map(row).collect();
@@ -16,7 +17,7 @@ pub fn logits(shape: &Shape, tensors: &Tensors, tokens: &[u32]) -> Vec<Vec<f64>>
     let head = if shape.tied { embedding } else { scalar.matrix("lm_head.weight") };
     let logits = |state: &Vec<f64>| {
         let normed = scalar.norm("model.norm.weight", state);
-        head.iter().map(|row| cap(dot(row, &normed), shape.logit_cap)).collect()
+        head.iter().map(|row| cap(dot(row, &normed) / divisor, shape.logit_cap)).collect()
     };
     states.iter().map(logits).collect()
 }
@@ -65,7 +66,7 @@ impl Scalar<'_> {
         if gemma {
             back = norm("post_attention_layernorm", &back);
         }
-        add(states, &back);
+        add(states, self.shape.multipliers[1], &back);
         let before = if gemma { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
         let inputs = norm(before, states);
         let mut back = match self.shape.experts(layer) {
@@ -75,7 +76,7 @@ impl Scalar<'_> {
         if gemma {
             back = norm("post_feedforward_layernorm", &back);
         }
-        add(states, &back);
+        add(states, self.shape.multipliers[1], &back);
     }
 
     fn gated(&self, place: &str, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
@@ -234,6 +235,6 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-fn add(rows: &mut [Vec<f64>], others: &[Vec<f64>]) {
-    rows.iter_mut().flatten().zip(others.iter().flatten()).for_each(|(a, b)| *a += b);
+fn add(rows: &mut [Vec<f64>], scale: f64, others: &[Vec<f64>]) {
+    rows.iter_mut().flatten().zip(others.iter().flatten()).for_each(|(a, b)| *a += scale * b);
 }

@@ -33,6 +33,8 @@ pub struct Shape {
     /// The first dimensions of a head, which are rotated.
     pub turned: usize,
     pub query_scalar: f64,
+    /// Factors of embeddings and of residual branches, and the divisor of logits.
+    pub multipliers: [f64; 3],
     pub attention_cap: Option<f64>,
     pub logit_cap: Option<f64>,
     /// Keys as transformers 5 writes them.
@@ -91,8 +93,8 @@ pub const POSITIONS: usize = 400;
 /// Tensors by full name: shape and numbers.
 pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-pub const FAMILIES: [&str; 8] =
-    ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3", "phi3"];
+pub const FAMILIES: [&str; 9] =
+    ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3", "phi3", "granite"];
 
 impl Shape {
     /// Any checkpoint of a family.
@@ -116,7 +118,7 @@ impl Shape {
                 let slide = random.flag();
                 rotated.iter().map(|rotated| slide && !rotated).collect()
             }
-            "llama" => vec![false; layers],
+            "llama" | "granite" => vec![false; layers],
             "mistral" | "qwen3_moe" | "phi3" => vec![random.flag(); layers],
             "gemma3_text" if random.flag() => (0..layers).map(|layer| (layer + 1) % 2 != 0).collect(),
             _ => (0..layers).map(|_| random.flag()).collect(),
@@ -155,6 +157,7 @@ impl Shape {
             },
             turned: head_dim,
             query_scalar: if gemma { random.size(1, 40) as f64 } else { head_dim as f64 },
+            multipliers: [1.0; 3],
             attention_cap: (gemma && random.flag()).then_some(2.0),
             logit_cap: (gemma && random.flag()).then_some(3.0),
             new_keys: if gemma && !pattern { true } else { random.flag() },
@@ -166,6 +169,10 @@ impl Shape {
             let attention = random.flag().then_some(1.25);
             let long = Scaling::Long { short: 0.1, long: factor, original, attention };
             shape.scaling = if random.size(0, 3) > 0 { long } else { Scaling::None };
+        }
+        if family == "granite" {
+            shape.multipliers = [3.3, 0.3, 1.7].map(|most| most * f64::from(random.number().abs() + 0.1));
+            shape.query_scalar = random.size(1, 40) as f64;
         }
         shape
     }
@@ -204,6 +211,13 @@ impl Shape {
             put("attn_logit_softcapping", json!(self.attention_cap));
             put("final_logit_softcapping", json!(self.logit_cap));
             put("hidden_activation", json!("gelu_pytorch_tanh"));
+        }
+        if self.family == "granite" {
+            let [embedding, branch, logits] = self.multipliers;
+            put("embedding_multiplier", json!(embedding));
+            put("attention_multiplier", json!(1.0 / self.query_scalar.sqrt()));
+            put("residual_multiplier", json!(branch));
+            put("logits_scaling", json!(logits));
         }
         if let Some(experts) = &self.experts {
             let name = if self.new_keys { "num_local_experts" } else { "num_experts" };
@@ -330,7 +344,7 @@ impl Shape {
 
 /// Whether a family has the keys `attention_bias` and `mlp_bias`.
 fn has_bias_keys(family: &str) -> bool {
-    matches!(family, "llama" | "qwen3" | "qwen3_moe" | "gemma3_text" | "smollm3")
+    matches!(family, "llama" | "qwen3" | "qwen3_moe" | "gemma3_text" | "smollm3" | "granite")
 }
 
 impl Experts {

@@ -45,8 +45,8 @@ struct Case {
     safe_margin: f64,
 }
 
-/// Golden checkpoints: `directory` itself if it is one, else those in it, by name. Models of experts are left out: they have
-/// no kernels on GPUs.
+/// Golden checkpoints: `directory` itself if it is one, else those in it, by name. Models that have no kernels on GPUs are left
+/// out.
 ///
 /// # Errors
 /// If the directory can't be read or holds none.
@@ -58,11 +58,11 @@ pub fn checkpoints(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let entries =
         std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let mut paths: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    let has_experts = |path: &Path| {
+    let only_on_cpus = |path: &Path| {
         let config = ModelConfig::load(&Source::Directory(path.to_owned()));
-        config.is_ok_and(|config| config.has_experts())
+        config.is_ok_and(|config| config.only_on_cpus().is_some())
     };
-    paths.retain(|path| is_golden(path) && !has_experts(path));
+    paths.retain(|path| is_golden(path) && !only_on_cpus(path));
     paths.sort();
     if paths.is_empty() {
         return Err(format!("{} contains no golden checkpoints", directory.display()));

@@ -117,10 +117,7 @@ pub fn excluded(config: &Config) -> Option<String> {
 /// # Errors
 /// If it can't and a GPU was requested explicitly.
 pub fn suits(config: &Config, model: &ModelConfig) -> Result<bool, StartError> {
-    if !model.has_experts() {
-        return Ok(true);
-    }
-    let reason = format!("layers of experts (model_type {}) have no kernels on GPUs", model.model_type);
+    let Some(reason) = model.only_on_cpus() else { return Ok(true) };
     do_without(Refusal { reason, cause: Cause::Excluded }, config).map(|()| false)
 }
 
