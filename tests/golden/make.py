@@ -26,6 +26,8 @@ VOCAB = 320
 # Large enough for attention to find its distance, and small enough for bf16 to stay within 2 %.
 STRENGTH = 0.7
 GEMMA_BRANCH = 0.35
+# Of heads in turn, where they have one norm.
+HEAD_SIZES = [0.6, 1.5, 1.0, 0.8]
 # Standard deviation of logits, over that of a hidden state.
 LOGITS = 0.35
 # Every token prefers the experts in an order of its own, in equal steps from this number down to its negative, which nothing
@@ -87,6 +89,22 @@ CHECKPOINTS = {
         intermediate_size=96, rms_norm_eps=1e-5, rope_parameters=dict(rope_type="default", rope_theta=10000.0),
         embedding_multiplier=5.3, attention_multiplier=0.23, residual_multiplier=0.31, logits_scaling=2.7, pad_token_id=0,
     ),
+    "olmo2-bf16": dict(
+        COMMON, model_type="olmo2", hidden_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=96, rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=500000.0),
+        tie_word_embeddings=False, pad_token_id=0,
+    ),
+    # The sliding layers' base differs, too, so that either alone would show.
+    "olmo3-bf16": dict(
+        COMMON, model_type="olmo3", hidden_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=96, rms_norm_eps=1e-6, sliding_window=72, tie_word_embeddings=False, pad_token_id=0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=8.0, original_max_position_embeddings=128,
+                                attention_factor=1.1),
+            sliding_attention=dict(rope_type="default", rope_theta=50000.0),
+        ),
+    ),
 }
 
 # Laid out as Qwen3-Embedding is: a bare decoder, whose tensors have no prefix, and sentence-transformers' files.
@@ -146,6 +164,7 @@ def weights(model, config, random):
     hidden, width = config.hidden_size, head_dim(config)
     constants = hidden // 16
     gemma = config.model_type == "gemma3_text"
+    olmo = config.model_type in ("olmo2", "olmo3")
     experts = config.num_experts if config.model_type == "qwen3_moe" else 0
     preferences = slice(constants, constants + experts)
     state = {}
@@ -163,7 +182,7 @@ def weights(model, config, random):
                 # The head is the embedding.
                 values *= getattr(config, "logits_scaling", 1.0) * getattr(config, "embedding_multiplier", 1.0)
                 values[:constants] = 0.0
-            elif gemma and place in ("post_attention_layernorm", "post_feedforward_layernorm"):
+            elif (gemma or olmo) and place in ("post_attention_layernorm", "post_feedforward_layernorm"):
                 # Behind projections, as nothing may be added to the constants.
                 values *= GEMMA_BRANCH
                 values[:constants] = 0.0
@@ -194,7 +213,7 @@ def weights(model, config, random):
     bare = getattr(model, "model", model)
     rope = bare.rotary_emb
     for layer in range(config.num_hidden_layers):
-        kind = config.layer_types[layer] if gemma else None
+        kind = config.layer_types[layer] if gemma or config.model_type == "olmo3" else None
         turns = getattr(rope, f"{kind}_inv_freq") if kind else rope.inv_freq
         prefix = f"{'' if bare is model else 'model.'}layers.{layer}.self_attn"
         if config.model_type == "phi3":
@@ -218,6 +237,11 @@ def weights(model, config, random):
                 cos, sin = torch.cos(-far * turns), torch.sin(-far * turns)
                 turned = torch.cat([x * cos - y * sin, y * cos + x * sin])
                 queries[head * width:head * width + 2 * pairs, :constants] = turned[:, None] / constants
+        if olmo:
+            # Of unequal sizes, as heads have one norm together.
+            for rows, sizes in ((queries, HEAD_SIZES), (keys, reversed(HEAD_SIZES))):
+                for head, size in zip(rows.split(width), sizes):
+                    head *= size
     return {name: values.to(torch.bfloat16).contiguous() for name, values in state.items()}
 
 

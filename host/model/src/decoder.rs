@@ -6,10 +6,10 @@ use std::slice::ChunksExact;
 use std::sync::Arc;
 
 use infer_core::{AdapterId, Batch};
-use infer_kernels::{Cpu, Gating, HeadRows, Inputs, Norm, Qkv, RopeTable, Rows, Then};
+use infer_kernels::{Cpu, Format, Gating, HeadRows, Inputs, Norm, Qkv, RopeTable, Rows, Then};
 
 use crate::cache::KvStore;
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, QkNorm};
 use crate::experts::{ExpertBuffers, ExpertLayer};
 use crate::lora::{self, Adapter, Adapting, Origin};
 use crate::model::Model;
@@ -135,20 +135,25 @@ impl Decoder {
         let Buffers { residual, inputs, qkv, attended, projected, normed, adapters, .. } = &mut self.buffers;
         let lora::Buffers { all, scratch, .. } = adapters;
 
-        let rows = Rows::dense(residual, config.hidden);
-        let norm = Norm { weight: &layer.input_norm, epsilon: config.norm_epsilon };
-        self.cpu.rms_norm_inputs(rows, tokens, norm, layer.qkv.matrix.format(), inputs);
+        let from = Origin { data: residual, width: config.hidden, norm: norm_of(&layer.input_norm, config) };
+        read(&self.cpu, from, layer.qkv.matrix.format(), inputs);
         let qkv = sized(qkv, tokens * stride);
         project(&self.cpu, &layer.qkv, inputs, Then::Store, qkv);
-        let from = Origin { data: residual, width: config.hidden, norm: Some(norm) };
         adapting.add(|layer| layer.qkv.as_ref(), from, all, scratch, qkv);
 
         let q_heads = HeadRows { rows: tokens, stride, offset: 0, heads: config.heads };
         let k_heads = HeadRows { rows: tokens, stride, offset: q_width, heads: config.kv_heads };
         let rope = &self.ropes[config.layers[index].rope];
         for (heads, norm) in [(q_heads, &layer.q_norm), (k_heads, &layer.k_norm)] {
-            if let Some(weight) = norm {
-                self.cpu.rms_norm_heads(qkv, heads, weight, config.norm_epsilon);
+            let Some(weight) = norm else { continue };
+            match config.qk_norm {
+                QkNorm::Whole => {
+                    let norm = Norm { weight, epsilon: config.norm_epsilon };
+                    norm_whole(&self.cpu, qkv, heads, norm, normed);
+                }
+                QkNorm::None | QkNorm::Heads => {
+                    self.cpu.rms_norm_heads(qkv, heads, weight, config.norm_epsilon);
+                }
             }
         }
 
@@ -171,21 +176,21 @@ impl Decoder {
         let Buffers { residual, inputs, projected, normed, gated, experts: buffers, adapters, .. } =
             &mut self.buffers;
         let lora::Buffers { all, some, scratch, gate, .. } = adapters;
-        let norm = Norm { weight: &layer.mlp_norm, epsilon: config.norm_epsilon };
+        let norm = norm_of(&layer.mlp_norm, config);
         for (nth, residual) in residual.chunks_mut(MLP_ROWS * config.hidden).enumerate() {
             let Gated { gate_up: Linear { matrix, bias }, down } = match &layer.mlp {
                 Mlp::Dense(gated) => gated,
                 Mlp::Experts(experts) => {
                     let (cpu, activation) = (&self.cpu, config.activation);
+                    let norm = norm.expect("families with experts have norms before them");
                     ExpertLayer { cpu, norm, activation, experts }.add(residual, buffers);
                     continue;
                 }
             };
             let count = residual.len() / config.hidden;
-            let rows = Rows::dense(residual, config.hidden);
-            self.cpu.rms_norm_inputs(rows, count, norm, matrix.format(), inputs);
+            let from = Origin { data: residual, width: config.hidden, norm };
+            read(&self.cpu, from, matrix.format(), inputs);
             some.part_of(all, nth * MLP_ROWS..nth * MLP_ROWS + count);
-            let from = Origin { data: residual, width: config.hidden, norm: Some(norm) };
             let aside = adapting.gate(from, some, scratch, gate, config.intermediate);
             let (bias, activation) = (bias.as_deref(), config.activation);
             let gating = Gating { bias, activation, format: down.matrix.format(), aside };
@@ -210,7 +215,7 @@ struct Back<'a> {
 
 impl<'a> Back<'a> {
     fn new(cpu: &'a Cpu, linear: &'a Linear, norm: &'a Option<Vec<f32>>, config: &ModelConfig) -> Self {
-        let norm = norm.as_ref().map(|weight| Norm { weight, epsilon: config.norm_epsilon });
+        let norm = norm_of(norm, config);
         Self { cpu, linear, norm, scale: config.branch_scale }
     }
 
@@ -244,6 +249,30 @@ impl<'a> Back<'a> {
             branch.iter_mut().for_each(|x| *x *= scale);
         }
         cpu.add(residual, branch);
+    }
+}
+
+fn norm_of<'a>(weight: &'a Option<Vec<f32>>, config: &ModelConfig) -> Option<Norm<'a>> {
+    weight.as_ref().map(|weight| Norm { weight, epsilon: config.norm_epsilon })
+}
+
+/// Makes rows the inputs of a product, in most families through a norm.
+fn read(cpu: &Cpu, from: Origin<'_>, format: Format, inputs: &mut Inputs) {
+    let (rows, count) = (Rows::dense(from.data, from.width), from.data.len() / from.width);
+    match from.norm {
+        Some(norm) => cpu.rms_norm_inputs(rows, count, norm, format, inputs),
+        None => cpu.load(rows, count, format, inputs),
+    }
+}
+
+/// Norms all heads of each row together.
+fn norm_whole(cpu: &Cpu, data: &mut [f32], heads: HeadRows, norm: Norm<'_>, normed: &mut Vec<f32>) {
+    let HeadRows { rows, stride, offset, .. } = heads;
+    let width = norm.weight.len();
+    let normed = sized(normed, rows * width);
+    cpu.rms_norm(Rows { data, offset, stride, width }, norm.weight, norm.epsilon, normed);
+    for (row, normed) in data.chunks_exact_mut(stride).zip(normed.chunks_exact(width)) {
+        row[offset..offset + width].copy_from_slice(normed);
     }
 }
 

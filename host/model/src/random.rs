@@ -46,13 +46,13 @@ impl Weights {
         let mut layers = Vec::with_capacity(config.layers.len());
         for layer in &config.layers {
             layers.push(LayerWeights {
-                input_norm: ones(hidden),
+                input_norm: config.input_norms.then(|| ones(hidden)),
                 qkv: source.linear(config.q_width() + 2 * config.kv_width(), hidden, config.qkv_bias)?,
-                q_norm: config.qk_norm.then(|| ones(config.head_dim)),
-                k_norm: config.qk_norm.then(|| ones(config.head_dim)),
+                q_norm: config.qk_norm_widths().map(|[width, _]| ones(width)),
+                k_norm: config.qk_norm_widths().map(|[_, width]| ones(width)),
                 output: source.linear(hidden, config.q_width(), config.output_bias)?,
                 attention_output_norm: config.output_norms.then(|| ones(hidden)),
-                mlp_norm: ones(hidden),
+                mlp_norm: config.input_norms.then(|| ones(hidden)),
                 mlp: match layer.experts {
                     None => Mlp::Dense(source.gated(config.intermediate, hidden, config.mlp_bias)?),
                     Some(experts) => Mlp::Experts(source.experts(experts, hidden)?),

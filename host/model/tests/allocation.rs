@@ -126,6 +126,8 @@ fn repeated_step_allocates_nothing() {
         ("qwen3-bf16", DType::Bf16),
         ("gemma3-bf16", DType::Bf16),
         ("qwen3moe-bf16", DType::Bf16),
+        ("granite-bf16", DType::Bf16),
+        ("olmo3-bf16", DType::Bf16),
     ] {
         let model = model(name, dtype);
         let mut driver = Driver::new(&model, KvCacheKind::Paged, 16, 2);

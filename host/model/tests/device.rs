@@ -264,6 +264,20 @@ fn factors_of_branches_and_logits_are_refused_with_the_device_that_computes_them
 }
 
 #[test]
+fn norms_of_all_heads_are_refused_with_the_device_that_computes_them() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    for family in ["olmo2", "olmo3"] {
+        let model = load(&format!("{family}-bf16"));
+        let error = model.to_device(&device).err().expect("there are no kernels").to_string();
+        let named = format!("norms of all heads together (model_type {family}) have no kernels on GPUs");
+        assert!(error.contains(&named) && error.contains("--device cpu"), "{error}");
+        let random = DeviceModel::random(&model.config, model.dtype, &device, 1);
+        assert_eq!(random.err().expect("there are no kernels").to_string(), error);
+    }
+}
+
+#[test]
 fn weights_as_integers_are_refused() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;
@@ -326,7 +340,7 @@ fn golden_checkpoints_are_a_directory_or_those_in_it() {
     let all = checks::checkpoints(&golden()).expect("the repository's");
     let names: Vec<_> = all.iter().map(|path| path.file_name().expect("a folder").to_owned()).collect();
     assert!(names.contains(&"llama-f32".into()) && names.is_sorted(), "{names:?}");
-    for name in ["qwen3moe-bf16", "granite-bf16"] {
+    for name in ["qwen3moe-bf16", "granite-bf16", "olmo2-bf16", "olmo3-bf16"] {
         assert!(!names.contains(&name.into()), "{name} has no kernels on GPUs: {names:?}");
     }
     assert_eq!(checks::checkpoints(&all[0]), Ok(vec![all[0].clone()]));

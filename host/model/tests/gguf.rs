@@ -58,6 +58,8 @@ fn a_gguf_file_computes_what_its_safetensors_do() {
         ("qwen3moe-bf16", GgmlDType::F32, DType::F32),
         ("phi3-bf16", GgmlDType::BF16, DType::Bf16),
         ("granite-bf16", GgmlDType::BF16, DType::Bf16),
+        ("olmo2-bf16", GgmlDType::BF16, DType::Bf16),
+        ("olmo3-bf16", GgmlDType::BF16, DType::Bf16),
     ] {
         let source = Source::gguf(&convert::convert(name, kind, directory.path())).expect("a sound file");
         let plain = Source::Directory(golden(name));

@@ -38,6 +38,10 @@ const CASES: &[(&str, DType)] = &[
     ("phi3-bf16", DType::Bf16),
     ("granite-bf16", DType::F32),
     ("granite-bf16", DType::Bf16),
+    ("olmo2-bf16", DType::F32),
+    ("olmo2-bf16", DType::Bf16),
+    ("olmo3-bf16", DType::F32),
+    ("olmo3-bf16", DType::Bf16),
 ];
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use common::golden;
-use infer_model::config::{ExpertsConfig, RopeConfig, RopeScaling};
+use infer_model::config::{ExpertsConfig, QkNorm, RopeConfig, RopeScaling};
 use infer_model::{
     DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelErrorKind, SamplingDefaults,
     Source, Tokenizer, WeightType,
@@ -295,6 +295,51 @@ fn factors_of_granite_are_those_of_its_keys_and_1_without() {
     }
     // They mean nothing in other families.
     assert_eq!(parse(llama_config(), all), parse(llama_config(), json!({})));
+}
+
+#[test]
+fn sliding_layers_of_olmo3_have_a_position_embedding_without_scaling() {
+    let olmo = |family: &str, changes: Value| {
+        let mut all = json!({"model_type": family, "num_hidden_layers": 5});
+        for (key, value) in changes.as_object().expect("an object") {
+            all[key] = value.clone();
+        }
+        parse(llama_config(), all)
+    };
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512});
+    let old = olmo("olmo3", json!({"rope_theta": 500_000.0, "rope_scaling": yarn, "sliding_window": 32}));
+    let mut full = yarn.clone();
+    full["rope_theta"] = json!(500_000.0);
+    let by_type = json!({"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 500_000.0}});
+    let new = olmo("olmo3", json!({"rope_parameters": by_type, "sliding_window": 32}));
+    assert_eq!(old, new);
+    let config = old.expect("sound");
+    let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
+    assert_eq!(windows, [Some(32), Some(32), Some(32), None, Some(32)]);
+    for layer in &config.layers {
+        let scaled = matches!(config.ropes[layer.rope].scaling, RopeScaling::Yarn(_));
+        assert_eq!(scaled, layer.window.is_none());
+    }
+    assert_eq!((config.qk_norm, config.input_norms, config.output_norms), (QkNorm::Whole, false, true));
+    assert_eq!(config.qk_norm_widths(), Some([64, 32]));
+    let plain = olmo("olmo3", json!({})).expect("sound");
+    assert_eq!((plain.ropes[0].theta, plain.ropes[1].theta), (500_000.0, 500_000.0));
+    assert_eq!(plain.layers[0].window, Some(4_096), "transformers' default");
+
+    let two =
+        olmo("olmo2", json!({"rope_scaling": yarn, "mlp_bias": true, "rms_norm_eps": null})).expect("sound");
+    assert_eq!((two.ropes.len(), two.ropes[0].theta, two.norm_epsilon), (1, 10_000.0, 1e-5));
+    assert!(!two.mlp_bias, "this family has none");
+    for (family, changes, named) in [
+        ("olmo3", json!({"sliding_window": null}), "sliding_window"),
+        ("olmo3", json!({"rope_theta": 10_000.0}), "rope_theta must be 500000 unless rope_parameters has"),
+        ("olmo3", json!({"rope_parameters": yarn}), "rope_parameters must be complete"),
+        ("olmo2", json!({"sliding_window": 32}), "sliding_window is not supported"),
+        ("olmo2", json!({"clip_qkv": 8.0}), "clip_qkv is not supported"),
+    ] {
+        let error = olmo(family, changes.clone()).err().unwrap_or_else(|| panic!("{changes}"));
+        assert!(error.message.contains(named), "{changes}: {error}");
+    }
 }
 
 #[test]

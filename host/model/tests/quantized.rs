@@ -91,6 +91,8 @@ fn compare_with_reference(quantize: Quantize, kind: WeightType, [bound, mean_bou
         "smollm3-bf16",
         "phi3-bf16",
         "granite-bf16",
+        "olmo2-bf16",
+        "olmo3-bf16",
     ] {
         let model = load(&Source::Directory(golden(name)), None, quantize);
         assert_eq!(model.weight_type, kind);

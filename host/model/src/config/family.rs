@@ -20,6 +20,10 @@ pub(super) struct Family {
     pub(super) phi: bool,
     /// Factors of embeddings, scores, residual branches and logits are keys.
     pub(super) multipliers: bool,
+    /// Norms follow attention and feed-forward layers and don't precede them, and queries and keys are normed as a whole.
+    pub(super) norms_behind: bool,
+    /// Sliding layers have a position embedding of their own, without the scaling of the others.
+    pub(super) plain_local: bool,
     /// The head is the embedding unless `tie_word_embeddings` says otherwise.
     pub(super) tied: bool,
     /// The base of position embeddings if no key has it; `None`: 10,000.
@@ -44,6 +48,8 @@ pub(super) enum Windows {
     AllOpted,
     /// Every n-th layer is global.
     Pattern,
+    /// Every fourth layer is global, if no list says otherwise.
+    Fourth,
     /// Layers without a position embedding, only with `use_sliding_window`.
     Unrotated,
 }
@@ -79,10 +85,21 @@ impl Family {
             },
             "phi3" => Self { phi: true, epsilon: Some(1e-5), windows: Windows::Given, ..plain },
             "granite" => Self { bias_keys: true, multipliers: true, ..plain },
+            "olmo2" => Self { norms_behind: true, bias_keys: true, epsilon: Some(1e-5), ..plain },
+            "olmo3" => Self {
+                norms_behind: true,
+                plain_local: true,
+                bias_keys: true,
+                theta: Some(500_000.0),
+                epsilon: Some(1e-5),
+                windows: Windows::Fourth,
+                ..plain
+            },
             other => {
                 return Err(ModelError::unsupported(format!(
                     "config.json: model_type {other:?}; supported are llama, mistral, qwen2, qwen3, qwen3_moe, \
-                     gemma3_text, smollm3, phi3 and granite"
+                     gemma3_text, smollm3, phi3, granite, olmo2 and \
+                     olmo3"
                 )));
             }
         })

@@ -10,7 +10,7 @@ use super::experts;
 use super::family::{Family, Windows};
 use super::keys::{Keys, MAX_SIZE};
 use super::positions::positions;
-use super::{ModelConfig, RopeConfig, RopeScaling};
+use super::{ModelConfig, QkNorm, RopeConfig, RopeScaling};
 use crate::DType;
 use crate::error::ModelError;
 
@@ -88,11 +88,16 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         max_positions: reach.map_or(trained, |reach| reach.max(trained)),
         norm_epsilon: norm_epsilon(keys, family)?,
         norm_offset: family.gemma,
-        qk_norm: family.qk_norm,
-        output_norms: family.gemma,
+        qk_norm: match family {
+            Family { norms_behind: true, .. } => QkNorm::Whole,
+            Family { qk_norm: true, .. } => QkNorm::Heads,
+            _ => QkNorm::None,
+        },
+        input_norms: !family.norms_behind,
+        output_norms: family.gemma || family.norms_behind,
         qkv_bias: family.qkv_bias || bias,
         output_bias: bias,
-        mlp_bias: family.bias_keys && keys.flag("mlp_bias")?.unwrap_or(false),
+        mlp_bias: family.bias_keys && !family.norms_behind && keys.flag("mlp_bias")?.unwrap_or(false),
         fused: family.phi,
         tied_head: keys.flag("tie_word_embeddings")?.unwrap_or(family.gemma || family.tied),
         embedding_scale: if family.gemma { (hidden as f32).sqrt() } else { factor("embedding_multiplier")? },
@@ -136,6 +141,9 @@ fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelErr
     }
     if family.windows == Windows::Never && !keys.get("sliding_window").is_null() {
         return Err(keys.unsupported("sliding_window", "is not supported for this model_type"));
+    }
+    if family.norms_behind && !keys.get("clip_qkv").is_null() {
+        return Err(keys.unsupported("clip_qkv", "is not supported"));
     }
     if !family.bias_keys && keys.flag("attention_bias")? == Some(true) {
         return Err(keys.unsupported("attention_bias", "is not supported for this model_type"));

@@ -47,9 +47,11 @@ pub struct ModelConfig {
     pub norm_epsilon: f32,
     /// Norms multiply by `1 + weight`.
     pub norm_offset: bool,
-    /// Queries and keys are normed per head, before rope.
-    pub qk_norm: bool,
-    /// Attention and feed-forward outputs are normed too, before they are added.
+    /// How queries and keys are normed before rope.
+    pub qk_norm: QkNorm,
+    /// Attention and feed-forward inputs are normed.
+    pub input_norms: bool,
+    /// Attention and feed-forward outputs are normed before they are added.
     pub output_norms: bool,
     /// The query, key and value projections have biases.
     pub qkv_bias: bool,
@@ -85,6 +87,17 @@ pub struct ModelConfig {
     pub stored_dtype: Option<DType>,
     /// How the checkpoint makes one vector of a text, if it says so.
     pub pooling: Option<Pooling>,
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// They have none.
+    None,
+    /// Each head by itself.
+    Heads,
+    /// All of a token's query heads together, and all of its key heads.
+    Whole,
 }
 
 /// Options of a layer.
@@ -140,6 +153,8 @@ impl ModelConfig {
             "layers of experts"
         } else if self.branch_scale.is_some() || self.logit_divisor.is_some() {
             "factors of residual branches and logits"
+        } else if self.qk_norm == QkNorm::Whole || !self.input_norms {
+            "norms of all heads together"
         } else {
             return None;
         };
@@ -169,6 +184,15 @@ impl ModelConfig {
             Some(experts) => attention + experts.count + 3 * experts.intermediate * count(experts),
         };
         self.hidden * self.layers.iter().map(of_layer).sum::<usize>()
+    }
+
+    /// Widths of the norms of queries and of keys, if there are norms.
+    pub fn qk_norm_widths(&self) -> Option<[usize; 2]> {
+        match self.qk_norm {
+            QkNorm::None => None,
+            QkNorm::Heads => Some([self.head_dim; 2]),
+            QkNorm::Whole => Some([self.q_width(), self.kv_width()]),
+        }
     }
 
     /// How a layer attends.

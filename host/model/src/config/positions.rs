@@ -105,6 +105,7 @@ fn sliding_layers(keys: &Keys, family: Family, rotated: &[bool]) -> Result<Vec<b
             let opted = windowed && keys.flag("use_sliding_window")?.unwrap_or(false);
             rotated.iter().map(|rotated| opted && !rotated).collect()
         }
+        Windows::Fourth => (0..count).map(|layer| !(layer + 1).is_multiple_of(4)).collect(),
         Windows::Pattern => {
             let every = match keys.optional_size("sliding_window_pattern")? {
                 Some(every) => every,
@@ -127,18 +128,22 @@ fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
     let is_by_type = |settings: &&Map<String, Value>| settings.values().any(Value::is_object);
     let by_type = scaling.filter(is_by_type).or(parameters.filter(is_by_type));
     let added = scaling.filter(|scaling| !is_by_type(scaling));
-    let local_theta = if family.gemma {
-        keys.number("rope_local_base_freq")?.unwrap_or(LOCAL_THETA)
-    } else {
-        default_theta
+    let has_local = family.gemma || family.plain_local;
+    let local_theta = match has_local {
+        true if family.gemma => keys.number("rope_local_base_freq")?.unwrap_or(LOCAL_THETA),
+        true => local_base(keys, theta, default_theta)?,
+        false => default_theta,
     };
     let local = RopeConfig { theta: local_theta, scaling: RopeScaling::None, share: 1.0 };
     let Some(by_type) = by_type else {
+        if family.plain_local && parameters.is_some_and(|parameters| !parameters.is_empty()) {
+            return Err(keys.wrong("rope_parameters", "complete: an entry per layer type"));
+        }
         let empty = Map::new();
         let known = Settings { keys, family, entry: parameters.unwrap_or(&empty) }.number("rope_theta")?;
         let entry = added.or(parameters).unwrap_or(&empty);
         let global = Settings { keys, family, entry }.rope(theta.or(known).unwrap_or(default_theta))?;
-        return Ok(if family.gemma { vec![global, local] } else { vec![global] });
+        return Ok(if has_local { vec![global, local] } else { vec![global] });
     };
     let entry = |name: &str| match by_type.get(name) {
         Some(Value::Object(entry)) => Ok(Some(entry)),
@@ -152,9 +157,23 @@ fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
     let global = Settings { keys, family, entry: &global }.rope(theta.unwrap_or(default_theta))?;
     Ok(match entry("sliding_attention")? {
         Some(entry) => vec![global, Settings { keys, family, entry }.rope(local_theta)?],
-        None if family.gemma => vec![global, local],
+        None if has_local => vec![global, local],
         None => vec![global],
     })
+}
+
+/// The base of sliding layers without settings of their own. Versions of transformers differ in whether it is that of the other
+/// layers, so a base that makes a difference is refused.
+fn local_base(keys: &Keys, theta: Option<f64>, default: f64) -> Result<f64, ModelError> {
+    match keys.number("rope_local_base_freq")? {
+        Some(local) if local > 1.0 => Ok(local),
+        Some(_) => Err(keys.wrong("rope_local_base_freq", "above 1")),
+        None if theta.is_none_or(|theta| theta == default) => Ok(default),
+        None => {
+            let must = format!("must be {default} unless rope_parameters has an entry for sliding layers");
+            Err(keys.unsupported("rope_theta", &must))
+        }
+    }
 }
 
 /// The settings of one position embedding.

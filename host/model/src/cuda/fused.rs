@@ -10,7 +10,7 @@ use infer_kernels::cuda::{
 
 use super::decoder::DeviceDecoder;
 use super::weights::{DeviceLayer, DeviceLinear, DeviceMatrix, address};
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, QkNorm};
 
 /// What the products of a step do beside multiplying.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ impl DeviceDecoder {
         let gates = fuses(hidden);
         let back = fuses(self.config.q_width()) && fuses(intermediate);
         let norms = gates && back && !output_norms && fuses_norms(self.ty);
-        Fusion { gates, norms, rope: gates && !qk_norm && fuses_rope(head_dim as u32) }
+        Fusion { gates, norms, rope: gates && qk_norm == QkNorm::None && fuses_rope(head_dim as u32) }
     }
 
     /// Queries, keys and values of normed inputs. `scaled`: these lack the scale of their norm.

@@ -73,7 +73,7 @@ impl DeviceWeights {
         let (hidden, intermediate) = (config.hidden, config.intermediate);
         let (q, kv) = (config.q_width(), config.kv_width());
         let ones = |len: usize| Buffer::from_numbers(device, Type::F32, &vec![1.0; len]);
-        let head_norm = || config.qk_norm.then(|| ones(config.head_dim)).transpose();
+        let head_norm = || config.qk_norm_widths().map(|[width, _]| ones(width)).transpose();
         let output_norm = || config.output_norms.then(|| ones(hidden)).transpose();
         let mut layer = || -> Result<DeviceLayer, CudaError> {
             Ok(DeviceLayer {
@@ -128,17 +128,18 @@ impl Upload<'_> {
     fn layer(&self, layer: &LayerWeights) -> Result<DeviceLayer, CudaError> {
         let maybe =
             |numbers: &Option<Vec<f32>>| numbers.as_ref().map(|numbers| self.vector(numbers)).transpose();
-        let Mlp::Dense(Gated { gate_up, down }) = &layer.mlp else {
-            unreachable!("models of experts were refused")
+        let LayerWeights { input_norm: Some(input_norm), mlp_norm: Some(mlp_norm), mlp, .. } = layer else {
+            unreachable!("models without norms before their layers were refused")
         };
+        let Mlp::Dense(Gated { gate_up, down }) = mlp else { unreachable!("models of experts were refused") };
         Ok(DeviceLayer {
-            input_norm: self.vector(&layer.input_norm)?,
+            input_norm: self.vector(input_norm)?,
             qkv: self.linear(&layer.qkv)?,
             q_norm: maybe(&layer.q_norm)?,
             k_norm: maybe(&layer.k_norm)?,
             output: self.linear(&layer.output)?,
             attention_output_norm: maybe(&layer.attention_output_norm)?,
-            mlp_norm: self.vector(&layer.mlp_norm)?,
+            mlp_norm: self.vector(mlp_norm)?,
             gate_up: self.linear(gate_up)?,
             down: self.linear(down)?,
             mlp_output_norm: maybe(&layer.mlp_output_norm)?,

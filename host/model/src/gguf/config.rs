@@ -116,6 +116,12 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
             names.push(("original_max_position_embeddings", original));
         }
     }
+    // llama.cpp has one base for all layers of OLMo 3.
+    if architecture == "olmo2"
+        && let Some(theta) = map.get("rope_theta").cloned()
+    {
+        map.entry("rope_local_base_freq").or_insert(theta);
+    }
     let pattern = key("attention.sliding_window_pattern");
     if let Some(Value::Numbers(..)) = file.values.get(&pattern) {
         let slides = file.numbers(&pattern)?.unwrap_or_default();
@@ -267,6 +273,9 @@ fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
         "smollm3" => "smollm3",
         "phi3" => "phi3",
         "granite" => "granite",
+        // Files of OLMo 3 have the architecture of OLMo 2; a window distinguishes them.
+        "olmo2" if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "olmo3",
+        "olmo2" => "olmo2",
         // Files of Mistral's models have the architecture llama; a window distinguishes them.
         _ if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "mistral",
         _ => "llama",

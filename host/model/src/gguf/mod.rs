@@ -1,7 +1,7 @@
 //! GGUF files: weights, configuration, tokenizer and chat template in one file, or in parts written by llama-gguf-split. They
 //! are converted to what the rest of this crate reads from a directory: a `ModelConfig`, `tokenizer.json`,
 //! `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures other than llama, qwen2, qwen3, qwen3moe,
-//! gemma3, smollm3, phi3 and granite are refused by name.
+//! gemma3, smollm3, phi3, granite and olmo2 are refused by name.
 
 mod config;
 mod header;
@@ -23,7 +23,7 @@ use crate::weights::{ExpertMatrix, RowOrder, Stored, StoredType, Within};
 
 /// The values of `general.architecture` that are supported.
 const ARCHITECTURES: &[&str] =
-    &["llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "phi3", "granite"];
+    &["llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "phi3", "granite", "olmo2"];
 
 /// An open file with a valid header, and the other parts of the model.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Gguf {
     }
 
     fn gguf_name(&self, name: &str) -> Option<String> {
-        names::gguf_name(name, self.architecture == "gemma3")
+        names::gguf_name(name, matches!(self.architecture.as_str(), "gemma3" | "olmo2"))
     }
 
     /// Storage type of a tensor, by its Hugging Face name.

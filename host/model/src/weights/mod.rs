@@ -41,13 +41,13 @@ pub(crate) struct Weights {
 
 /// Weights of one layer. Projections that read the same input are one matrix.
 pub(crate) struct LayerWeights {
-    pub input_norm: Vec<f32>,
+    pub input_norm: Option<Vec<f32>>,
     pub qkv: Linear,
     pub q_norm: Option<Vec<f32>>,
     pub k_norm: Option<Vec<f32>>,
     pub output: Linear,
     pub attention_output_norm: Option<Vec<f32>>,
-    pub mlp_norm: Vec<f32>,
+    pub mlp_norm: Option<Vec<f32>>,
     pub mlp: Mlp,
     pub mlp_output_norm: Option<Vec<f32>>,
 }
@@ -229,12 +229,12 @@ impl LayerWeights {
     }
 
     fn vectors(&self) -> impl Iterator<Item = &Vec<f32>> {
-        let norms = [&self.input_norm, &self.mlp_norm].into_iter();
-        let more = [&self.q_norm, &self.k_norm, &self.attention_output_norm, &self.mlp_output_norm];
+        let inputs = [&self.input_norm, &self.mlp_norm, &self.q_norm, &self.k_norm].into_iter();
+        let norms = inputs.chain([&self.attention_output_norm, &self.mlp_output_norm]);
         let (_, gated) = self.mlp.parts();
         let linear = [&self.qkv, &self.output].into_iter();
         let linear = linear.chain(gated.iter().flat_map(|gated| [&gated.gate_up, &gated.down]));
-        norms.chain(more.into_iter().flatten()).chain(linear.filter_map(|linear| linear.bias.as_ref()))
+        norms.flatten().chain(linear.filter_map(|linear| linear.bias.as_ref()))
     }
 }
 
@@ -275,21 +275,20 @@ impl Loader<'_> {
         let hidden = config.hidden;
         let name = |part: &str| format!("layers.{index}.{part}");
         let norm = |part: &str| self.norm(&name(&format!("{part}.weight")), hidden);
+        let norm_if = |there: bool, part: &str| there.then(|| norm(part)).transpose();
         // In models with norms on outputs, post_attention is the norm after attention.
-        let (mlp_norm, attention_output_norm, mlp_output_norm) = match config.output_norms {
-            true => (
-                norm("pre_feedforward_layernorm")?,
-                Some(norm("post_attention_layernorm")?),
-                Some(norm("post_feedforward_layernorm")?),
-            ),
-            false => (norm("post_attention_layernorm")?, None, None),
+        let (inputs, outputs) = (config.input_norms, config.output_norms);
+        let before_mlp = if outputs { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
+        let mlp_norm = norm_if(inputs, before_mlp)?;
+        let attention_output_norm = norm_if(outputs, "post_attention_layernorm")?;
+        let mlp_output_norm = norm_if(outputs, "post_feedforward_layernorm")?;
+        let input_norm = norm_if(inputs, "input_layernorm")?;
+        let widths = config.qk_norm_widths();
+        let head_norm = |part: &str, which: usize| {
+            let name = name(&format!("self_attn.{part}.weight"));
+            widths.map(|widths| self.norm(&name, widths[which])).transpose()
         };
-        let input_norm = norm("input_layernorm")?;
-        let head_norm = |part: &str| match config.qk_norm {
-            true => self.norm(&name(&format!("self_attn.{part}.weight")), config.head_dim).map(Some),
-            false => Ok(None),
-        };
-        let (q_norm, k_norm) = (head_norm("q_norm")?, head_norm("k_norm")?);
+        let (q_norm, k_norm) = (head_norm("q_norm", 0)?, head_norm("k_norm", 1)?);
         let Stacks { qkv, output, mlp } = Stacks::of(config, index);
         Ok(LayerWeights {
             input_norm,

@@ -21,6 +21,7 @@ pub fn can_write(config: &Json) -> bool {
     let slides = |types: &Vec<Json>| types.iter().any(|kind| kind == "sliding_attention");
     let all_slide = config["use_sliding_window"] == true;
     config["model_type"] == "gemma3_text"
+        || config["model_type"] == "olmo3"
         || config["no_rope_layers"].is_null()
             && !all_slide
             && !config["layer_types"].as_array().is_some_and(slides)
@@ -37,6 +38,7 @@ pub fn convert_in(from: &Path, name: &str, kind: GgmlDType, parts: usize, direct
         "gemma3_text" => "gemma3",
         "mistral" => "llama",
         "qwen3_moe" => "qwen3moe",
+        "olmo3" => "olmo2",
         other => other,
     };
     let mut metadata = shape(architecture, &config);
@@ -134,7 +136,9 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
     } else if architecture == "phi3" {
         metadata.push((key("attention.sliding_window"), Value::U32(0)));
     }
-    if let Some(types) = config["layer_types"].as_array().filter(|_| architecture == "gemma3") {
+    if let Some(types) =
+        config["layer_types"].as_array().filter(|_| matches!(architecture, "gemma3" | "olmo2"))
+    {
         let slides = types.iter().map(|kind| Value::Bool(kind == "sliding_attention")).collect();
         metadata.push((key("attention.sliding_window_pattern"), Value::Array(slides)));
     }
@@ -359,7 +363,8 @@ fn llama3_factors(config: &Json, scaling: &Json) -> Vec<f32> {
 }
 
 fn gguf_name(name: &str, architecture: &str) -> String {
-    let after_attention = if architecture == "gemma3" { "post_attention_norm" } else { "ffn_norm" };
+    let behind = matches!(architecture, "gemma3" | "olmo2");
+    let after_attention = if behind { "post_attention_norm" } else { "ffn_norm" };
     // Bare decoders have no prefix.
     let mut name = name.strip_prefix("model.").unwrap_or(name).replace("layers.", "blk.");
     if name.starts_with("norm.") {

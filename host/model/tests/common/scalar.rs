@@ -62,18 +62,21 @@ impl Scalar<'_> {
             rows.iter().map(|row| self.norm(&name(&format!("{part}.weight")), row)).collect()
         };
         let gemma = self.shape.gemma();
-        let mut back = self.attention(layer, &norm("input_layernorm", states));
-        if gemma {
+        let behind = self.shape.norms_behind();
+        let before =
+            |part: &str, states: &[Vec<f64>]| if behind { states.to_vec() } else { norm(part, states) };
+        let mut back = self.attention(layer, &before("input_layernorm", states));
+        if gemma || behind {
             back = norm("post_attention_layernorm", &back);
         }
         add(states, self.shape.multipliers[1], &back);
-        let before = if gemma { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
-        let inputs = norm(before, states);
+        let place = if gemma { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
+        let inputs = before(place, states);
         let mut back = match self.shape.experts(layer) {
             None => self.gated(&name("mlp"), &inputs),
             Some(experts) => self.experts(&name("mlp"), experts, &inputs),
         };
-        if gemma {
+        if gemma || behind {
             back = norm("post_feedforward_layernorm", &back);
         }
         add(states, self.shape.multipliers[1], &back);
@@ -118,7 +121,11 @@ impl Scalar<'_> {
         let shape = self.shape;
         let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
         let turned = |part: &str, norm: &str| -> Vec<Vec<Vec<f64>>> {
-            let rows = self.project(&name(part), inputs).into_iter().enumerate();
+            let mut rows = self.project(&name(part), inputs);
+            if shape.norms_behind() {
+                rows.iter_mut().for_each(|row| *row = self.norm(&name(norm), row));
+            }
+            let rows = rows.into_iter().enumerate();
             let head = |position: usize, head: &[f64]| {
                 let head = match shape.qk_norm() {
                     true => self.norm(&name(norm), head),
@@ -163,7 +170,7 @@ impl Scalar<'_> {
         }
         let (head, rest) = head.split_at(self.shape.turned);
         let (half, width) = (head.len() / 2, head.len() as f64);
-        let local = self.shape.gemma() && self.shape.slides[layer];
+        let local = self.shape.has_local() && self.shape.slides[layer];
         let (theta, scaling) = match local {
             true => (self.shape.local_theta, Scaling::None),
             false => (self.shape.theta, self.shape.scaling),

@@ -93,8 +93,19 @@ pub const POSITIONS: usize = 400;
 /// Tensors by full name: shape and numbers.
 pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-pub const FAMILIES: [&str; 9] =
-    ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3", "phi3", "granite"];
+pub const FAMILIES: [&str; 11] = [
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "gemma3_text",
+    "smollm3",
+    "phi3",
+    "granite",
+    "olmo2",
+    "olmo3",
+];
 
 impl Shape {
     /// Any checkpoint of a family.
@@ -118,7 +129,7 @@ impl Shape {
                 let slide = random.flag();
                 rotated.iter().map(|rotated| slide && !rotated).collect()
             }
-            "llama" | "granite" => vec![false; layers],
+            "llama" | "granite" | "olmo2" => vec![false; layers],
             "mistral" | "qwen3_moe" | "phi3" => vec![random.flag(); layers],
             "gemma3_text" if random.flag() => (0..layers).map(|layer| (layer + 1) % 2 != 0).collect(),
             _ => (0..layers).map(|_| random.flag()).collect(),
@@ -139,7 +150,7 @@ impl Shape {
             biases: [
                 biased || family == "qwen2",
                 biased,
-                !matches!(family, "qwen2" | "qwen3_moe") && biased && random.flag(),
+                !matches!(family, "qwen2" | "qwen3_moe" | "olmo2" | "olmo3") && biased && random.flag(),
             ],
             window: random.size(1, 30) as u32,
             slides,
@@ -174,6 +185,9 @@ impl Shape {
             shape.multipliers = [3.3, 0.3, 1.7].map(|most| most * f64::from(random.number().abs() + 0.1));
             shape.query_scalar = random.size(1, 40) as f64;
         }
+        if family == "olmo3" && !shape.new_keys {
+            (shape.theta, shape.local_theta) = (5e5, 5e5);
+        }
         shape
     }
 
@@ -184,6 +198,16 @@ impl Shape {
 
     pub fn gemma(&self) -> bool {
         self.family == "gemma3_text"
+    }
+
+    /// Norms follow layers and don't precede them, and those of queries and keys are of all heads together.
+    pub fn norms_behind(&self) -> bool {
+        matches!(self.family, "olmo2" | "olmo3")
+    }
+
+    /// Sliding layers have a position embedding of their own.
+    pub fn has_local(&self) -> bool {
+        matches!(self.family, "gemma3_text" | "olmo3")
     }
 
     pub fn qk_norm(&self) -> bool {
@@ -243,7 +267,7 @@ impl Shape {
         let kind = |slides: &bool| if *slides { "sliding_attention" } else { "full_attention" };
         match (self.family, self.new_keys) {
             ("gemma3_text", false) => put("sliding_window_pattern", json!(2)),
-            ("gemma3_text" | "qwen2" | "qwen3", _) => {
+            ("gemma3_text" | "qwen2" | "qwen3" | "olmo3", _) => {
                 put("layer_types", self.slides.iter().map(kind).collect());
             }
             _ => {}
@@ -262,7 +286,7 @@ impl Shape {
             put("dtype", json!("float32"));
             put(
                 "rope_parameters",
-                match self.gemma() {
+                match self.has_local() {
                     true => json!({"full_attention": scaling, "sliding_attention": local}),
                     false => json!(scaling),
                 },
@@ -309,6 +333,10 @@ impl Shape {
             })
         };
         let mut norms = vec![("input_layernorm", hidden), ("post_attention_layernorm", hidden)];
+        if self.norms_behind() {
+            norms = vec![("post_attention_layernorm", hidden), ("post_feedforward_layernorm", hidden)];
+            norms.extend([("self_attn.q_norm", q), ("self_attn.k_norm", kv)]);
+        }
         if self.gemma() {
             norms.extend([("pre_feedforward_layernorm", hidden), ("post_feedforward_layernorm", hidden)]);
         }
@@ -344,7 +372,10 @@ impl Shape {
 
 /// Whether a family has the keys `attention_bias` and `mlp_bias`.
 fn has_bias_keys(family: &str) -> bool {
-    matches!(family, "llama" | "qwen3" | "qwen3_moe" | "gemma3_text" | "smollm3" | "granite")
+    matches!(
+        family,
+        "llama" | "qwen3" | "qwen3_moe" | "gemma3_text" | "smollm3" | "granite" | "olmo2" | "olmo3"
+    )
 }
 
 impl Experts {
