@@ -9,7 +9,7 @@ use candle_core::quantized::gguf_file::{Value, write};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use common::{Chunk, Driver, golden};
-use infer_model::config::{ExpertsConfig, RopeScaling};
+use infer_model::config::{ExpertsConfig, LayerConfig, LongRope, RopeScaling};
 use infer_model::{DType, KvCacheKind, Model, ModelConfig, ModelError, Source, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value as Json;
@@ -383,6 +383,110 @@ fn yarn_has_the_attention_factor_of_the_file() {
         let error = load(&[number(key, value)]).expect_err(key);
         assert!(error.message.contains(message), "{error}");
     }
+}
+
+/// A file of this architecture: two heads of four dimensions in each of four layers, and no weights but these.
+fn made_as(architecture: &str, more: &[(&str, Value)], rows: &[(&str, &[f32])]) -> Source<'static> {
+    let mut keys: Vec<(String, Value)> =
+        vec![("general.architecture".to_owned(), Value::String(architecture.to_owned()))];
+    for (key, number) in [
+        ("block_count", 4),
+        ("context_length", 128),
+        ("embedding_length", 8),
+        ("feed_forward_length", 8),
+        ("attention.head_count", 2),
+    ] {
+        keys.push((format!("{architecture}.{key}"), Value::U32(number)));
+    }
+    keys.extend(more.iter().map(|(key, value)| (format!("{architecture}.{key}"), value.clone())));
+    let keys: Vec<_> = keys.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+    made_with(&tokens(&[("<unk>", 2), ("a", NORMAL)]), &keys, rows)
+}
+
+#[test]
+fn files_of_phi3_have_longropes_factors_in_tensors() {
+    let (short, long) = ("rope_factors_short.weight", "rope_factors_long.weight");
+    let both: [(&str, &[f32]); 2] = [(short, &[1.5]), (long, &[4.0])];
+    let original = ("rope.scaling.original_context_length", Value::U32(64));
+    let (turned, attention) =
+        (("rope.dimension_count", Value::U32(2)), ("rope.scaling.attn_factor", Value::F32(1.25)));
+    let all = [original, turned, attention];
+    let config = ModelConfig::load(&made_as("phi3", &all, &both)).expect("sound");
+    assert_eq!((config.model_type.as_str(), config.ropes[0].rotated(config.head_dim)), ("phi3", 2));
+    let expected = LongRope { short: vec![1.5], long: vec![4.0], original: 64, attention: 1.25 };
+    assert_eq!(config.ropes[0].scaling, RopeScaling::Long(expected));
+
+    // Files say 0 if there is no window, and nothing else if nothing is scaled.
+    for (window, expected) in [(0, None), (47, Some(47))] {
+        let window = ("attention.sliding_window", Value::U32(window));
+        let config = ModelConfig::load(&made_as("phi3", &[window], &[])).expect("sound");
+        assert_eq!((config.layers[0].window, &config.ropes[0].scaling), (expected, &RopeScaling::None));
+    }
+
+    let kind = |kind: &str| ("rope.scaling.type", Value::String(kind.to_owned()));
+    let two: [(&str, &[f32]); 2] = [(short, &[1.5, 2.0]), (long, &[4.0, 8.0])];
+    type Keys<'a> = &'a [(&'a str, Value)];
+    type Rows<'a> = &'a [(&'a str, &'a [f32])];
+    let cases: [(Keys<'_>, Rows<'_>, &str); 6] = [
+        (&all, &both[..1], "tensor rope_factors_long.weight is missing"),
+        (&all, &two, "tensor rope_factors_short.weight must be a list of 1 numbers"),
+        (&[kind("longrope")], &[], "tensor rope_factors_short.weight is missing"),
+        (
+            &[kind("yarn")],
+            &both,
+            "phi3.rope.scaling.type must be longrope beside tensor rope_factors_long.weight",
+        ),
+        (
+            &[kind("linear"), ("rope.scaling.factor", Value::F32(2.0))],
+            &[],
+            "phi3.rope.scaling.type is \"linear\"",
+        ),
+        (
+            &[("rope.dimension_count", Value::U32(6))],
+            &[],
+            "phi3.rope.dimension_count must be above 0 and at most 1",
+        ),
+    ];
+    for (keys, rows, named) in cases {
+        let error = ModelConfig::load(&made_as("phi3", keys, rows)).expect_err(named);
+        assert!(error.message.contains(named), "{named}: {error}");
+    }
+}
+
+#[test]
+fn absent_factors_of_granite_are_llama_cpps() {
+    let load = |more: &[(&str, Value)]| ModelConfig::load(&made_as("granite", more, &[])).expect("sound");
+    let plain = load(&[]);
+    assert_eq!((plain.embedding_scale, plain.query_scale), (1.0, 0.5), "scores have the usual one");
+    assert_eq!((plain.branch_scale, plain.logit_divisor), (None, None));
+    let number = |part: &'static str, number: f32| (part, Value::F32(number));
+    let all = load(&[
+        number("embedding_scale", 12.0),
+        number("attention.scale", 0.25),
+        number("residual_scale", 0.22),
+        number("logit_scale", 6.0),
+    ]);
+    assert_eq!((all.embedding_scale, all.query_scale), (12.0, 0.25));
+    assert_eq!((all.branch_scale, all.logit_divisor), (Some(0.22), Some(6.0)));
+}
+
+#[test]
+fn files_of_smollm3_and_olmo_are_those_of_llama_cpp() {
+    let load = |architecture: &str, more: &[(&str, Value)]| {
+        ModelConfig::load(&made_as(architecture, more, &[])).expect("sound")
+    };
+    let smollm = load("smollm3", &[]);
+    let absent = |layer: &LayerConfig| smollm.ropes[layer.rope].scaling == RopeScaling::Absent;
+    assert_eq!(smollm.layers.iter().map(absent).collect::<Vec<_>>(), [false, false, false, true]);
+    let two = load("olmo2", &[]);
+    assert_eq!((two.model_type.as_str(), two.ropes.len()), ("olmo2", 1));
+    let base = ("rope.freq_base", Value::F32(50_000.0));
+    let three = load("olmo2", &[base, ("attention.sliding_window", Value::U32(32))]);
+    assert_eq!(three.model_type, "olmo3");
+    let windows: Vec<_> = three.layers.iter().map(|layer| layer.window).collect();
+    assert_eq!(windows, [Some(32), Some(32), Some(32), None]);
+    // There is one base for all.
+    assert_eq!(three.ropes.iter().map(|rope| rope.theta).collect::<Vec<_>>(), [50_000.0; 2]);
 }
 
 /// A file of a model of experts in the second and in no other layer, with these keys.

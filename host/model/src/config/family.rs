@@ -98,8 +98,7 @@ impl Family {
             other => {
                 return Err(ModelError::unsupported(format!(
                     "config.json: model_type {other:?}; supported are llama, mistral, qwen2, qwen3, qwen3_moe, \
-                     gemma3_text, smollm3, phi3, granite, olmo2 and \
-                     olmo3"
+                     gemma3_text, smollm3, phi3, granite, olmo2 and olmo3"
                 )));
             }
         })

@@ -80,7 +80,7 @@ mod tests {
                 "self_attn.qkv_proj",
                 &[("self_attn.q_proj", 4), ("self_attn.k_proj", 2), ("self_attn.v_proj", 2)][..],
             ),
-            ("mlp.gate_up_proj", &[("mlp.gate_proj", 3), ("mlp.up_proj", 3)]),
+            ("mlp.gate_up_proj", &[("mlp.gate_proj", 3), ("mlp.up_proj", 3)][..]),
         ] {
             let rows: usize = parts.iter().map(|(_, rows)| rows).sum();
             let bytes: Vec<u8> = (0..rows as u8).flat_map(|row| [row; 4]).collect();
