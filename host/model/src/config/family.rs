@@ -15,8 +15,8 @@ pub(super) struct Family {
     pub(super) experts: bool,
     /// Some layers have no position embedding (`no_rope_layers`, `no_rope_layer_interval`).
     pub(super) unrotated: bool,
-    /// Projections of the same input are one matrix, position embeddings may rotate a part of a head (`partial_rotary_factor`),
-    /// and their scaling has factors for short and for long sequences.
+    /// Projections of the same input are one matrix, position embeddings may rotate a part of a head
+    /// (`partial_rotary_factor`), and their scaling has factors for short and for long sequences.
     pub(super) phi: bool,
     /// Factors of embeddings, scores, residual branches and logits are keys.
     pub(super) multipliers: bool,

@@ -162,8 +162,8 @@ fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
     })
 }
 
-/// The base of sliding layers without settings of their own. Versions of transformers differ in whether it is that of the other
-/// layers, so a base that makes a difference is refused.
+/// The base of sliding layers without settings of their own. Versions of transformers differ in whether it is that of the
+/// other layers, so a base that makes a difference is refused.
 fn local_base(keys: &Keys, theta: Option<f64>, default: f64) -> Result<f64, ModelError> {
     match keys.number("rope_local_base_freq")? {
         Some(local) if local > 1.0 => Ok(local),

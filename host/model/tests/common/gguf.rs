@@ -97,11 +97,9 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
         Some(head_dim) => head_dim as u32,
         None => number("hidden_size") / number("num_attention_heads"),
     };
-    let rotated = match config["partial_rotary_factor"].as_f64() {
-        Some(share) => (share * f64::from(head_dim)) as u32,
-        None => head_dim,
-    };
     let rope = &config["rope_parameters"];
+    let share = config["partial_rotary_factor"].as_f64().or(rope["partial_rotary_factor"].as_f64());
+    let rotated = share.map_or(head_dim, |share| (share * f64::from(head_dim)) as u32);
     let global = rope.get("full_attention").unwrap_or(rope);
     let theta = config["rope_theta"].as_f64().or(global["rope_theta"].as_f64()).expect("a base");
     let mut metadata = vec![

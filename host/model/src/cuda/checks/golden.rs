@@ -45,8 +45,8 @@ struct Case {
     safe_margin: f64,
 }
 
-/// Golden checkpoints: `directory` itself if it is one, else those in it, by name. Models that have no kernels on GPUs are left
-/// out.
+/// Golden checkpoints: `directory` itself if it is one, else those in it, by name. Models that have no kernels on GPUs are
+/// left out.
 ///
 /// # Errors
 /// If the directory can't be read or holds none.
