@@ -266,7 +266,7 @@ fn bare_prompt_gets_the_bos_token_of_its_rule_unless_the_file_says() {
         assert_eq!(bare(rule, None), [0, 3], "{rule}");
         assert_eq!(bare(rule, Some(false)), [3], "{rule}");
     }
-    for rule in ["smaug-bpe", "qwen2", "deepseek-r1-qwen", "smollm", "gpt-2", "default"] {
+    for rule in ["smaug-bpe", "dbrx", "qwen2", "deepseek-r1-qwen", "smollm", "refact", "gpt-2", "default"] {
         assert_eq!(bare(rule, None), [3], "{rule}");
         assert_eq!(bare(rule, Some(true)), [0, 3], "{rule}");
     }
@@ -485,6 +485,15 @@ fn files_of_smollm3_and_olmo_are_those_of_llama_cpp() {
     assert_eq!(three.model_type, "olmo3");
     let windows: Vec<_> = three.layers.iter().map(|layer| layer.window).collect();
     assert_eq!(windows, [Some(32), Some(32), Some(32), None]);
+    let scaled = [
+        ("rope.scaling.type", Value::String("yarn".to_owned())),
+        ("rope.scaling.factor", Value::F32(8.0)),
+        ("rope.scaling.attn_factor", Value::F32(1.25)),
+        ("attention.sliding_window", Value::U32(32)),
+    ];
+    let scaled = load("olmo2", &scaled);
+    let RopeScaling::Yarn(yarn) = &scaled.ropes[0].scaling else { panic!("it is YaRN") };
+    assert_eq!(yarn.attention, 1.25, "the whole factor");
     // There is one base for all.
     assert_eq!(three.ropes.iter().map(|rope| rope.theta).collect::<Vec<_>>(), [50_000.0; 2]);
 }

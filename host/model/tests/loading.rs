@@ -263,9 +263,8 @@ fn longrope_scales_like_transformers_by_the_longest_sequence() {
     // Without the key, it is transformers' default for this family.
     let mut without = longrope(json!({}));
     without["original_max_position_embeddings"] = Value::Null;
-    let RopeScaling::Long(long) = &phi3(without).expect("sound").ropes[0].scaling else {
-        panic!("it is longrope")
-    };
+    let config = phi3(without).expect("sound");
+    let RopeScaling::Long(long) = &config.ropes[0].scaling else { panic!("it is longrope") };
     assert_eq!((long.original, long.attention), (4_096, 1.0));
 }
 

@@ -226,7 +226,11 @@ fn scaling(file: &Gguf, names: &mut Vec<(&'static str, String)>) -> Result<Optio
     let factor = settings.get("factor").and_then(Json::as_f64);
     if let (Some(on_top), Some(factor)) = (number("rope.scaling.attn_factor")?, factor) {
         let own = settings.get("attention_factor").and_then(Json::as_f64);
-        let own = own.unwrap_or_else(|| 0.1 * factor.max(1.0).ln() + 1.0);
+        let own = match file.architecture.as_str() {
+            // The converter of OLMo 3 writes the whole factor here.
+            "olmo2" => 1.0,
+            _ => own.unwrap_or_else(|| 0.1 * factor.max(1.0).ln() + 1.0),
+        };
         settings.insert("attention_factor".to_owned(), json!(on_top * own));
         names.push(("attention_factor", key("rope.scaling.attn_factor")));
     }

@@ -15,8 +15,8 @@ pub(super) struct PreTokenizer {
 }
 
 /// Names of the supported rules.
-pub(super) const KNOWN: &str = "default, gpt-2, llama-bpe, llama3, llama-v3, smaug-bpe, qwen2, deepseek-r1-qwen, \
-                                smollm and tekken";
+pub(super) const KNOWN: &str = "default, gpt-2, llama-bpe, llama3, llama-v3, smaug-bpe, dbrx, qwen2, deepseek-r1-qwen, \
+                                smollm, refact and tekken";
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -42,10 +42,13 @@ impl PreTokenizer {
             }
             // The name of the same rule for tokenizers that add no BOS token.
             "smaug-bpe" => Self { ignores_merges: true, ..plain(&[LLAMA3]) },
+            // The same rule for Phi-4 and OLMo 2, whose pieces are merged even if they are tokens.
+            "dbrx" => plain(&[LLAMA3]),
             "tekken" => Self { ignores_merges: true, adds_bos: true, ..plain(&[TEKKEN]) },
             "qwen2" => Self { composes: true, ..plain(&[QWEN2]) },
             "deepseek-r1-qwen" => plain(&[QWEN2]),
-            "smollm" => plain(&[r"\p{N}", GPT2]),
+            // The latter is the name in files of Granite.
+            "smollm" | "refact" => plain(&[r"\p{N}", GPT2]),
             _ => return None,
         })
     }

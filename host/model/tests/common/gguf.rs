@@ -152,7 +152,8 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
             metadata.push((key("rope.scaling.original_context_length"), Value::U32(original as u32)));
         }
         if let Some(attention) = scaling["attention_factor"].as_f64() {
-            let on_top = attention as f32 / (0.1 * factor.ln() + 1.0);
+            let own = if architecture == "olmo2" { 1.0 } else { 0.1 * factor.ln() + 1.0 };
+            let on_top = attention as f32 / own;
             metadata.push((key("rope.scaling.attn_factor"), Value::F32(on_top)));
         }
     }
