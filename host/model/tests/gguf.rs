@@ -215,22 +215,6 @@ fn known_end_tokens_end_sequences_whatever_their_declared_type() {
 }
 
 #[test]
-fn end_of_a_message_ends_no_reply_of_several_messages() {
-    for (texts, ends) in [
-        (["<|return|>", "<|end|>", "<|call|>"], vec![1, 3]),
-        (["<|return|>", "<|end|>", "<|other|>"], vec![1, 2]),
-    ] {
-        let vocabulary = [("<unk>", 2)].into_iter().chain(texts.map(|text| (text, CONTROL)));
-        let vocabulary = tokens(&vocabulary.collect::<Vec<_>>());
-        let declared = [("eos", 1), ("eot", 2)];
-        let declared = declared.map(|(key, id)| (format!("tokenizer.ggml.{key}_token_id"), Value::U32(id)));
-        let declared: Vec<_> = declared.iter().map(|(key, id)| (key.as_str(), id.clone())).collect();
-        let source = made(&vocabulary, &declared);
-        assert_eq!(ModelConfig::load(&source).expect("sound").stop_tokens, ends, "{texts:?}");
-    }
-}
-
-#[test]
 fn tokenizer_of_an_unknown_kind_is_refused_before_its_vocabulary_is_read() {
     let vocabulary = tokens(&[("<unk>", 2), ("a", NORMAL)]);
     let text = |key, value: &str| vec![(key, Value::String(value.to_owned()))];

@@ -26,11 +26,6 @@ const ENDS: &[&str] = &[
     "<EOT>",
 ];
 
-/// What ends an output of models that reply in several messages (gpt-oss), each of which but the last ends with `MESSAGE_END`.
-/// Files declare that as the end of a turn, as llama.cpp knows.
-const ENDS_OF_REPLIES: [&str; 2] = ["<|return|>", "<|call|>"];
-const MESSAGE_END: &str = "<|end|>";
-
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
 /// `tokenizer.ggml.model`.
@@ -113,12 +108,6 @@ pub(super) fn ends(file: &Gguf) -> Result<Vec<u32>, ModelError> {
         ends.extend(vocabulary.named(file, &format!("tokenizer.ggml.{key}_token_id"))?);
     }
     ends.extend(ENDS.iter().filter_map(|text| vocabulary.ids.get(text)));
-    let of_replies: Vec<_> = ENDS_OF_REPLIES.iter().filter_map(|text| vocabulary.ids.get(text)).collect();
-    if of_replies.len() == ENDS_OF_REPLIES.len() {
-        let of_message = vocabulary.ids.get(MESSAGE_END);
-        ends.retain(|end| Some(end) != of_message);
-        ends.extend(of_replies);
-    }
     ends.sort_unstable();
     ends.dedup();
     Ok(ends.into_iter().map(|id| id as u32).collect())

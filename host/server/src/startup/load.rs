@@ -298,18 +298,39 @@ fn sampling(config: &Config, source: &Source<'_>) -> Result<SamplingDefaults, Co
     Ok(sampling)
 }
 
+/// What ends an output of models that reply in several messages (gpt-oss), each of which but the last ends with
+/// `END_OF_MESSAGE`.
+const ENDS_OF_REPLIES: [&str; 2] = ["<|return|>", "<|call|>"];
+const END_OF_MESSAGE: &str = "<|end|>";
+
 /// The end tokens of the model and, as in vLLM, the tokenizer's own: fine-tuned models often keep the list of
 /// their base model and name the end of a turn only in the tokenizer.
 fn stop_tokens(model: &Model, tokenizer: &Tokenizer, source: &Source<'_>) -> Result<Arc<[u32]>, ModelError> {
     let mut tokens = model.stop_tokens().to_vec();
     let own = infer_model::tokenizer::eos_token(source)?.and_then(|name| tokenizer.id(&name));
     tokens.extend(own.filter(|id| !tokens.contains(id) && *id < model.vocab_size()));
+    let special =
+        |name: &str| tokenizer.id(name).filter(|id| tokenizer.is_special(name) && *id < model.vocab_size());
+    let tokens = of_replies(tokens, special);
     if tokens.is_empty() {
         tracing::warn!(
             "the checkpoint names no end token (eos_token_id, eos_token): every output runs to its maximum length"
         );
     }
     Ok(tokens.into())
+}
+
+/// These end tokens, or those of replies of several messages where a vocabulary has both, which `special` finds. A
+/// checkpoint may name only one of them, and a GGUF file also the end of a message, as the end of a turn.
+fn of_replies(mut tokens: Vec<u32>, special: impl Fn(&str) -> Option<u32>) -> Vec<u32> {
+    let Some(ends) = ENDS_OF_REPLIES.into_iter().map(&special).collect::<Option<Vec<u32>>>() else {
+        return tokens;
+    };
+    let of_message = special(END_OF_MESSAGE);
+    tokens.retain(|&token| Some(token) != of_message);
+    let missing: Vec<u32> = ends.into_iter().filter(|end| !tokens.contains(end)).collect();
+    tokens.extend(missing);
+    tokens
 }
 
 /// Loads both concurrently: a tokenizer with a large vocabulary keeps one core busy for seconds.
@@ -352,6 +373,24 @@ pub fn shares_blocks(config: &Config) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reply_of_several_messages_ends_where_no_other_follows() {
+        let vocabulary = [("<|return|>", 1), ("<|end|>", 2), ("<|call|>", 3)];
+        for (named, lacking, ends) in [
+            // As gpt-oss has it, with the end of a text.
+            (&[1, 0, 3][..], "", &[1, 0, 3][..]),
+            (&[1], "", &[1, 3]),
+            (&[2, 1], "", &[1, 3]),
+            (&[2], "<|call|>", &[2]),
+            (&[2, 1], "<|call|>", &[2, 1]),
+            (&[1], "<|end|>", &[1, 3]),
+        ] {
+            let known = vocabulary.iter().filter(|(name, _)| *name != lacking);
+            let special = |name: &str| known.clone().find(|(known, _)| *known == name).map(|(_, id)| *id);
+            assert_eq!(of_replies(named.to_vec(), special), ends, "{named:?} without {lacking:?}");
+        }
+    }
 
     #[test]
     fn settings_that_the_device_ignores_are_named() {

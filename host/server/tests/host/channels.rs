@@ -190,6 +190,14 @@ async fn form_is_not_that_of_the_reasoning_and_no_call_is_forced_within_a_messag
     let answer = posted(&host, CHAT, &body(formed)).await;
     let choice = &answer["choices"][0];
     assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("length"), &json!("")));
+    // Nor does the end of a call, which the checkpoint doesn't name as an end, end what must have a form.
+    let call = json!({"model": "demo", "prompt": "<|call|>", "add_special_tokens": false});
+    let call = posted(&host, "/tokenize", &call).await["tokens"].clone();
+    assert_eq!(call.as_array().map(Vec::len), Some(1), "{call}");
+    let favoured = json!({"tools": [], "max_tokens": 3, "logit_bias": {call[0].to_string(): 100},
+        "structured_outputs": {"choice": ["yes"]}});
+    let answer = posted(&host, CHAT, &body(favoured)).await;
+    assert_eq!(answer["choices"][0]["finish_reason"], "length", "{answer}");
     let final_text = json!({"messages": [{"role": "user", "content": "Go."},
         {"role": "assistant", "content": "One"}], "continue_final_message": true,
         "structured_outputs": {"choice": [" two"]}});

@@ -110,10 +110,6 @@ pub async fn begin(
     let continues = prompt.ending == Ending::Within;
     if template.reads().harmony {
         Opening::check(&served.tokenizer)?;
-        if !common.ignore_eos {
-            // A checkpoint may name only one of them.
-            common.stop_token_ids.extend(Opening::ends(&served.tokenizer));
-        }
     }
     let Rendered { tokens, reasoning, opening } = render(served, prompt, Purpose::Prompt, room).await?;
     let (reasoning, prelude) = match &opening {

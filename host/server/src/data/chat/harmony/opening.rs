@@ -106,11 +106,6 @@ impl Opening {
             Some((name, _)) => Err(lacks(name)),
         }
     }
-
-    /// Tokens that end an output.
-    pub fn ends(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
-        [RETURN, CALL].into_iter().filter_map(move |end| tokenizer.id(name(end)))
-    }
 }
 
 fn token(tokenizer: &Tokenizer, mark: char) -> Result<u32, ApiError> {
