@@ -98,11 +98,11 @@ impl Harmony {
         parts
     }
 
-    /// Whether the output is within reasoning, as far as it is known.
+    /// Whether the output is within reasoning, as far as it is known. Commentary may turn out to be a call.
     pub fn is_reasoning(&self) -> bool {
         match &self.state {
             State::Reasoning { .. } => true,
-            State::Head(head) => self.reasons(head),
+            State::Head(head) => head.channel() == Some(Channel::Analysis) && self.called(head).is_none(),
             State::Between | State::Reply { .. } | State::Call { .. } => false,
         }
     }

@@ -261,6 +261,20 @@ fn tokens_of_the_reasoning_are_those_from_its_channel_to_its_end() {
     assert_eq!(replying, [10, 11], "from the end of the head to that of the message");
 }
 
+#[test]
+fn head_of_a_call_is_no_reasoning_beside_a_required_form() {
+    let call = ["<|channel|>", "commentary", " to", "=functions", ".time", " ", "<|constrain|>", "json"];
+    let call = [&call[..], &["<|message|>", "{}", "<|call|>"]].concat();
+    let preamble = ["<|channel|>", "commentary", "<|message|>", "I look.", "<|end|>"];
+    for (tokens, counted) in [(&call[..], 0), (&preamble[..], 3)] {
+        let mut speaker = Speaker::new(&Speech { shaped: true, ..replying() });
+        for token in tokens {
+            speaker.token(marked(token));
+        }
+        assert_eq!(speaker.reasoning_tokens(), counted, "{tokens:?}");
+    }
+}
+
 /// The demo's tokenizer with these tokens in place of some of its own.
 fn tokenizer() -> Tokenizer {
     let (_, file) = infer_demo::FILES.iter().find(|(name, _)| *name == "tokenizer.json").unwrap();
