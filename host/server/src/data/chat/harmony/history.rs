@@ -75,13 +75,14 @@ fn called(message: Value, calls: Vec<Value>, results: Vec<Value>, read: &mut Vec
     for call in calls {
         let mut calling = message.take().unwrap_or_else(|| json!({"role": "assistant", "content": ""}));
         let id = id(&call["id"]);
+        let named = if id.is_some() { places.remove(&id) } else { None };
+        // Those without ids come in the order of the calls.
+        let own = named.unwrap_or_else(|| {
+            places.get_mut(&None::<String>).and_then(VecDeque::pop_front).into_iter().collect()
+        });
         calling["tool_calls"] = json!([call]);
         read.push(calling);
-        if let Some(places) = places.get_mut(&id) {
-            // Without ids they come in the order of the calls.
-            let all = if id.is_some() { places.len() } else { places.len().min(1) };
-            read.extend(places.drain(..all).filter_map(|at| results[at].take()));
-        }
+        read.extend(own.into_iter().filter_map(|at| results[at].take()));
     }
     read.extend(results.into_iter().flatten());
 }
@@ -142,6 +143,22 @@ mod tests {
             calling("3", "h"),
             result("9", "nine"),
             said("user", "b"),
+        ]);
+        assert_eq!(read(messages), expected);
+        // Calls whose results have no ids.
+        let messages = json!([
+            {"role": "assistant", "content": "", "tool_calls":
+                [call(json!("1"), "f"), call(json!("2"), "g"), call(json!("3"), "h")]},
+            said("tool", "one"), result("2", "two"), said("tool", "three"), said("tool", "more"),
+        ]);
+        let expected = json!([
+            calling("1", "f"),
+            said("tool", "one"),
+            calling("2", "g"),
+            result("2", "two"),
+            calling("3", "h"),
+            said("tool", "three"),
+            said("tool", "more"),
         ]);
         assert_eq!(read(messages), expected);
         let unnamed = json!([
