@@ -507,15 +507,15 @@ mod tests {
         let name: Arc<[u32]> = Arc::from([102, 103]);
         let compiler = compiler();
         let shape = regex("[0-9]{8}");
-        let mask = async |may_end| {
-            let messages = Messages { channel, name: Arc::clone(&name), message, may_end };
+        let mask = async |opened, may_end| {
+            let messages = Messages { channel, opened, name: Arc::clone(&name), message, may_end };
             masks(&compiler, &shape, 1, Prelude::Messages(messages)).await.remove(0)
         };
         let plain = masks(&compiler, &shape, 1, Prelude::None).await.remove(0);
         let digits = allowed(&plain, &[]);
         let all = |may_end| (0..VOCAB).filter(|&token| token != end || may_end).collect::<Vec<u32>>();
         for may_end in [None, Some(end)] {
-            let mask = mask(may_end).await;
+            let mask = mask(false, may_end).await;
             let all = all(may_end.is_some());
             for before in [
                 &[][..],
@@ -530,6 +530,14 @@ mod tests {
             assert_eq!(allowed(&mask, &begun), digits);
             let more = [&begun[..], &[digits[0]]].concat();
             assert_eq!(allowed(&mask, &more), allowed(&plain, &[digits[0]]));
+        }
+        // The prompt ends where the channel's name follows.
+        let mask = mask(true, None).await;
+        for before in [&[102][..], &[102, 103], &[102, message], &[7, message, 102, 103, message]] {
+            assert_eq!(allowed(&mask, before), all(false), "{before:?}");
+        }
+        for begun in [&[102, 103, message][..], &[7, message, channel, 102, 103, message]] {
+            assert_eq!(allowed(&mask, begun), digits, "{begun:?}");
         }
     }
 

@@ -29,6 +29,8 @@ pub enum Prelude {
 pub struct Messages {
     /// The token before a channel's name.
     pub channel: u32,
+    /// Whether the prompt ends with it.
+    pub opened: bool,
     /// The tokens of that channel's name.
     pub name: Arc<[u32]>,
     /// The token that ends a head.
@@ -71,14 +73,12 @@ impl Prelude {
 
 impl Messages {
     fn after<'a>(&self, output: &'a [u32]) -> Option<&'a [u32]> {
-        let mut rest = output;
-        while let Some(at) = rest.iter().position(|token| *token == self.channel) {
-            rest = &rest[at + 1..];
-            if rest.starts_with(&self.name) {
-                let end = rest.iter().position(|token| *token == self.message)?;
-                return Some(&rest[end + 1..]);
-            }
+        let (mut rest, mut is_name) = (output, self.opened);
+        while !(is_name && rest.starts_with(&self.name)) {
+            let at = rest.iter().position(|token| *token == self.channel)?;
+            (rest, is_name) = (&rest[at + 1..], true);
         }
-        None
+        let end = rest.iter().position(|token| *token == self.message)?;
+        Some(&rest[end + 1..])
     }
 }

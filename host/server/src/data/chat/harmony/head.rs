@@ -66,6 +66,11 @@ impl Head {
         self.text.contains(CHANNEL)
     }
 
+    /// Whether the name of a channel follows.
+    pub fn ends_with_channel(&self) -> bool {
+        self.text.ends_with(CHANNEL)
+    }
+
     /// Whom the message is for.
     pub fn recipient(&self) -> Option<&str> {
         let mut words = self.text.split(|letter: char| letter.is_whitespace() || is_mark(letter));

@@ -74,6 +74,7 @@ impl Opening {
             }
             Self::Between | Self::Head(_) | Self::Body(_) => Prelude::Messages(Messages {
                 channel: token(tokenizer, CHANNEL)?,
+                opened: matches!(self, Self::Head(head) if head.ends_with_channel()),
                 name: encoded(tokenizer, "final")?.into(),
                 message: token(tokenizer, MESSAGE)?,
                 may_end: if or_call { Some(token(tokenizer, CALL)?) } else { None },

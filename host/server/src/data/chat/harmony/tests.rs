@@ -327,16 +327,18 @@ fn required_form_is_that_of_the_reply_and_a_call_follows_the_reasoning() {
     let id = |name: &str| tokenizer.id(name).unwrap();
     let encode = |text: &str| tokenizer.encode(text, false).unwrap();
     let (close, message) = (id("<|end|>"), id("<|message|>"));
-    let before_final = |may_end| {
+    let messages = |opened, may_end| {
         let (channel, name) = (id("<|channel|>"), encode("final").into());
-        Prelude::Messages(Messages { channel, name, message, may_end })
+        Prelude::Messages(Messages { channel, opened, name, message, may_end })
     };
+    let before_final = |may_end| messages(false, may_end);
     let tagged = Prelude::Tagged { open: Arc::from([id("<|channel|>"), encode("analysis")[0]]), close };
     let form = Required::Form { or_call: false };
     for (prompt, required, expected) in [
         ("<|start|>assistant", form, Some(before_final(None))),
         ("<|start|>assistant", Required::Form { or_call: true }, Some(before_final(Some(id("<|call|>"))))),
         ("<|start|>assistant<|channel|>analysis<|message|>", form, Some(before_final(None))),
+        ("<|start|>assistant<|channel|>", form, Some(messages(true, None))),
         ("<|start|>assistant<|channel|>final", form, Some(Prelude::Opened { close: message })),
         ("<|start|>assistant<|channel|>final<|message|>One", form, Some(Prelude::None)),
         ("<|start|>assistant", Required::Call, Some(tagged.clone())),
