@@ -151,7 +151,10 @@ impl Detokenizer {
     /// Text without the characters that stand for tokens.
     fn unmarked(&self, text: String) -> String {
         let is_mark = |letter: char| self.marks.iter().any(|(_, mark)| *mark == letter);
-        if text.contains(is_mark) { text.replace(is_mark, "\u{fffd}") } else { text }
+        match !self.marks.is_empty() && text.contains(is_mark) {
+            true => text.replace(is_mark, "\u{fffd}"),
+            false => text,
+        }
     }
 }
 
