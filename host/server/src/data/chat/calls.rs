@@ -14,7 +14,7 @@ pub const TAGS: [&str; 2] = [OPEN, CLOSE];
 /// A part of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Reasoning, which precedes everything else.
+    /// Reasoning, which precedes everything else, except where messages have channels.
     Reasoning(String),
     /// Text.
     Text(String),
