@@ -8,7 +8,8 @@
 //!
 //! Messages are divided by special tokens alone, which the text has as characters of their own (`sequence::marks`). Nothing
 //! that a model says is lost, however it says it: what is in no known channel is text of the reply, and so is a head that
-//! never ends. `head` knows heads, `opening` where a prompt leaves its last message, `history` the messages of a request.
+//! never ends. Where the reply has a required form, it is reasoning. `head` knows heads, `opening` where a prompt leaves its
+//! last message, `history` the messages of a request.
 
 mod head;
 mod history;
@@ -66,7 +67,7 @@ impl Harmony {
         this.state = match opening {
             Opening::Between => State::Between,
             Opening::Head(head) => State::Head(head.clone()),
-            Opening::Body(head) if this.reasons(head) => State::Reasoning { fresh: false },
+            Opening::Body(head) if this.reasons(head.channel()) => State::Reasoning { fresh: false },
             Opening::Body(_) => State::Reply { fresh: false },
         };
         this
@@ -128,7 +129,7 @@ impl Harmony {
             State::Between => {
                 let text = text.trim_start();
                 if !text.is_empty() {
-                    self.state = State::Reply { fresh: true };
+                    self.state = self.message_in(None);
                     self.add(text, parts);
                 }
             }
@@ -148,7 +149,7 @@ impl Harmony {
                 let head = std::mem::take(head);
                 self.begin(&head, parts);
             }
-            (MESSAGE, State::Between) => self.state = State::Reply { fresh: true },
+            (MESSAGE, State::Between) => self.state = self.message_in(None),
             (MESSAGE | CONSTRAIN, _) => {}
             // A new message begins, whether the one before it has ended or not.
             (START | CHANNEL, _) => {
@@ -159,12 +160,12 @@ impl Harmony {
         }
     }
 
-    /// Goes on with the message of a head that has no end. What it `said` is the reply's, if it is no head at all.
+    /// Goes on with the message of a head that has no end, or with what it `said`, if it is no head at all.
     fn leave_head(&mut self, said: Option<String>, parts: &mut Vec<Part>) {
         let State::Head(head) = std::mem::replace(&mut self.state, State::Between) else { return };
         match said {
             Some(said) => {
-                self.state = State::Reply { fresh: true };
+                self.state = self.message_in(None);
                 self.add(&said, parts);
             }
             None => {
@@ -207,9 +208,13 @@ impl Harmony {
                 parts.push(Part::Call { name });
                 State::Call { blank: true }
             }
-            None if self.reasons(head) => State::Reasoning { fresh: true },
-            None => State::Reply { fresh: true },
+            None => self.message_in(head.channel()),
         };
+    }
+
+    /// A message that begins and is no call.
+    fn message_in(&self, channel: Option<Channel>) -> State {
+        if self.reasons(channel) { State::Reasoning { fresh: true } } else { State::Reply { fresh: true } }
     }
 
     /// The function that a message calls. As in the syntax of Hermes, any may be called if some are offered.
@@ -222,11 +227,11 @@ impl Harmony {
     }
 
     /// Whether a message that is no call is reasoning. What comes before a required form is, too.
-    fn reasons(&self, head: &Head) -> bool {
-        match head.channel() {
+    fn reasons(&self, channel: Option<Channel>) -> bool {
+        match channel {
             Some(Channel::Analysis) => true,
-            Some(Channel::Commentary) => self.shaped,
-            Some(Channel::Final) | None => false,
+            Some(Channel::Commentary) | None => self.shaped,
+            Some(Channel::Final) => false,
         }
     }
 

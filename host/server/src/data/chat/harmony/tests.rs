@@ -139,6 +139,10 @@ fn channels_tell_reasoning_from_calls_and_the_reply() {
     let output = "<|channel|>commentary<|message|>I count.<|end|><|start|>assistant<|channel|>final \
         <|constrain|>json<|message|>{}<|return|>";
     check(&shaped, output, &[reasoning("I count."), text("{}")]);
+    // Nothing but the message in the final channel has the form.
+    let output = "Sure.<|end|><|message|>So.<|end|>Well.<|start|>assistant<|channel|>other<|message|>Now.<|end|>\
+        <|start|>assistant<|channel|>final<|message|>{}<|return|>";
+    check(&shaped, output, &[reasoning("Sure.\n\nSo.\n\nWell.\n\nNow."), text("{}")]);
 }
 
 #[test]
