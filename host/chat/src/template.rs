@@ -172,7 +172,9 @@ impl ChatTemplate {
 
     /// What it does with tools.
     pub fn tools(&self) -> Tools {
-        self.tool_use.as_ref().map_or(self.tools, |other| other.tools)
+        let tools = self.tool_use.as_ref().map_or(self.tools, |other| other.tools);
+        // Replies are read as messages with channels only if both templates write such.
+        if tools == Tools::Harmony && !self.reads().harmony { Tools::Other } else { tools }
     }
 
     /// Whether its model may reason before it replies, in `<think>..</think>`. Told from the template's text, which

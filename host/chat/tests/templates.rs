@@ -309,6 +309,22 @@ fn conversations_with_tools_go_through_the_template_that_is_for_them() {
     }
 }
 
+#[test]
+fn calls_in_channels_are_known_only_if_all_messages_have_channels() {
+    let channels = "{{ tools }}<|start|>{{ messages[0].role }}<|channel|><|message|>";
+    for (default, harmony, tools) in
+        [(channels, true, Tools::Harmony), ("{{ messages[0].role }}", false, Tools::Other)]
+    {
+        let config = json!({"chat_template": [
+            {"name": "default", "template": default}, {"name": "tool_use", "template": channels}]});
+        let config = config.to_string();
+        let source = [("tokenizer_config.json", config.as_bytes())];
+        let template =
+            ChatTemplate::load(sandbox(), &Source::Embedded(&source)).expect("loads").expect("two");
+        assert_eq!((template.reads().harmony, template.tools()), (harmony, tools), "{default}");
+    }
+}
+
 /// Written for this test, with what templates of messages with channels ask of a renderer: macros that call themselves and
 /// read what is set for them, variables that outlive a loop, later messages, and the date.
 #[test]
