@@ -321,6 +321,10 @@ fn sliding_layers_of_olmo3_have_a_position_embedding_without_scaling() {
     }
     assert_eq!((config.qk_norm, config.input_norms, config.output_norms), (QkNorm::Whole, false, true));
     assert_eq!(config.qk_norm_widths(), Some([64, 32]));
+    // Beside their own base another for the rest says nothing about them.
+    let by_type = json!({"full_attention": {}, "sliding_attention": {"rope_theta": 20_000.0}});
+    let own = olmo("olmo3", json!({"rope_theta": 10_000.0, "rope_parameters": by_type})).expect("sound");
+    assert_eq!((own.ropes[0].theta, own.ropes[1].theta), (10_000.0, 20_000.0));
     let plain = olmo("olmo3", json!({})).expect("sound");
     assert_eq!((plain.ropes[0].theta, plain.ropes[1].theta), (500_000.0, 500_000.0));
     assert_eq!(plain.layers[0].window, Some(4_096), "transformers' default");

@@ -129,12 +129,14 @@ fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
     let by_type = scaling.filter(is_by_type).or(parameters.filter(is_by_type));
     let added = scaling.filter(|scaling| !is_by_type(scaling));
     let has_local = family.gemma || family.plain_local;
-    let local_theta = match has_local {
-        true if family.gemma => keys.number("rope_local_base_freq")?.unwrap_or(LOCAL_THETA),
-        true => local_base(keys, theta, default_theta)?,
-        false => default_theta,
+    let local_theta = || match has_local {
+        true if family.gemma => Ok(keys.number("rope_local_base_freq")?.unwrap_or(LOCAL_THETA)),
+        true => local_base(keys, theta, default_theta),
+        false => Ok(default_theta),
     };
-    let local = RopeConfig { theta: local_theta, scaling: RopeScaling::None, share: 1.0 };
+    let local = || -> Result<RopeConfig, ModelError> {
+        Ok(RopeConfig { theta: local_theta()?, scaling: RopeScaling::None, share: 1.0 })
+    };
     let Some(by_type) = by_type else {
         if family.plain_local && parameters.is_some_and(|parameters| !parameters.is_empty()) {
             return Err(keys.wrong("rope_parameters", "complete: an entry per layer type"));
@@ -143,7 +145,7 @@ fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
         let known = Settings { keys, family, entry: parameters.unwrap_or(&empty) }.number("rope_theta")?;
         let entry = added.or(parameters).unwrap_or(&empty);
         let global = Settings { keys, family, entry }.rope(theta.or(known).unwrap_or(default_theta))?;
-        return Ok(if has_local { vec![global, local] } else { vec![global] });
+        return Ok(if has_local { vec![global, local()?] } else { vec![global] });
     };
     let entry = |name: &str| match by_type.get(name) {
         Some(Value::Object(entry)) => Ok(Some(entry)),
@@ -156,8 +158,15 @@ fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
     global.extend(added.cloned().unwrap_or_default());
     let global = Settings { keys, family, entry: &global }.rope(theta.unwrap_or(default_theta))?;
     Ok(match entry("sliding_attention")? {
-        Some(entry) => vec![global, Settings { keys, family, entry }.rope(local_theta)?],
-        None if has_local => vec![global, local],
+        Some(entry) => {
+            let settings = Settings { keys, family, entry };
+            let base = match settings.number("rope_theta")? {
+                Some(own) => own,
+                None => local_theta()?,
+            };
+            vec![global, settings.rope(base)?]
+        }
+        None if has_local => vec![global, local()?],
         None => vec![global],
     })
 }
