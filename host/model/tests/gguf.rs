@@ -250,9 +250,28 @@ fn bare_prompt_gets_the_bos_token_of_its_rule_unless_the_file_says() {
         assert_eq!(bare(rule, None), [0, 3], "{rule}");
         assert_eq!(bare(rule, Some(false)), [3], "{rule}");
     }
-    for rule in ["smaug-bpe", "dbrx", "qwen2", "deepseek-r1-qwen", "smollm", "refact", "gpt-2", "default"] {
+    for rule in
+        ["smaug-bpe", "dbrx", "qwen2", "deepseek-r1-qwen", "smollm", "refact", "gpt-4o", "gpt-2", "default"]
+    {
         assert_eq!(bare(rule, None), [3], "{rule}");
         assert_eq!(bare(rule, Some(true)), [0, 3], "{rule}");
+    }
+}
+
+/// In files of Phi-4-mini a word ends where its small letters do, and has what is contracted with it; in those of Phi-4
+/// neither.
+#[test]
+fn words_are_cut_by_the_rule_that_the_file_names() {
+    let vocabulary = ["a", "B", "aB", "'", "s", "'s", "a's"].map(|text| (text, NORMAL));
+    let merges = ["a B", "' s", "a 's"].map(|merge| Value::String(merge.to_owned()));
+    for (rule, cut) in [("gpt-4o", &[0, 1, 6][..]), ("dbrx", &[2, 0, 5][..])] {
+        let more = [
+            ("tokenizer.ggml.model", Value::String("gpt2".to_owned())),
+            ("tokenizer.ggml.pre", Value::String(rule.to_owned())),
+            ("tokenizer.ggml.merges", Value::Array(merges.to_vec())),
+        ];
+        let tokenizer = Tokenizer::load(&made(&tokens(&vocabulary), &more)).expect("the rule is known");
+        assert_eq!(tokenizer.encode("aBa's", false).expect("encodes"), cut, "{rule}");
     }
 }
 

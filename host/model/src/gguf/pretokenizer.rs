@@ -16,11 +16,12 @@ pub(super) struct PreTokenizer {
 
 /// Names of the supported rules.
 pub(super) const KNOWN: &str = "default, gpt-2, llama-bpe, llama3, llama-v3, smaug-bpe, dbrx, qwen2, deepseek-r1-qwen, \
-                                smollm, refact and tekken";
+                                smollm, refact, tekken and gpt-4o";
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
 /// llama.cpp's rule for files that name none: punctuation separately, words, digits in threes.
 const DEFAULT: &[&str] = &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"];
@@ -45,6 +46,8 @@ impl PreTokenizer {
             // The same rule for Phi-4 and OLMo 2, whose pieces are merged even if they are tokens.
             "dbrx" => plain(&[LLAMA3]),
             "tekken" => Self { ignores_merges: true, adds_bos: true, ..plain(&[TEKKEN]) },
+            // The rule of Phi-4-mini.
+            "gpt-4o" => plain(&[GPT4O]),
             "qwen2" => Self { composes: true, ..plain(&[QWEN2]) },
             "deepseek-r1-qwen" => plain(&[QWEN2]),
             // The latter is the name in files of Granite.
