@@ -214,6 +214,32 @@ fn known_end_tokens_end_sequences_whatever_their_declared_type() {
     }
 }
 
+/// Its templates end a line behind each of them, which its own tokenizer takes away.
+#[test]
+fn special_tokens_of_phi3_take_the_space_behind_them() {
+    let vocabulary = tokens(&[
+        ("<unk>", 2),
+        ("<s>", CONTROL),
+        ("<|endoftext|>", CONTROL),
+        ("<|user|>", CONTROL),
+        ("<|end|>", CONTROL),
+        ("</s>", USER_DEFINED),
+        ("\u{2581}", NORMAL),
+        ("a", NORMAL),
+        ("<0x0A>", 6),
+    ]);
+    let encode = |architecture: &str, text: &str| {
+        let more = [("general.architecture", Value::String(architecture.to_owned()))];
+        let tokenizer = Tokenizer::load(&made(&vocabulary, &more)).expect("sound");
+        tokenizer.encode(text, false).expect("encodes")
+    };
+    let chat = "<|user|>\na<|end|>\n";
+    assert_eq!(encode("phi3", chat), [3, 6, 7, 4]);
+    assert_eq!(encode("phi3", "</s> a"), [5, 6, 7]);
+    assert_eq!(encode("phi3", "<s>\na<|endoftext|>\na"), [1, 6, 8, 7, 2, 6, 8, 7], "these leave it");
+    assert_eq!(encode("llama", chat), [3, 6, 8, 7, 4, 6, 8]);
+}
+
 #[test]
 fn tokenizer_of_an_unknown_kind_is_refused_before_its_vocabulary_is_read() {
     let vocabulary = tokens(&[("<unk>", 2), ("a", NORMAL)]);

@@ -26,6 +26,10 @@ const ENDS: &[&str] = &[
     "<EOT>",
 ];
 
+/// The special tokens of Phi-3's SentencePiece vocabulary that leave the whitespace behind them. All others take it, which the
+/// model's templates rely on, and which files don't say: llama.cpp, too, knows it of the model.
+const LEAVING_SPACE: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
+
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
 /// `tokenizer.ggml.model`.
@@ -177,16 +181,16 @@ impl<'a> Vocabulary<'a> {
         Json::Object(self.said().map(|(id, token, _)| (token.to_owned(), json!(id))).collect())
     }
 
-    /// Tokens that are matched in text before all others.
-    fn added(&self) -> Json {
+    /// Tokens that are matched in text before all others; some `take_space` behind them.
+    fn added(&self, take_space: impl Fn(&str) -> bool) -> Json {
         let added = self.said().filter_map(|(id, token, kind)| {
             let special = match kind {
                 Kind::Control | Kind::Unknown => true,
                 Kind::UserDefined => false,
                 Kind::Normal | Kind::Unused | Kind::Byte => return None,
             };
-            Some(json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": special}))
+            Some(json!({"id": id, "content": token, "single_word": false, "lstrip": false,
+                "rstrip": take_space(token), "normalized": false, "special": special}))
         });
         added.collect()
     }
@@ -250,7 +254,7 @@ fn byte_level(file: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<Json, ModelErr
         .ok_or_else(|| file.wrong("tokenizer.ggml.merges", "pairs with a space between"))?;
     Ok(json!({
         "version": "1.0",
-        "added_tokens": vocabulary.added(),
+        "added_tokens": vocabulary.added(|_| false),
         "normalizer": if pre.composes { json!({"type": "NFC"}) } else { Json::Null },
         "pre_tokenizer": pre.json,
         "post_processor": vocabulary.template(file, pre.adds_bos)?,
@@ -275,13 +279,14 @@ fn sentence_piece(file: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<Json, Mode
     if prefix {
         decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
     }
+    let takes_space = file.architecture == "phi3";
     let unknown = match vocabulary.named(file, "tokenizer.ggml.unknown_token_id")? {
         Some(id) => Some(id),
         None => vocabulary.kinds.iter().position(|kind| *kind == Kind::Unknown),
     };
     Ok(json!({
         "version": "1.0",
-        "added_tokens": vocabulary.added(),
+        "added_tokens": vocabulary.added(|token| takes_space && !LEAVING_SPACE.contains(&token)),
         "normalizer": normalizer,
         "pre_tokenizer": null,
         "post_processor": vocabulary.template(file, true)?,
