@@ -500,6 +500,17 @@ fn absent_factors_of_granite_are_llama_cpps() {
 }
 
 #[test]
+fn file_of_granite_without_a_position_embedding_is_refused() {
+    let load = |rotates: bool| {
+        let key = [("rope.scaling.finetuned", Value::Bool(rotates))];
+        ModelConfig::load(&made_as("granite", &key, &[]))
+    };
+    assert!(load(true).is_ok());
+    let error = load(false).expect_err("nothing would be rotated");
+    assert!(error.message.contains("granite.rope.scaling.finetuned must be true"), "{error}");
+}
+
+#[test]
 fn files_of_smollm3_and_olmo_are_those_of_llama_cpp() {
     let load = |architecture: &str, more: &[(&str, Value)]| {
         ModelConfig::load(&made_as(architecture, more, &[])).expect("sound")

@@ -51,6 +51,11 @@ pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
     if file.architecture == "granite" && !file.values.contains_key("granite.attention.scale") {
         config.query_scale = (1.0 / (config.head_dim as f64).sqrt()) as f32;
     }
+    // In spite of its name, for this architecture the key says whether anything is rotated.
+    let rotates = "granite.rope.scaling.finetuned";
+    if file.flag(rotates)? == Some(false) {
+        return Err(file.fault(ModelErrorKind::Unsupported, format!("{rotates} must be true")));
+    }
     if file.architecture == "gemma3" {
         config.query_scale = gemma_scale(file, &config, layers)?;
     }
