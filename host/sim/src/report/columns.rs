@@ -1,7 +1,11 @@
 //! Columns of the text and HTML tables. A row is a contender with its results, one per seed, or a named figure.
+//!
+//! All contenders get the same requests with a seed, so their runs with it are a pair: what differs between two is
+//! estimated from the differences within the pairs, which vary far less than the runs of each.
 
 use std::collections::BTreeMap;
 
+use super::interval::Estimate;
 use crate::compare::Cell;
 use crate::metrics::{Outcome, TenantOutcome, count, present};
 use crate::search::Found;
@@ -25,17 +29,12 @@ enum Better {
 /// A contender with its results under one workload and load.
 pub(super) struct Row<'a, T> {
     pub name: String,
+    /// The seeds of the results; none for rows that aren't compared with each other.
+    pub seeds: Vec<u64>,
     /// One per seed; `None` if the run failed.
     pub results: Vec<Option<&'a T>>,
     /// Whether it may be the best of a column.
     pub competes: bool,
-}
-
-/// The mean over the seeds and, if there are several, the standard deviation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Value {
-    pub mean: f64,
-    pub deviation: Option<f64>,
 }
 
 pub(super) const SPEED: [Column<Outcome>; 9] = [
@@ -127,65 +126,106 @@ fn percent(share: Option<f64>) -> Option<f64> {
 
 impl<T> Column<T> {
     /// Its value in a row.
-    pub fn value(&self, row: &Row<'_, T>) -> Option<Value> {
+    pub fn value(&self, row: &Row<'_, T>) -> Option<Estimate> {
         row.value(self.read)
+    }
+
+    /// The number of a row's results that have it.
+    pub fn values(&self, row: &Row<'_, T>) -> usize {
+        row.results.iter().flatten().filter(|result| (self.read)(result).is_some()).count()
+    }
+
+    /// Whether less or more of it is better.
+    pub fn better(&self) -> Option<&'static str> {
+        match self.better {
+            Better::Less => Some("less"),
+            Better::More => Some("more"),
+            Better::Neither => None,
+        }
     }
 
     /// Whether it says anything: a row has a value that isn't zero. Where more is better, zero is a result, too.
     pub fn is_telling(&self, rows: &[Row<'_, T>]) -> bool {
-        let tells = |value: Value| value.mean != 0.0 || self.better == Better::More;
+        let tells = |value: Estimate| value.mean != 0.0 || self.better == Better::More;
         rows.iter().any(|row| self.value(row).is_some_and(tells))
+    }
+
+    /// Whether any row differs from one of them.
+    pub fn differs(&self, rows: &[Row<'_, T>], from: &Row<'_, T>) -> bool {
+        rows.iter().any(|row| self.difference(row, from).is_some_and(|difference| !difference.is_zero()))
+    }
+
+    /// How much more a row has than another one, with the same seeds.
+    pub fn difference(&self, row: &Row<'_, T>, from: &Row<'_, T>) -> Option<Estimate> {
+        row.difference(from, self.read)
     }
 
     /// The text of the column in a row.
     pub fn shown(&self, row: &Row<'_, T>) -> String {
+        self.text(self.value(row))
+    }
+
+    /// The text of a row's difference from another one.
+    pub fn shown_difference(&self, row: &Row<'_, T>, from: &Row<'_, T>) -> String {
+        let difference = self.difference(row, from);
+        let sign = if difference.is_some_and(|difference| difference.mean > 0.0) { "+" } else { "" };
+        format!("{sign}{}", self.text(difference))
+    }
+
+    fn text(&self, estimate: Option<Estimate>) -> String {
         let digits = self.digits;
-        match self.value(row) {
-            Some(Value { mean, deviation: Some(deviation) }) => {
-                format!("{mean:.digits$} ±{deviation:.digits$}")
-            }
-            Some(Value { mean, deviation: None }) => format!("{mean:.digits$}"),
+        match estimate {
+            Some(Estimate { mean, margin: Some(margin) }) => format!("{mean:.digits$} ±{margin:.digits$}"),
+            Some(Estimate { mean, margin: None }) => format!("{mean:.digits$}"),
             None => "-".to_owned(),
         }
     }
 
-    /// Whether a row is the best: its mean beats that of every rival by more than the larger of the two standard
-    /// deviations, or equals it, and not all are equal. Rows without a value don't compete.
+    /// Whether a row is the best: the 95 % confidence interval of its difference from each rival is on the better side
+    /// of zero, or the two are equal with every seed, and not all are. So one seed shows no best. Rows without a value
+    /// don't compete, and one that can't be compared with a rival isn't the best.
     pub fn is_best(&self, row: &Row<'_, T>, rows: &[Row<'_, T>]) -> bool {
-        let Some(own) = self.value(row).filter(|_| row.competes) else { return false };
-        let rivals = rows.iter().filter(|rival| rival.competes).filter_map(|rival| self.value(rival));
+        if !row.competes || self.value(row).is_none() {
+            return false;
+        }
         let mut differs = false;
-        for rival in rivals.filter(|rival| rival.mean != own.mean) {
+        for rival in rows.iter().filter(|rival| rival.competes && self.value(rival).is_some()) {
             let lead = match self.better {
-                Better::Less => rival.mean - own.mean,
-                Better::More => own.mean - rival.mean,
-                Better::Neither => return false,
+                Better::Less => self.difference(rival, row),
+                Better::More => self.difference(row, rival),
+                Better::Neither => None,
             };
-            if lead <= own.deviation.unwrap_or(0.0).max(rival.deviation.unwrap_or(0.0)) {
-                return false;
+            match lead {
+                Some(lead) if lead.is_positive() => differs = true,
+                Some(lead) if lead.is_zero() => {}
+                _ => return false,
             }
-            differs = true;
         }
         differs
     }
 }
 
-impl Value {
-    /// `None` for no values. The deviation is that of a sample.
-    fn of(values: &[f64]) -> Option<Self> {
-        let number = count(values.len() as u64);
-        let mean = values.iter().sum::<f64>() / number;
-        let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
-        let deviation = (values.len() > 1).then(|| (squares / (number - 1.0)).sqrt());
-        (!values.is_empty()).then_some(Self { mean, deviation })
+impl<T> Row<'_, T> {
+    /// What `read` finds in the results.
+    pub fn value(&self, read: fn(&T) -> Option<f64>) -> Option<Estimate> {
+        Estimate::of(&self.results.iter().flatten().filter_map(|result| read(result)).collect::<Vec<_>>())
+    }
+
+    /// By how much `read` finds more than in another row, in pairs with the same seed. `None` unless both have the same
+    /// seeds, and a value with each.
+    fn difference(&self, from: &Self, read: fn(&T) -> Option<f64>) -> Option<Estimate> {
+        if self.seeds.is_empty() || self.seeds != from.seeds {
+            return None;
+        }
+        let pairs = self.results.iter().zip(&from.results);
+        let differences = pairs.map(|(own, other)| Some(read((*own)?)? - read((*other)?)?));
+        Estimate::of(&differences.collect::<Option<Vec<f64>>>()?)
     }
 }
 
-impl<T> Row<'_, T> {
-    /// What `read` finds in the results.
-    pub fn value(&self, read: fn(&T) -> Option<f64>) -> Option<Value> {
-        Value::of(&self.results.iter().flatten().filter_map(|result| read(result)).collect::<Vec<_>>())
-    }
+/// The first row, from which the differences of the others are shown, and these; only if they have several seeds.
+pub(super) fn compared<'r, 'a, T>(rows: &'r [Row<'a, T>]) -> Option<(&'r Row<'a, T>, &'r [Row<'a, T>])> {
+    rows.split_first().filter(|(first, others)| first.seeds.len() > 1 && !others.is_empty())
 }
 
 impl Column<f64> {
@@ -198,7 +238,7 @@ impl Column<f64> {
 impl<'a> Row<'a, f64> {
     /// The row of a named figure.
     pub fn of_figure(name: &str, figure: &'a f64) -> Self {
-        Self { name: name.to_owned(), results: vec![Some(figure)], competes: false }
+        Self { name: name.to_owned(), seeds: Vec::new(), results: vec![Some(figure)], competes: false }
     }
 }
 
@@ -211,7 +251,8 @@ impl<'a> Row<'a, Outcome> {
                 cells.iter().map(|cell| cell.outcome.as_ref().ok()).collect();
             let is_fair = |outcome: &Outcome| outcome.finished > 0 && outcome.policy_faults == 0;
             let competes = results.iter().all(|outcome| outcome.is_some_and(is_fair));
-            Self { name: cells[0].contender.clone(), results, competes }
+            let seeds = cells.iter().map(|cell| cell.settings.seed).collect();
+            Self { name: cells[0].contender.clone(), seeds, results, competes }
         };
         contenders(group).map(row).collect()
     }
@@ -224,6 +265,7 @@ impl<'a> Row<'a, Found> {
             let is_fair = |found: &Found| found.outcome().is_some_and(|outcome| outcome.policy_faults == 0);
             Self {
                 name: searches[0].any().contender.clone(),
+                seeds: searches.iter().map(|found| found.any().settings.seed).collect(),
                 results: searches.iter().map(Some).collect(),
                 competes: searches.iter().all(is_fair),
             }
@@ -244,7 +286,12 @@ impl<'a> Row<'a, TenantOutcome> {
             }
             if tenants.len() > 1 {
                 let name = |tenant: u32| format!("{}, tenant {tenant}", cells[0].contender);
-                let row = |(tenant, results)| Self { name: name(tenant), results, competes: false };
+                let row = |(tenant, results)| Self {
+                    name: name(tenant),
+                    seeds: Vec::new(),
+                    results,
+                    competes: false,
+                };
                 rows.extend(tenants.into_iter().map(row));
             }
         }
@@ -253,7 +300,7 @@ impl<'a> Row<'a, TenantOutcome> {
 }
 
 /// The runs of each contender of a group.
-fn contenders(group: &[Cell]) -> impl Iterator<Item = &[Cell]> {
+pub(super) fn contenders(group: &[Cell]) -> impl Iterator<Item = &[Cell]> {
     group.chunk_by(|a, b| a.entrant == b.entrant)
 }
 
@@ -270,6 +317,19 @@ mod tests {
     fn best(column: &Column<Outcome>, group: &[Cell]) -> Vec<bool> {
         let rows = Row::of(group);
         rows.iter().map(|row| column.is_best(row, &rows)).collect()
+    }
+
+    /// Three runs of each contender, by what it does when everything takes so many times as long.
+    fn seeded(contenders: &[&dyn Fn(f64) -> Outcome]) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for (entrant, outcome) in contenders.iter().enumerate() {
+            for (seed, times) in [(1, 1.0), (2, 1.1), (3, 1.2)] {
+                let mut cell = cell(0, entrant, outcome(times));
+                cell.settings.seed = seed;
+                cells.push(cell);
+            }
+        }
+        cells
     }
 
     /// Runs of contenders, each with an output rate per seed.
@@ -293,9 +353,10 @@ mod tests {
             outcome.ttft_ms.mean = ttft_ms;
             outcome
         };
-        let outcomes = [outcome(5, 1.0, 20.0), outcome(0, 0.0, 0.0), outcome(3, 2.0, 30.0)];
-        let cells: Vec<Cell> =
-            outcomes.into_iter().zip(0..).map(|(o, entrant)| cell(0, entrant, o)).collect();
+        let cells =
+            seeded(&[&|times| outcome(5, times, 20.0 * times), &|_| outcome(0, 0.0, 0.0), &|times| {
+                outcome(3, 2.0 * times, 30.0 * times)
+            }]);
         assert_eq!(best(named(&SPEED, "ttft mean"), &cells), [true, false, false]);
         assert_eq!(best(named(&SPEED, "out tok/s"), &cells), [false, false, true]);
         assert_eq!(best(named(&LATENCY, "latency mean"), &cells), [false; 3], "nobody has one");
@@ -310,20 +371,22 @@ mod tests {
             outcome.cache.hit_ttft_ms = ttft_ms;
             outcome
         };
-        let outcomes = [Some(160.0), None, Some(40.0)].map(outcome);
-        let cells: Vec<Cell> =
-            outcomes.into_iter().zip(0..).map(|(o, entrant)| cell(0, entrant, o)).collect();
+        let mut cells = seeded(&[&|times| outcome(Some(160.0 * times)), &|_| outcome(None), &|times| {
+            outcome(Some(40.0 * times))
+        }]);
         let column = named(&CACHE, "ttft hits");
         assert_eq!(best(column, &cells), [false, false, true]);
-        assert_eq!(best(column, &cells[..2]), [false, false], "there is nothing to compare with");
+        assert_eq!(best(column, &cells[..6]), [false, false], "there is nothing to compare with");
         let shown: Vec<String> = Row::of(&cells).iter().map(|row| column.shown(row)).collect();
-        assert_eq!(shown, ["160", "-", "40"]);
+        assert_eq!(shown, ["176 ±40", "-", "44 ±10"]);
+        cells[0].outcome = Ok(outcome(None));
+        assert_eq!(best(column, &cells), [false; 3], "with one seed, there is nothing to compare");
     }
 
     #[test]
     fn contender_whose_policy_or_run_failed_is_never_best() {
         let column = named(&SPEED, "out tok/s");
-        let mut cells = rates(&[&[1.0, 1.0], &[3.0, 3.0], &[2.0, 2.0]]);
+        let mut cells = rates(&[&[1.0, 1.1], &[3.0, 3.3], &[2.0, 2.2]]);
         assert_eq!(best(column, &cells), [false, true, false]);
         let fault = FirstFault {
             kind: "scheduler",
@@ -339,28 +402,71 @@ mod tests {
     }
 
     #[test]
-    fn difference_within_the_deviation_is_not_marked() {
+    fn best_is_better_in_pairs_however_much_the_seeds_differ() {
         let column = named(&SPEED, "out tok/s");
-        for (compared, marks) in [
-            ([&[10.0, 12.0, 14.0][..], &[13.0, 13.0, 13.0]], [false, false]),
-            ([&[10.0, 12.0, 14.0], &[15.0, 15.0, 15.0]], [false, true]),
-            ([&[12.0, 12.0, 12.0], &[12.0, 12.0, 12.0]], [false, false]),
-            ([&[12.0], &[12.1]], [false, true]),
+        let seeds = [10.0, 22.0, 14.0, 90.0, 41.0];
+        let ahead = |by: [f64; 5]| -> Vec<f64> { seeds.iter().zip(by).map(|(rate, by)| rate + by).collect() };
+        for (by, marks) in [
+            ([1.0, 1.1, 1.2, 1.3, 1.0], [false, true]),
+            ([-1.0, -1.1, -1.2, -1.3, -1.0], [true, false]),
+            ([1.0, 1.1, -1.2, 1.3, 1.0], [false, false]),
+            ([0.1, 8.0, 0.1, 0.2, 0.1], [false, false]),
+            ([0.0; 5], [false, false]),
         ] {
-            let cells = rates(&compared);
-            assert_eq!(best(column, &cells), marks, "{compared:?}");
+            let cells = rates(&[&seeds, &ahead(by)]);
+            assert_eq!(best(column, &cells), marks, "{by:?}");
         }
-        let cells = rates(&[&[10.0, 12.0, 14.0]]);
-        assert_eq!(column.shown(&Row::of(&cells)[0]), "12 ±2");
-        let tied = rates(&[&[5.0, 5.0], &[5.0, 5.0], &[4.0, 4.0]]);
+        let tied = rates(&[&seeds, &seeds, &ahead([-1.0, -1.1, -1.2, -1.3, -1.0])]);
         assert_eq!(best(column, &tied), [true, true, false], "both are the best");
     }
 
     #[test]
+    fn what_tells_nothing_about_the_spread_marks_no_best() {
+        let column = named(&SPEED, "out tok/s");
+        assert_eq!(best(column, &rates(&[&[12.0], &[19.0]])), [false, false], "a single seed");
+        let trace = rates(&[&[12.0; 4], &[19.0; 4]]);
+        assert_eq!(best(column, &trace), [false, false], "runs that are the same with every seed");
+        let rows = Row::of(&trace);
+        assert_eq!(
+            (column.shown(&rows[0]), column.shown_difference(&rows[1], &rows[0])),
+            ("12".into(), "+7".into())
+        );
+    }
+
+    #[test]
+    fn only_runs_with_the_same_seeds_are_compared() {
+        let column = named(&SPEED, "out tok/s");
+        let mut cells = rates(&[&[1.0, 1.1, 1.2], &[3.0, 3.3, 3.6]]);
+        assert_eq!(best(column, &cells), [false, true]);
+        cells[5].settings.seed = 9;
+        assert_eq!(best(column, &cells), [false, false]);
+        let rows = Row::of(&cells);
+        assert_eq!(column.shown_difference(&rows[1], &rows[0]), "-");
+        cells[5].settings.seed = 3;
+        cells[4].outcome = Err("the trace ends in the middle".to_owned());
+        let rows = Row::of(&cells);
+        assert_eq!(column.shown_difference(&rows[1], &rows[0]), "-");
+    }
+
+    #[test]
+    fn intervals_are_those_of_the_mean_and_of_the_paired_difference() {
+        let column = named(&SPEED, "out tok/s");
+        let cells = rates(&[&[10.0, 12.0, 14.0], &[30.0, 22.0, 23.0]]);
+        let rows = Row::of(&cells);
+        let (first, others) = compared(&rows).expect("there are several seeds");
+        assert_eq!(column.shown(first), "12 ±5");
+        // 20, 10 and 9: mean 13, standard deviation 6.08.
+        assert_eq!(column.shown_difference(&others[0], first), "+13 ±15");
+        assert_eq!(column.shown_difference(first, &others[0]), "-13 ±15");
+        assert!(column.differs(others, first) && !SPEED[0].differs(others, first));
+        assert!(compared(&rows[..1]).is_none() && compared(&Row::of(&rates(&[&[1.0], &[2.0]]))).is_none());
+    }
+
+    #[test]
     fn contenders_with_equal_names_stay_apart() {
-        let mut cells = rates(&[&[1.0, 2.0], &[4.0, 4.0]]);
+        let mut cells = rates(&[&[1.0, 2.0, 3.0], &[4.0, 4.0, 4.0]]);
         cells.iter_mut().for_each(|cell| cell.contender = "srpt".to_owned());
         let shown: Vec<String> = Row::of(&cells).iter().map(|row| SPEED[1].shown(row)).collect();
-        assert_eq!(shown, ["2 ±1", "4 ±0"]);
+        assert_eq!(shown, ["2 ±2", "4"]);
     }
 }

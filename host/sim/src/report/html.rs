@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::chart::{Axis, COLOURS, Chart, Mark, Scale, Series, escape};
-use super::columns::{CACHE, Column, LATENCY, MEMORY, Row, SPEED, TENANT};
-use super::{SAME_TRAFFIC, conditions, groups, heading, hosts, notes, seeds};
+use super::columns::{CACHE, Column, LATENCY, MEMORY, Row, SPEED, TENANT, compared};
+use super::{BEST, SAME_TRAFFIC, are_compared, conditions, groups, heading, hosts, notes, seeds};
 use crate::compare::Cell;
 use crate::metrics::{Outcome, Sample, present};
 
@@ -49,6 +49,9 @@ pub fn html(cells: &[Cell]) -> String {
             }
             page.push_str("</ul>");
         }
+    }
+    if are_compared(cells) {
+        let _ = write!(page, "<p>Values in bold are {BEST}.</p>");
     }
     for workload in cells.chunk_by(|a, b| a.subject == b.subject) {
         if groups(workload).count() > 1 {
@@ -115,7 +118,7 @@ fn section(page: &mut String, group: &[Cell]) {
     if rows.iter().all(|row| row.results.iter().all(Option::is_none)) {
         return;
     }
-    page.push_str("<p>Durations in milliseconds, the best of each column in bold.</p>");
+    page.push_str("<p>Durations in milliseconds.</p>");
     table(page, "speed", &SPEED, rows);
     table(page, "latency", &LATENCY, rows);
     table(page, "memory", &MEMORY, rows);
@@ -171,22 +174,40 @@ pub(super) fn legend<T>(page: &mut String, rows: &[Row<'_, T>]) {
     page.push_str("</p>");
 }
 
-/// A table of the columns that say anything.
+/// A table of the columns that say anything, and one of the differences from the first row if they are compared.
 pub(super) fn table<T>(page: &mut String, title: &str, columns: &[Column<T>], rows: &[Row<'_, T>]) {
-    let columns: Vec<&Column<T>> = columns.iter().filter(|column| column.is_telling(rows)).collect();
+    let telling: Vec<&Column<T>> = columns.iter().filter(|column| column.is_telling(rows)).collect();
+    put_table(page, title, &telling, rows, |column, row| {
+        let class = if column.is_best(row, rows) { " class=\"best\"" } else { "" };
+        format!("<td{class}>{}</td>", column.shown(row))
+    });
+    let Some((first, others)) = compared(rows) else { return };
+    let differing: Vec<&Column<T>> = columns.iter().filter(|column| column.differs(others, first)).collect();
+    put_table(page, &format!("against {}", first.name), &differing, others, |column, row| {
+        format!("<td>{}</td>", column.shown_difference(row, first))
+    });
+}
+
+/// A table, unless it has no columns.
+fn put_table<T>(
+    page: &mut String,
+    title: &str,
+    columns: &[&Column<T>],
+    rows: &[Row<'_, T>],
+    field: impl Fn(&Column<T>, &Row<'_, T>) -> String,
+) {
     if columns.is_empty() {
         return;
     }
-    let _ = write!(page, "<table><tr><th>{title}</th>");
-    for column in &columns {
+    let _ = write!(page, "<table><tr><th>{}</th>", escape(title));
+    for column in columns {
         let _ = write!(page, "<th>{}</th>", column.name);
     }
     page.push_str("</tr>");
     for row in rows {
         let _ = write!(page, "<tr><td>{}</td>", escape(&row.name));
-        for column in &columns {
-            let class = if column.is_best(row, rows) { " class=\"best\"" } else { "" };
-            let _ = write!(page, "<td{class}>{}</td>", column.shown(row));
+        for &column in columns {
+            page.push_str(&field(column, row));
         }
         page.push_str("</tr>");
     }
@@ -303,7 +324,7 @@ mod tests {
         let page = html(&mixed());
         for says in [
             "h100 with a model of shape 8b",
-            "seeds 3, 4 (mean ± standard deviation); goodput counts requests whose first token came within 2000 ms",
+            "seeds 3, 4 (mean ± 95 % confidence interval); goodput counts requests whose first token came within",
             "monday at load 1.00: 8 requests",
             "<td>a, tenant 7</td>",
             "b, seed 4: policy faults: 3, the first after 3.5 s by scheduler `moody`",
@@ -314,6 +335,35 @@ mod tests {
             assert!(page.contains(says), "{says}: {page}");
         }
         assert_eq!(page.matches("<figure>").count(), 8, "{page}");
+    }
+
+    #[test]
+    fn page_shows_the_best_and_the_differences_from_the_first_contender() {
+        let mut cells = Vec::new();
+        for (entrant, rates) in [[10.0, 12.0, 14.0], [30.0, 32.0, 35.0]].into_iter().enumerate() {
+            for (seed, output_per_second) in (1..).zip(rates) {
+                let outcome = Outcome { finished: 5, output_per_second, ..Outcome::default() };
+                let mut cell = cell(0, entrant, outcome);
+                (cell.settings.seed, cell.contender) = (seed, format!("<{entrant}>"));
+                cells.push(cell);
+            }
+        }
+        let page = html(&cells);
+        for says in [
+            "<p>Values in bold are better than every rival by the 95 % confidence interval",
+            "<td>12 ±5</td>",
+            "<td class=\"best\">32 ±6</td>",
+            "<table><tr><th>against &lt;0&gt;</th><th>out tok/s</th></tr>\
+             <tr><td>&lt;1&gt;</td><td>+20 ±1</td></tr></table>",
+        ] {
+            assert!(page.contains(says), "{says}: {page}");
+        }
+        let alone = html(&[cells[0].clone(), cells[3].clone()]);
+        assert!(
+            alone.contains("seed 1 (one can't tell which is best)") && !alone.contains("against"),
+            "{alone}"
+        );
+        assert!(!alone.contains("class=\"best\""), "{alone}");
     }
 
     #[test]

@@ -5,8 +5,10 @@ mod columns;
 mod csv;
 pub mod fit;
 mod html;
+mod interval;
 mod section;
 mod setup;
+mod summary;
 mod sustained;
 mod table;
 
@@ -14,6 +16,7 @@ pub use csv::csv;
 pub use html::html;
 pub use section::{Figures, Section, page};
 pub use setup::Setup;
+pub use summary::{Summary, summary, summary_csv, summary_json};
 pub use sustained::{sustained_csv, sustained_html, sustained_json, sustained_table};
 pub use table::table;
 
@@ -40,17 +43,33 @@ fn seeds(group: &[Cell]) -> Vec<u64> {
 /// Describes how it was run: the seeds, and the targets of goodput.
 fn conditions(cells: &[Cell]) -> String {
     let (Some(first), Some(group)) = (cells.first(), groups(cells).next()) else { return String::new() };
-    format!("{}; goodput counts requests {}", of_seeds(&seeds(group)), first.settings.targets())
+    let seeds = of_seeds(&seeds(group), has_rivals(group));
+    format!("{seeds}; goodput counts requests {}", first.settings.targets())
 }
 
-/// Names the seeds, and what is shown of several.
-fn of_seeds(seeds: &[u64]) -> String {
-    let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
-    match &seeds[..] {
+/// Names the seeds, and what is shown of them.
+fn of_seeds(seeds: &[u64], has_rivals: bool) -> String {
+    let shown: Vec<String> = seeds.iter().map(u64::to_string).collect();
+    match &shown[..] {
+        [seed] if has_rivals => format!("seed {seed} (one can't tell which is best)"),
         [seed] => format!("seed {seed}"),
-        several => format!("seeds {} (mean ± standard deviation)", several.join(", ")),
+        several => format!("seeds {} (mean ± 95 % confidence interval)", several.join(", ")),
     }
 }
+
+/// Whether a group has several contenders.
+fn has_rivals(group: &[Cell]) -> bool {
+    group.iter().any(|cell| cell.entrant != group[0].entrant)
+}
+
+/// Whether contenders are compared: there are several, and several seeds.
+fn are_compared(cells: &[Cell]) -> bool {
+    groups(cells).next().is_some_and(|group| has_rivals(group) && seeds(group).len() > 1)
+}
+
+/// What marks the best of a column means.
+const BEST: &str = "better than every rival by the 95 % confidence interval of their differences with equal seeds; \
+                    tables `against` show the differences from the first contender";
 
 /// The simulated hosts, with their names if there are several.
 fn hosts<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<(&'a str, String)> {

@@ -8,7 +8,7 @@ use ::csv::Writer;
 use super::chart::{Axis, Chart, Mark, Scale, escape};
 use super::columns::{Row, SUSTAINED};
 use super::table::write_table;
-use super::{SAME_TRAFFIC, hosts, html, note, of_seeds};
+use super::{BEST, SAME_TRAFFIC, hosts, html, note, of_seeds};
 use crate::metrics::present;
 use crate::search::{Found, Probe};
 
@@ -23,6 +23,16 @@ fn seeds(group: &[Found]) -> Vec<u64> {
     own.map(|cell| cell.settings.seed).collect()
 }
 
+/// Whether a group has several contenders.
+fn has_rivals(group: &[Found]) -> bool {
+    group.iter().any(|found| found.any().entrant != group[0].any().entrant)
+}
+
+/// Whether contenders are compared: there are several, and several seeds.
+fn are_compared(all: &[Found]) -> bool {
+    groups(all).next().is_some_and(|group| has_rivals(group) && seeds(group).len() > 1)
+}
+
 /// What the figures are.
 fn conditions(all: &[Found], share: f64) -> String {
     let (Some(first), Some(group)) = (all.first(), groups(all).next()) else { return String::new() };
@@ -30,7 +40,7 @@ fn conditions(all: &[Found], share: f64) -> String {
     let percent = (1e5 * share).round() / 1e3;
     format!(
         "{}; the highest load at which {percent} % of the requests meet the targets, which are those {}",
-        of_seeds(&seeds(group)),
+        of_seeds(&seeds(group), has_rivals(group)),
         first.any().settings.targets()
     )
 }
@@ -99,6 +109,9 @@ pub fn sustained_table(all: &[Found], share: f64) -> String {
         }
     };
     text += &(conditions(all, share) + "\n");
+    if are_compared(all) {
+        let _ = writeln!(text, "`*` is {BEST}");
+    }
     for group in groups(all) {
         let _ = writeln!(text, "\n{}", heading(group));
         write_table(&mut text, "sustained", &SUSTAINED, &Row::of_searches(group));
@@ -122,6 +135,9 @@ pub fn sustained_html(all: &[Found], share: f64) -> String {
         let _ = write!(body, "<li>{name}{}</li>", escape(&host));
     }
     body.push_str("</ul>");
+    if are_compared(all) {
+        let _ = write!(body, "<p>Values in bold are {BEST}.</p>");
+    }
     for group in groups(all) {
         let rows = Row::of_searches(group);
         let _ = write!(body, "<h2>{}</h2>", escape(&heading(group)));
@@ -222,9 +238,9 @@ mod tests {
     /// Two contenders that both sustain something, one that sustains nothing, and one that failed.
     fn all() -> Vec<Found> {
         let mut all = Vec::new();
-        for (entrant, edge) in [1.0, 2.0].into_iter().enumerate() {
-            for (seed, more) in [(3, 0.0), (4, 0.2)] {
-                let (low, high) = (edge + more, edge + more + 0.01);
+        for (entrant, edges) in [[1.0, 1.2], [2.0, 2.3]].into_iter().enumerate() {
+            for (seed, low) in [3, 4].into_iter().zip(edges) {
+                let high = low + 0.01;
                 all.push(found(Some(run(entrant, seed, low, 95)), Some(run(entrant, seed, high, 80))));
             }
         }
@@ -252,10 +268,13 @@ mod tests {
     fn table_marks_the_best_and_names_limits_and_failures() {
         let text = sustained_table(&all(), 0.9);
         for says in [
-            "seeds 3, 4 (mean ± standard deviation); the highest load at which 90 % of the requests meet the targets, \
+            "seeds 3, 4 (mean ± 95 % confidence interval); the highest load at which 90 % of the requests meet the targets, \
              which are those whose first token came within 2000 ms, then 50 ms per token\n",
             "\nmonday: 100 requests\n",
-            "21.00 ±1.41*",
+            "\n`*` is better than every rival by the 95 % confidence interval",
+            " 21.50 ±19.06*",
+            "\n  against a    requests/s",
+            " +10.50 ±6.35 ",
             "  limited by ITL: b (1 of 2 seeds)\n  limited by TTFT: a, b (1 of 2 seeds)\n",
             "  c (seed 3) sustains no load, not even 0.0030; TTFT limits it\n",
             "  c, seed 4: policy faults: 2, the first after 3.5 s by scheduler `moody` (trap);",
@@ -289,7 +308,7 @@ mod tests {
         let of = |name: &str| rows.iter().map(|row| row[name].as_str()).collect::<Vec<_>>();
         assert_eq!(of("contender"), ["a", "a", "b", "b", "c", "c", "d", "d"]);
         assert_eq!(of("seed"), ["3", "4", "3", "4", "3", "4", "3", "4"]);
-        let rates = ["10.000", "12.000", "20.000", "22.000", "", "", "", ""];
+        let rates = ["10.000", "12.000", "20.000", "23.000", "", "", "", ""];
         assert_eq!(of("requests_per_second"), rates);
         assert_eq!(of("limited_by"), ["TTFT", "TTFT", "TTFT", "ITL", "TTFT", "TTFT", "", ""]);
         assert_eq!(of("beyond_load")[4..], ["0.0030", "0.0030", "", ""]);

@@ -1,9 +1,10 @@
-//! Tables for the terminal, grouped by workload and load; the best of each group is marked.
+//! Tables for the terminal, grouped by workload and load; the best of each group is marked. With several seeds, each is
+//! followed by one of the differences from the first contender.
 
 use std::fmt::Write as _;
 
-use super::columns::{CACHE, Column, LATENCY, MEMORY, Row, SPEED, TENANT};
-use super::{SAME_TRAFFIC, conditions, groups, heading, hosts, notes};
+use super::columns::{CACHE, Column, LATENCY, MEMORY, Row, SPEED, TENANT, compared};
+use super::{BEST, SAME_TRAFFIC, are_compared, conditions, groups, heading, hosts, notes};
 use crate::compare::Cell;
 
 /// Columns of a terminal. A table that is wider goes on below.
@@ -20,6 +21,9 @@ pub fn table(cells: &[Cell]) -> String {
         }
     };
     text += &(conditions(cells) + "\n");
+    if are_compared(cells) {
+        let _ = writeln!(text, "`*` is {BEST}");
+    }
     for group in groups(cells) {
         let _ = writeln!(text, "\n{}", heading(group));
         let rows = Row::of(group);
@@ -40,14 +44,29 @@ pub fn table(cells: &[Cell]) -> String {
     text
 }
 
-/// Adds a table of the columns that say anything; one that is too wide goes on below.
+/// Adds a table of the columns that say anything, and one of the differences from the first row if they are compared.
 pub(super) fn write_table<T>(text: &mut String, title: &str, columns: &[Column<T>], rows: &[Row<'_, T>]) {
-    let telling: Vec<Vec<String>> =
-        columns.iter().filter(|column| column.is_telling(rows)).map(|column| lines(column, rows)).collect();
-    let names: Vec<String> =
-        std::iter::once(title.to_owned()).chain(rows.iter().map(|row| row.name.clone())).collect();
-    let beside = 2 + width(&names);
-    let mut left = &telling[..];
+    let telling = columns.iter().filter(|column| column.is_telling(rows));
+    write_columns(text, &names(title, rows), &telling.map(|column| lines(column, rows)).collect::<Vec<_>>());
+    let Some((first, others)) = compared(rows) else { return };
+    let differing = columns.iter().filter(|column| column.differs(others, first));
+    let lines = differing.map(|column| {
+        let shown = others.iter().map(|row| column.shown_difference(row, first));
+        std::iter::once(column.name.to_owned()).chain(shown).collect::<Vec<String>>()
+    });
+    let title = format!("against {}", first.name);
+    write_columns(text, &names(&title, others), &lines.collect::<Vec<_>>());
+}
+
+/// The first column: the title and the names of the rows.
+fn names<T>(title: &str, rows: &[Row<'_, T>]) -> Vec<String> {
+    std::iter::once(title.to_owned()).chain(rows.iter().map(|row| row.name.clone())).collect()
+}
+
+/// Adds columns beside the names. What is too wide goes on below.
+fn write_columns(text: &mut String, names: &[String], columns: &[Vec<String>]) {
+    let beside = 2 + width(names);
+    let mut left = columns;
     while !left.is_empty() {
         let mut end = beside;
         let fits = |column: &&Vec<String>| {
@@ -56,7 +75,7 @@ pub(super) fn write_table<T>(text: &mut String, title: &str, columns: &[Column<T
         };
         let (shown, rest) = left.split_at(left.iter().take_while(fits).count().max(1));
         for (nth, name) in names.iter().enumerate() {
-            let mut line = format!("  {name:0$}", width(&names));
+            let mut line = format!("  {name:0$}", width(names));
             for column in shown {
                 let _ = write!(line, "  {:>1$}", column[nth], width(column));
             }
@@ -89,11 +108,16 @@ mod tests {
 
     #[test]
     fn subjects_with_equal_names_are_grouped_separately() {
-        let cells = [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 4.0), (1, 1, 3.0)]
-            .map(|(at, of, rate)| cell(at, of, outcome(rate)));
-        let text = table(&cells);
+        let cells = [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 4.0), (1, 1, 3.0)].map(|(at, of, rate)| {
+            [1_u32, 2].map(|seed| {
+                let mut cell = cell(at, of, outcome(rate * (1.0 + 0.001 * f64::from(seed))));
+                cell.settings.seed = u64::from(seed);
+                cell
+            })
+        });
+        let text = table(cells.as_flattened());
         assert_eq!(text.matches("monday at load 1.00: 5 requests").count(), 2, "{text}");
-        assert!(text.contains("2*") && text.contains("4*"), "the best of each: {text}");
+        assert!(text.contains(" 2 ±0*") && text.contains(" 4 ±0*"), "the best of each: {text}");
     }
 
     #[test]
@@ -136,12 +160,14 @@ mod tests {
             service_gap: 572_512.0,
             ..outcome(12_345.6)
         };
+        let varied =
+            |seed: u32| Outcome { output_per_second: 12_340.6 + 6.0 * f64::from(seed), ..full.clone() };
         let mut cells = Vec::new();
         for entrant in 0..2 {
             for seed in 1..4 {
-                let mut cell = cell(0, entrant, full.clone());
+                let mut cell = cell(0, entrant, varied(seed));
                 cell.contender = format!("cache-aware-{entrant}");
-                cell.settings.seed = seed;
+                cell.settings.seed = u64::from(seed);
                 cells.push(cell);
             }
         }
@@ -152,7 +178,7 @@ mod tests {
         for heading in ["latency p99", "service gap", "ttft p95", "itl p95", "evicted"] {
             assert_eq!(text.matches(heading).count(), 1, "{heading}: {text}");
         }
-        assert!(text.contains("\nseeds 1, 2, 3 (mean") && text.contains("12346 ±0"), "{text}");
+        assert!(text.contains("\nseeds 1, 2, 3 (mean") && text.contains(" 12353 ±15"), "{text}");
     }
 
     #[test]
@@ -162,7 +188,41 @@ mod tests {
                     l4: l4 with a model of shape 8b, at most ";
         assert!(text.starts_with(head) && text.contains("\n  h100: h100 with "), "{text}");
         assert!(text.contains("\nmonday at load 1.00, 4.50 requests/s: 5 requests\n"), "{text}");
-        assert!(text.contains("9*"), "they compete: {text}");
+        assert!(text.contains("\nseed 1 (one can't tell which is best); goodput"), "{text}");
+        let seeds = on_two_hosts().map(|cell| {
+            [(1, 1.0), (2, 1.01)].map(|(seed, times)| {
+                let mut cell = cell.clone();
+                cell.settings.seed = seed;
+                cell.outcome.iter_mut().for_each(|outcome| outcome.output_per_second *= times);
+                cell
+            })
+        });
+        let text = table(seeds.as_flattened());
+        assert!(text.contains(" 9 ±1*") && text.contains("against l4  out tok/s"), "they compete: {text}");
+    }
+
+    #[test]
+    fn differences_from_the_first_contender_follow_each_table() {
+        let mut cells = Vec::new();
+        for (entrant, rates) in
+            [[10.0, 12.0, 14.0], [30.0, 22.0, 23.0], [10.0, 12.0, 14.0]].into_iter().enumerate()
+        {
+            for (seed, rate) in (1..).zip(rates) {
+                let mut cell = cell(0, entrant, outcome(rate));
+                cell.settings.seed = seed;
+                cells.push(cell);
+            }
+        }
+        let text = table(&cells);
+        let differences = "
+  against a  out tok/s
+  b            +13 ±15
+  c                  0
+";
+        assert!(text.contains(differences) && text.contains("12 ±5"), "{text}");
+        assert!(text.contains("\n`*` is better than every rival by the 95 % confidence interval"), "{text}");
+        assert!(!table(&cells[..3]).contains("against"), "a single contender");
+        assert!(!table(&mixed()).contains("\n  against a  "), "a failed one, and one that did the same");
     }
 
     #[test]
@@ -176,7 +236,7 @@ mod tests {
     fn failed_runs_and_failed_policies_are_named() {
         let text = table(&mixed());
         for says in [
-            "seeds 3, 4 (mean ± standard deviation); goodput counts requests whose first token came within 2000 ms",
+            "seeds 3, 4 (mean ± 95 % confidence interval); goodput counts requests whose first token came within",
             "monday at load 1.00: 8 requests",
             "a, tenant 7",
             "b, seed 3: policy faults: 3, the first after 3.5 s by scheduler `moody` (trap: <it fell over>);",

@@ -33,9 +33,10 @@ policies, but neither its device nor its model: name them, or fit a profile (`in
 capacity:
   infer sim compare --scheduler continuous --device l4 --device a100 --model 8b --rate 4
   infer sim compare --scheduler continuous --prefill-chunk 256 --prefill-chunk 1024 --workload heavy-tail
-Durations in tables are in milliseconds; a `*` marks the best of a group. The output depends only on the \
-arguments and the seed. INFER_LOG=policy=debug shows all that policies log; by default, only their warnings \
-appear.";
+Durations in tables are in milliseconds. With several --seed, tables show means with 95 % confidence intervals, \
+mark the best of a column with `*`, and are followed by the differences from the first contender, in pairs of runs \
+with the same seed; one seed can't tell which is best. The output depends only on the arguments and the seed. \
+INFER_LOG=policy=debug shows all that policies log; by default, only their warnings appear.";
 
 /// Arguments of `infer sim run`.
 #[derive(Args)]
@@ -87,6 +88,10 @@ pub struct CompareArgs {
     /// Offered load in requests per second, repeatable
     #[arg(long, value_name = "PER_SECOND", conflicts_with_all = ["load", "trace"])]
     rate: Vec<f64>,
+    /// With --format json or csv: in place of runs, the mean of each quantity over the seeds and its difference from
+    /// the first contender, with 95 % confidence intervals
+    #[arg(long)]
+    summary: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -127,7 +132,7 @@ pub fn run(args: RunArgs) -> Result<(), Failure> {
         compares: false,
         requests_out: args.requests_out,
     };
-    sweep(&task, &chosen, &loader, &args.common)
+    sweep(&task, &chosen, &loader, &args.common, false)
 }
 
 /// Simulates several sets of policies.
@@ -135,10 +140,14 @@ pub fn compare(args: CompareArgs) -> Result<(), Failure> {
     if args.common.list {
         return args.several.list(&args.common);
     }
+    if args.summary && matches!(args.common.result.format, Format::Text | Format::Html) {
+        let why = "--summary: tables and pages have it; choose --format json or csv";
+        return Err(Failure::Usage(why.to_owned()));
+    }
     let loader = policies::loader()?;
     let chosen = args.several.chosen()?;
     let task = Task { loads: args.load, rates: args.rate, ..args.several.task(0.9, &args.common)? };
-    sweep(&task, &chosen, &loader, &args.common)
+    sweep(&task, &chosen, &loader, &args.common, args.summary)
 }
 
 fn sweep(
@@ -146,6 +155,7 @@ fn sweep(
     chosen: &Chosen,
     loader: &infer_wasm::PolicyLoader,
     common: &Common,
+    summary: bool,
 ) -> Result<(), Failure> {
     check_paces(task)?;
     let (sweep, lengths) = task.sweep(chosen, loader, common)?;
@@ -160,7 +170,9 @@ fn sweep(
     if failures.len() < cells.len() {
         let text = match common.result.format {
             Format::Text => report::table(&cells),
+            Format::Json if summary => report::summary_json(&cells) + "\n",
             Format::Json => report::json(&cells) + "\n",
+            Format::Csv if summary => report::summary_csv(&cells),
             Format::Csv => report::csv(&cells),
             Format::Html => report::html(&cells),
         };

@@ -71,8 +71,8 @@ pub struct Several {
     /// Prefix cache, repeatable [default: lru]
     #[arg(long)]
     prefix_cache: Vec<String>,
-    /// Seed of the traffic, repeatable: everything is run with each, and tables show means and standard deviations
-    /// [default: 1]
+    /// Seed of the traffic, repeatable: everything is run with each, and tables show means, differences and their 95 %
+    /// confidence intervals [default: 1]
     #[arg(long)]
     seed: Vec<u64>,
     /// Parallel runs [default: the machine's cores]

@@ -33,6 +33,7 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
         (&["fuzz", "--seeds", "1", "--case-out", "case.json"], "--minimize"),
         (&["run", "--hardware", "l4", "--model", "70b"], "choose a larger device"),
         (&["run", "--scheduler", "unknown"], "no scheduler policy `unknown`; available are `continuous`"),
+        (&["compare", "--summary"], "--summary: tables and pages have it; choose --format json or csv"),
         (&["run", "--closed-loop"], "--closed-loop: only a recording"),
         (&["run", "--max-tokens", "9"], "--max-tokens: only public traces lack it"),
         (&["run", "--starvation-bound", "0"], "must be from 0.001 to 3600 seconds, not 0"),

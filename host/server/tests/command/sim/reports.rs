@@ -70,6 +70,41 @@ fn everything_is_run_with_each_seed() {
 }
 
 #[test]
+fn seeds_are_summarized_for_scripts_as_the_tables_show_them() {
+    let contenders = ["--scheduler", "continuous", "--scheduler", "continuous", "--scheduler", "srpt"];
+    let seeds = ["--seed", "3", "--seed", "4", "--seed", "5"];
+    let usual = ["compare", "--requests", "400", "--workload", "heavy-tail", "--load", "1.5"];
+    let usual = [&usual[..], &contenders, &seeds].concat();
+    let summary = results(&[&usual[..], &["--summary"]].concat());
+    let csv = text(&sim(&[&usual[..], &["--summary", "--format", "csv"]].concat()).stdout);
+    assert_eq!(summary.len(), rows(&csv).len());
+    let runs = results(&usual);
+    let rates = |nth: usize| {
+        let own = runs[3 * nth..].iter().take(3);
+        own.map(|run| run["output_per_second"].as_f64().expect("a rate")).collect::<Vec<_>>()
+    };
+    let of_rate: Vec<&Value> = summary.iter().filter(|row| row["quantity"] == "out tok/s").collect();
+    let [first, same, srpt] = of_rate[..] else { panic!("three contenders: {summary:?}") };
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / 3.0;
+    let is_near = |value: &Value, expected: f64| {
+        value.as_f64().is_some_and(|value| (value - expected).abs() < 1e-6 * expected.abs())
+    };
+    assert!(is_near(&first["mean"], mean(&rates(0))) && first["difference"].is_null(), "{first}");
+    assert_eq!((&same["difference"], &same["difference_low"]), (&0.0.into(), &Value::Null), "{same}");
+    assert!(is_near(&srpt["difference"], mean(&rates(2)) - mean(&rates(0))), "{srpt}");
+    let ends = ["difference_low", "difference_high"].map(|end| srpt[end].as_f64().expect("they vary"));
+    assert!(ends[0] < ends[1] && srpt["seeds"] == 3, "{srpt}");
+    let table = text(&sim(&usual).stdout);
+    assert!(table.contains("\nseeds 3, 4, 5 (mean ± 95 % confidence interval); "), "{table}");
+    assert!(
+        table.contains("\n  against continuous  ") && table.contains("\n`*` is better than every rival"),
+        "{table}"
+    );
+    let one = text(&sim(&usual[..usual.len() - 4]).stdout);
+    assert!(one.contains("seed 3 (one can't tell which is best); ") && !one.contains('*'), "{one}");
+}
+
+#[test]
 fn runs_that_finish_are_reported_beside_one_that_fails() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("broken.csv");
