@@ -187,7 +187,10 @@ fn a_chain_is_named_after_its_members() {
     let name = chain(long).info().name.clone();
     assert_eq!(name, format!("{}+{}+2", "a".repeat(25), "b".repeat(25)));
     let longest = ["a", "b"].map(|name| Member::new(&name.repeat(64), &log));
-    assert_eq!(chain(longest).info().name, "2");
+    let chain = chain(longest);
+    assert_eq!(chain.info().name, "2");
+    let names = chain.members().iter().map(|info| info.name.len()).collect::<Vec<_>>();
+    assert_eq!((names, Member::new("a", &log).members().len()), (vec![64, 64], 1));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use infer_core::engine::Policies;
 use serde::{Serialize, Serializer};
 
 use crate::metrics::{Outcome, RequestOutcome, Watch};
-use crate::report::Setup;
+use crate::report::{MadeBy, Setup, Slots};
 use crate::run::{Settings, replay_watched, simulate_watched};
 use crate::trace::Reader;
 use crate::workload::{Capacity, Workload};
@@ -116,6 +116,8 @@ pub struct Sweep<'a> {
     pub seeds: Vec<u64>,
     /// Parallel runs.
     pub threads: usize,
+    /// The program and the command, for reports.
+    pub made_by: MadeBy,
 }
 
 /// Reports the progress of a run, and its requests.
@@ -171,6 +173,11 @@ pub struct Cell {
     pub host_name: String,
     /// Hardware, limits and seed.
     pub settings: Setup,
+    /// The program and the command.
+    #[serde(flatten)]
+    pub made_by: MadeBy,
+    /// The policies; `None` if they couldn't be created.
+    pub policies: Option<Slots>,
     /// Result, or why there is none.
     #[serde(flatten, serialize_with = "flat")]
     pub outcome: Result<Outcome, String>,
@@ -310,6 +317,7 @@ impl Sweep<'_> {
         let engine = EngineConfig { hash_key: [seed, 0], ..host.settings.engine.clone() };
         let mut settings = Settings { engine, seed, ..host.settings.clone() };
         let policies = (contender.make)();
+        let slots = policies.as_ref().ok().map(Slots::of);
         let (offered_per_second, outcome) = match subject {
             Subject::Made { workload, .. } => {
                 let capacity = capacity.get_or_init(|| Capacity::of(workload, &self.hosts[0].settings));
@@ -348,6 +356,8 @@ impl Sweep<'_> {
             contender,
             host_name,
             settings: Setup::of(&settings),
+            made_by: self.made_by.clone(),
+            policies: slots,
             outcome,
         }
     }

@@ -164,6 +164,7 @@ impl Search<'_> {
 mod tests {
     use super::*;
     use crate::metrics::Attainment;
+    use crate::report::MadeBy;
     use crate::report::tests::cell;
 
     /// Searches where the share of requests that meet the targets is `of` the load.
@@ -174,6 +175,7 @@ mod tests {
             subjects: Vec::new(),
             seeds: Vec::new(),
             threads: 1,
+            made_by: MadeBy::default(),
         };
         Search { sweep, share: goal }.search(Pace::Load(0.8), |pace| {
             let Pace::Load(load) = pace else { panic!("it began with a load") };

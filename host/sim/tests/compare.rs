@@ -1,9 +1,15 @@
 //! Sweeps: the order of results, several seeds and hosts, and runs that fail without harm to the others.
 
+use std::sync::Arc;
+
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
+use infer_core::policy::{
+    AdmissionPolicy, AdmissionRequest, Chain, Load, Policy, PolicyFault, PolicyInfo, Pressure, Verdict,
+};
 use infer_sim::cost::{Cost, Fit, Fitted};
+use infer_sim::report::{self, MadeBy};
 use infer_sim::trace::{Recorded, TraceError, in_order};
 use infer_sim::{Cell, Contender, Host, Outcome, Pace, Profile, Settings, Slo, Subject, Sweep, Workload};
 
@@ -22,7 +28,8 @@ fn sweep<'a>(subjects: Vec<Subject<'a>>, seeds: &[u64]) -> Sweep<'a> {
         |name: &str| Contender { name: name.to_owned(), make: Box::new(|| Ok(Policies::builtin())) };
     let contenders = vec![contender("one"), contender("other")];
     let hosts = vec![Host { name: "h100".to_owned(), settings }];
-    Sweep { hosts, contenders, subjects, seeds: seeds.to_vec(), threads: 2 }
+    let made_by = MadeBy { version: "0.9.0".to_owned(), args: vec!["sim".to_owned(), "compare".to_owned()] };
+    Sweep { hosts, contenders, subjects, seeds: seeds.to_vec(), threads: 2, made_by }
 }
 
 fn diverse(paces: &[Pace]) -> Subject<'static> {
@@ -70,6 +77,75 @@ fn results_are_ordered_and_a_seed_gives_the_same_with_others_and_alone() {
         let [_, same] = with_others else { panic!("two seeds each") };
         assert_eq!(same.outcome, alone.outcome);
         assert_ne!(outcomes(with_others)[0].fingerprint, outcomes(with_others)[1].fingerprint);
+    }
+}
+
+#[test]
+fn results_say_what_made_them() {
+    let chained = || -> Result<Policies, String> {
+        let members: [Box<dyn AdmissionPolicy>; 2] = [Box::new(Named("first")), Box::new(Named("second"))];
+        let chain = Chain::new(members.into()).map_err(|fault| fault.to_string())?;
+        Ok(Policies { admission: Box::new(chain), ..Policies::builtin() })
+    };
+    let mut sweep = sweep(vec![diverse(&[Pace::Load(0.5)])], &[1]);
+    sweep.contenders.truncate(1);
+    sweep.contenders.push(Contender { name: "chained".to_owned(), make: Box::new(chained) });
+    let make = || Err("no such component".to_owned());
+    sweep.contenders.push(Contender { name: "gone".to_owned(), make: Box::new(make) });
+    let cells = sweep.run(|_| {});
+    let runs: serde_json::Value = serde_json::from_str(&report::json(&cells)).expect("JSON");
+    for run in runs.as_array().expect("a list") {
+        assert_eq!(
+            (&run["version"], &run["args"]),
+            (&"0.9.0".into(), &serde_json::json!(["sim", "compare"]))
+        );
+    }
+    let builtin = &runs[0]["policies"];
+    assert_eq!(builtin["scheduler"]["name"], Policies::builtin().scheduler.info().name);
+    assert!(
+        builtin["admission"][0]["sha256"].is_null() && builtin["admission"].get(1).is_none(),
+        "{builtin}"
+    );
+    let member = serde_json::json!(
+        {"name": "second", "version": "2.0.0", "sha256": "digest of second", "config": {"limit": 3}}
+    );
+    assert_eq!(runs[1]["policies"]["admission"][1], member);
+    assert!(runs[2]["policies"].is_null() && runs[2]["error"] == "no such component", "{}", runs[2]);
+    let csv = report::csv(&cells);
+    let [head, _, chained, gone] = csv.lines().collect::<Vec<_>>()[..] else { panic!("three runs: {csv}") };
+    assert!(
+        head.ends_with(",prefix_cache,prefix_cache_version,prefix_cache_sha256,prefix_cache_config"),
+        "{head}"
+    );
+    assert!(
+        chained.contains(",\"first,second\",\"2.0.0,2.0.0\",\"digest of first,digest of second\","),
+        "{csv}"
+    );
+    assert!(gone.ends_with(",0.9.0,sim compare,,,,,,,,,,,,"), "{gone}");
+}
+
+/// An admission policy of a file, which admits everything.
+struct Named(&'static str);
+
+impl Policy for Named {
+    fn info(&self) -> Arc<PolicyInfo> {
+        Arc::new(PolicyInfo {
+            name: self.0.to_owned(),
+            version: "2.0.0".to_owned(),
+            digest: format!("digest of {}", self.0),
+            config: r#"{"limit": 3}"#.to_owned(),
+            ..PolicyInfo::default()
+        })
+    }
+}
+
+impl AdmissionPolicy for Named {
+    fn admit(&mut self, _request: &AdmissionRequest, _load: &Load) -> Result<Verdict, PolicyFault> {
+        Ok(Verdict::Admit)
+    }
+
+    fn measure(&mut self, _load: &Load) -> Result<Pressure, PolicyFault> {
+        Ok(Pressure::default())
     }
 }
 

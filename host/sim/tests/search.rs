@@ -3,6 +3,7 @@
 use infer_core::config::{EngineConfig, Limits};
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
+use infer_sim::report::MadeBy;
 use infer_sim::trace::{Recorded, TraceError, in_order};
 use infer_sim::{
     Contender, Found, Host, Pace, Profile, Search, Settings, Slo, Subject, Sweep, Workload, report,
@@ -31,7 +32,8 @@ fn hosts(running: &[u32]) -> Vec<Host> {
 fn search<'a>(hosts: Vec<Host>, subjects: Vec<Subject<'a>>, threads: usize) -> Search<'a> {
     let make = || Ok(Policies::builtin());
     let contenders = vec![Contender { name: "builtin".to_owned(), make: Box::new(make) }];
-    Search { sweep: Sweep { hosts, contenders, subjects, seeds: vec![1, 2], threads }, share: 0.9 }
+    let made_by = MadeBy::default();
+    Search { sweep: Sweep { hosts, contenders, subjects, seeds: vec![1, 2], threads, made_by }, share: 0.9 }
 }
 
 fn diverse() -> Subject<'static> {

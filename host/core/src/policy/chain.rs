@@ -108,6 +108,10 @@ impl Policy for Chain {
         self.info.clone()
     }
 
+    fn members(&self) -> Vec<Arc<PolicyInfo>> {
+        self.members.iter().map(|member| member.policy.info()).collect()
+    }
+
     /// Per member: length and bytes of its name, length and bytes of its state; lengths are 32 bits, little-endian.
     /// Empty if no member has a state.
     fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {

@@ -117,6 +117,11 @@ pub trait Policy: Send {
     /// Its identity.
     fn info(&self) -> Arc<PolicyInfo>;
 
+    /// The policies that it consists of: itself, or the members of a chain in the order in which they are asked.
+    fn members(&self) -> Vec<Arc<PolicyInfo>> {
+        vec![self.info()]
+    }
+
     /// State worth carrying to its replacement of the same name.
     fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
         Ok(Vec::new())

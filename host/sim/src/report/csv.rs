@@ -5,6 +5,7 @@ use Read::{Both, Every, Run, Tenant};
 use infer_core::event::PrefixEvent;
 use infer_core::snapshot::Counters;
 
+use super::made_by;
 use crate::compare::Cell;
 use crate::metrics::{FirstFault, Outcome, TenantOutcome, present};
 
@@ -20,7 +21,7 @@ enum Read {
     Tenant(fn(&TenantOutcome) -> String),
 }
 
-/// Names are part of the interface: new columns come last.
+/// Names are part of the interface: new columns come last, before those of what made a run.
 const COLUMNS: [(&str, Read); 76] = [
     ("workload", Every(|c| c.workload.clone())),
     ("load", Every(|c| c.load.to_string())),
@@ -109,15 +110,17 @@ const COLUMNS: [(&str, Read); 76] = [
 /// Renders CSV. Durations are in milliseconds; what has no value is empty.
 pub fn csv(cells: &[Cell]) -> String {
     let mut text = Writer::from_writer(Vec::new());
-    write(&mut text, COLUMNS.map(|(name, _)| name.to_owned()));
+    let made_by_columns = made_by::COLUMNS.map(str::to_owned);
+    write(&mut text, COLUMNS.map(|(name, _)| name.to_owned()), &made_by_columns);
     for cell in cells {
+        let made_by = made_by::fields(&cell.made_by, cell.policies.as_ref());
         let outcome = cell.outcome.as_ref().ok();
         let run = |read: &Read| match read {
             Every(read) => read(cell),
             Run(read) | Both(read, _) => outcome.map_or_else(String::new, read),
             Tenant(_) => String::new(),
         };
-        write(&mut text, COLUMNS.each_ref().map(|(_, read)| run(read)));
+        write(&mut text, COLUMNS.each_ref().map(|(_, read)| run(read)), &made_by);
         let tenants = outcome.map(|outcome| outcome.tenants.as_slice()).unwrap_or_default();
         for tenant in tenants.iter().filter(|_| tenants.len() > 1) {
             let part = |read: &Read| match read {
@@ -125,14 +128,14 @@ pub fn csv(cells: &[Cell]) -> String {
                 Both(_, read) | Tenant(read) => read(tenant),
                 Run(_) => String::new(),
             };
-            write(&mut text, COLUMNS.each_ref().map(|(_, read)| part(read)));
+            write(&mut text, COLUMNS.each_ref().map(|(_, read)| part(read)), &made_by);
         }
     }
     String::from_utf8(text.into_inner().expect("memory takes it")).expect("all fields are text")
 }
 
-fn write(text: &mut Writer<Vec<u8>>, fields: [String; COLUMNS.len()]) {
-    text.write_record(fields).expect("memory takes it");
+fn write(text: &mut Writer<Vec<u8>>, fields: [String; COLUMNS.len()], made_by: &[String]) {
+    text.write_record(fields.iter().chain(made_by)).expect("memory takes it");
 }
 
 fn milli(value: f64) -> String {
@@ -193,6 +196,7 @@ mod tests {
         let text = csv(&[]);
         assert!(text.starts_with(head), "{text}");
         assert!(PrefixEvent::ALL.iter().all(|event| text.contains(event.name())), "{text}");
+        assert!(text.ends_with(&format!(",{}\n", made_by::COLUMNS.join(","))), "{text}");
     }
 
     #[test]
@@ -235,12 +239,15 @@ mod tests {
 
     #[test]
     fn tenants_and_failed_runs_have_rows_of_their_own() {
-        let rows = rows(&csv(&mixed()));
+        let mut cells = mixed();
+        cells.iter_mut().for_each(|cell| cell.made_by.version = "0.9.0".to_owned());
+        let rows = rows(&csv(&cells));
         let of = |name: &str| rows.iter().map(|row| row[name].as_str()).collect::<Vec<_>>();
         assert_eq!(of("contender"), ["a", "a", "a", "a", "a", "a", "b", "b", "c", "c"]);
         assert_eq!(of("seed"), ["3", "3", "3", "4", "4", "4", "3", "4", "3", "4"]);
         assert_eq!(of("tenant"), ["", "1", "7", "", "1", "7", "", "", "", ""]);
         assert_eq!(of("requests"), ["8", "4", "4", "8", "4", "4", "8", "8", "", ""]);
+        assert_eq!(of("version"), ["0.9.0"; 10]);
         let tenant = &rows[2];
         for (name, value) in [
             ("finished", "3"),

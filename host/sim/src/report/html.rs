@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::chart::{Axis, COLOURS, Chart, Mark, Scale, Series, escape};
 use super::columns::{CACHE, Column, LATENCY, MEMORY, Row, SPEED, TENANT, compared};
-use super::{BEST, SAME_TRAFFIC, are_compared, conditions, groups, heading, hosts, notes, seeds};
+use super::{BEST, SAME_TRAFFIC, are_compared, conditions, groups, heading, hosts, made_by, notes, seeds};
 use crate::compare::Cell;
 use crate::metrics::{Outcome, Sample, present};
 
@@ -25,6 +25,7 @@ th { color: var(--soft); font-weight: 500; } td.best { font-weight: 700; }
 figure { background: var(--card); border-radius: .5rem; margin: 0; padding: .8rem; }
 svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft); } .grid { stroke: var(--grid); stroke-width: 1; }
 svg.key { width: 1.5rem; height: .7rem; margin: 0 .3rem 0 .9rem; vertical-align: -1px; }
+code { overflow-wrap: anywhere; }
 .front { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 2 3; }
 ";
 
@@ -61,6 +62,7 @@ pub fn html(cells: &[Cell]) -> String {
             section(&mut page, group);
         }
     }
+    made_by::put(&mut page, cells);
     document("infer sim", &page)
 }
 
@@ -331,6 +333,7 @@ mod tests {
             "the built-in decided 84.1 % of the steps instead",
             "c, seed 3 failed: line 7, column 2",
             "Distributions and charts over time show seed 3.",
+            "<h2>What made this</h2>",
         ] {
             assert!(page.contains(says), "{says}: {page}");
         }

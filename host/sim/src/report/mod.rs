@@ -6,6 +6,7 @@ mod csv;
 pub mod fit;
 mod html;
 mod interval;
+mod made_by;
 mod section;
 mod setup;
 mod summary;
@@ -14,6 +15,7 @@ mod table;
 
 pub use csv::csv;
 pub use html::html;
+pub use made_by::{MadeBy, Slots, Used};
 pub use section::{Figures, Section, page};
 pub use setup::Setup;
 pub use summary::{Summary, summary, summary_csv, summary_json};
@@ -156,6 +158,8 @@ pub(crate) mod tests {
             host_name: String::new(),
             contender: ["a", "b", "c", "d"][entrant].to_owned(),
             settings: Setup::of(&settings),
+            made_by: MadeBy::default(),
+            policies: None,
             outcome: Ok(outcome),
         }
     }

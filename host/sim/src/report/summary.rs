@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::columns::{CACHE, LATENCY, MEMORY, Row, SPEED, contenders};
 use super::groups;
+use super::made_by::{self, MadeBy, Slots};
 use crate::compare::Cell;
 
 /// A contender's quantity under a workload and load. Intervals are 95 % confidence intervals; they are `None` if there is
@@ -43,6 +44,37 @@ pub struct Summary {
     pub competes: bool,
     /// Whether it is better than every rival, by the intervals of the differences.
     pub best: bool,
+    /// The program and the command.
+    #[serde(flatten)]
+    pub made_by: MadeBy,
+    /// The contender's policies.
+    pub policies: Option<Slots>,
+}
+
+/// The text of a column in a row.
+type Read = fn(&Summary) -> String;
+
+/// Columns of CSV; those of what made a row follow.
+const COLUMNS: [(&str, Read); 15] = [
+    ("workload", |s| s.workload.clone()),
+    ("load", |s| s.load.to_string()),
+    ("contender", |s| s.contender.clone()),
+    ("quantity", |s| s.quantity.to_owned()),
+    ("better", |s| s.better.unwrap_or_default().to_owned()),
+    ("seeds", |s| s.seeds.to_string()),
+    ("mean", |s| s.mean.to_string()),
+    ("mean_low", |s| known(s.mean_low)),
+    ("mean_high", |s| known(s.mean_high)),
+    ("baseline", |s| s.baseline.clone()),
+    ("difference", |s| known(s.difference)),
+    ("difference_low", |s| known(s.difference_low)),
+    ("difference_high", |s| known(s.difference_high)),
+    ("competes", |s| s.competes.to_string()),
+    ("best", |s| s.best.to_string()),
+];
+
+fn known(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
 }
 
 /// Summarizes a comparison: by workload, load, contender and quantity, in the order of the tables. Quantities without a
@@ -53,30 +85,32 @@ pub fn summary(cells: &[Cell]) -> Vec<Summary> {
 
 fn of_group(group: &[Cell]) -> Vec<Summary> {
     let rows = Row::of(group);
-    let names: Vec<&str> = contenders(group).map(|cells| &cells[0].contender[..]).collect();
+    let firsts: Vec<&Cell> = contenders(group).map(|cells| &cells[0]).collect();
     let mut all = Vec::new();
-    for (at, row) in rows.iter().enumerate() {
+    for (row, cell) in rows.iter().zip(&firsts) {
         for column in SPEED.iter().chain(&LATENCY).chain(&MEMORY).chain(&CACHE) {
             let Some(value) = column.value(row) else { continue };
-            let difference = column.difference(row, &rows[0]).filter(|_| at > 0);
+            let difference = column.difference(row, &rows[0]).filter(|_| cell.entrant != firsts[0].entrant);
             let [mean, apart] =
                 [Some(value), difference].map(|estimate| estimate.and_then(|it| it.interval()));
             all.push(Summary {
                 workload: group[0].workload.clone(),
                 load: group[0].load,
-                contender: names[at].to_owned(),
+                contender: cell.contender.clone(),
                 quantity: column.name,
                 better: column.better(),
                 seeds: column.values(row),
                 mean: value.mean,
                 mean_low: mean.map(|(low, _)| low),
                 mean_high: mean.map(|(_, high)| high),
-                baseline: names[0].to_owned(),
+                baseline: firsts[0].contender.clone(),
                 difference: difference.map(|difference| difference.mean),
                 difference_low: apart.map(|(low, _)| low),
                 difference_high: apart.map(|(_, high)| high),
                 competes: row.competes,
                 best: column.is_best(row, &rows),
+                made_by: cell.made_by.clone(),
+                policies: cell.policies.clone(),
             });
         }
     }
@@ -91,8 +125,12 @@ pub fn summary_json(cells: &[Cell]) -> String {
 /// The summary as CSV. What has no value is empty.
 pub fn summary_csv(cells: &[Cell]) -> String {
     let mut text = Writer::from_writer(Vec::new());
+    let names = COLUMNS.map(|(name, _)| name);
+    text.write_record(names.iter().chain(&made_by::COLUMNS)).expect("memory takes it");
     for row in summary(cells) {
-        text.serialize(row).expect("memory takes it");
+        let made_by = made_by::fields(&row.made_by, row.policies.as_ref());
+        text.write_record(COLUMNS.map(|(_, read)| read(&row)).iter().chain(&made_by))
+            .expect("memory takes it");
     }
     String::from_utf8(text.into_inner().expect("memory takes it")).expect("all fields are text")
 }
@@ -142,10 +180,10 @@ mod tests {
     fn csv_and_json_have_the_same_rows() {
         let text = summary_csv(&cells());
         let head = "workload,load,contender,quantity,better,seeds,mean,mean_low,mean_high,baseline,difference,\
-                    difference_low,difference_high,competes,best\n";
+                    difference_low,difference_high,competes,best,version,args,";
         assert!(text.starts_with(head), "{text}");
-        assert!(text.contains("\nmonday,1.0,a,out tok/s,more,3,12.0,7.03"), "{text}");
-        assert!(text.contains("\nmonday,1.0,b,run s,,3,0.0,,,a,0.0,,,true,false\n"), "{text}");
+        assert!(text.contains("\nmonday,1,a,out tok/s,more,3,12,7.03"), "{text}");
+        assert!(text.contains("\nmonday,1,b,run s,,3,0,,,a,0,,,true,false,"), "{text}");
         let rows: Vec<serde_json::Value> = serde_json::from_str(&summary_json(&cells())).expect("JSON");
         assert_eq!(rows.len() + 1, text.lines().count());
         assert!(rows[0]["better"].is_null() && rows[1]["better"] == "more", "{rows:?}");

@@ -8,7 +8,8 @@ use ::csv::Writer;
 use super::chart::{Axis, Chart, Mark, Scale, escape};
 use super::columns::{Row, SUSTAINED};
 use super::table::write_table;
-use super::{BEST, SAME_TRAFFIC, hosts, html, note, of_seeds};
+use super::{BEST, SAME_TRAFFIC, hosts, html, made_by, note, of_seeds};
+use crate::compare::Cell;
 use crate::metrics::present;
 use crate::search::{Found, Probe};
 
@@ -150,6 +151,7 @@ pub fn sustained_html(all: &[Found], share: f64) -> String {
         html::figure(&mut body, "Requests that met the targets, by load", &by_load(&rows));
         body.push_str("</div>");
     }
+    made_by::put(&mut body, all.iter().map(Found::any));
     html::document("infer sim capacity", &body)
 }
 
@@ -173,7 +175,7 @@ fn by_load(rows: &[Row<'_, Found>]) -> Chart {
 /// The text of a column in a search's row.
 type Read = fn(&Found) -> String;
 
-/// Names are part of the interface: new columns come last.
+/// Names are part of the interface: new columns come last, before those of what made a run.
 const COLUMNS: [(&str, Read); 20] = [
     ("workload", |f| f.any().workload.clone()),
     ("contender", |f| f.any().contender.clone()),
@@ -200,9 +202,13 @@ const COLUMNS: [(&str, Read); 20] = [
 /// Renders CSV with a row per search. Durations are in milliseconds; what has no value is empty.
 pub fn sustained_csv(all: &[Found]) -> String {
     let mut text = Writer::from_writer(Vec::new());
-    text.write_record(COLUMNS.map(|(name, _)| name)).expect("memory takes it");
+    let names = COLUMNS.map(|(name, _)| name);
+    text.write_record(names.iter().chain(&made_by::COLUMNS)).expect("memory takes it");
     for found in all {
-        text.write_record(COLUMNS.map(|(_, read)| read(found))).expect("memory takes it");
+        let Cell { made_by, policies, .. } = found.any();
+        let made_by = made_by::fields(made_by, policies.as_ref());
+        text.write_record(COLUMNS.map(|(_, read)| read(found)).iter().chain(&made_by))
+            .expect("memory takes it");
     }
     String::from_utf8(text.into_inner().expect("memory takes it")).expect("all fields are text")
 }
@@ -314,6 +320,11 @@ mod tests {
         assert_eq!(of("beyond_load")[4..], ["0.0030", "0.0030", "", ""]);
         assert_eq!(of("error")[6..], ["no such trace", "no such trace"]);
         assert_eq!((&rows[0]["share"][..], &rows[0]["runs"][..]), ("0.95000", "2"));
+        assert!(
+            ["version", "args", "scheduler", "prefix_cache_config"]
+                .iter()
+                .all(|name| rows[0].contains_key(*name))
+        );
     }
 
     #[test]
@@ -323,6 +334,7 @@ mod tests {
             "<h1>infer sim capacity</h1>",
             "<h2>monday: 100 requests</h2>",
             "d, seed 3 failed: no such trace",
+            "<h2>What made this</h2>",
         ] {
             assert!(page.contains(says), "{says}: {page}");
         }

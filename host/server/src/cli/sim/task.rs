@@ -9,7 +9,7 @@ use infer_core::policy::PolicyKind;
 use infer_sim::{Contender, Host, Pace, Profile, Subject, Sweep, Workload};
 
 use super::policies::{self, Choice, choices};
-use super::result::{Format, ResultArgs};
+use super::result::{Format, ResultArgs, made_by};
 use super::settings::{HostArgs, repeated};
 use super::trace::{NO_REQUESTS, TraceFile};
 use super::traffic::{self, Lengths, Limits, tenant_numbers, workload};
@@ -197,8 +197,8 @@ impl Task {
             }
             note_other_host(trace, &hosts);
         }
-        let sweep = Sweep { hosts, contenders, subjects, seeds: self.seeds.clone(), threads: self.threads };
-        Ok((sweep, lengths))
+        let (seeds, threads) = (self.seeds.clone(), self.threads);
+        Ok((Sweep { hosts, contenders, subjects, seeds, threads, made_by: made_by() }, lengths))
     }
 
     /// Says on stderr what replays left out of recordings: changes of policies, and requests that were refused.

@@ -122,7 +122,11 @@ fn listed_workload_is_a_template_that_can_be_read_back() {
     let all: Vec<Value> = results(&["compare", "--list"]);
     assert!(all.len() == 15 && all.iter().all(|workload| workload["streams"].is_array()), "{all:?}");
 
-    let run = |workload: &str| results(&["run", "--workload", workload, "--requests", "60"]);
+    let run = |workload: &str| {
+        let mut run = results(&["run", "--workload", workload, "--requests", "60"]).remove(0);
+        assert_eq!(run["args"].take()[3], workload);
+        run
+    };
     assert_eq!(run(shown), run("instruct"));
     let template = std::fs::read_to_string(&path).expect("it was written");
     let edited = template.replace("\"requests\": 2000", "\"requests\": 33").replace("instruct", "mine");

@@ -52,7 +52,11 @@ fn devices_are_listed_and_read_from_files() {
     let (device, model) = (text(&sim(&["devices", "l4"]).stdout), text(&sim(&["devices", "8b"]).stdout));
     let (same, shape) = (file("l4.json", &device), file("8b.json", &model));
     let usual = ["run", "--workload", "diverse", "--requests", "50", "--rate", "2"];
-    let outcome = |more: &[&str]| results(&[&usual[..], more].concat()).remove(0);
+    let outcome = |more: &[&str]| {
+        let mut outcome = results(&[&usual[..], more].concat()).remove(0);
+        outcome["args"].take();
+        outcome
+    };
     let named = outcome(&["--device", "l4", "--model", "8b"]);
     assert_eq!(outcome(&["--device", &same, "--model", &shape]), named);
     let double = device.replace("300000000000.0", "600000000000.0").replace("\"l4\"", "\"fast l4\"");

@@ -105,6 +105,54 @@ fn seeds_are_summarized_for_scripts_as_the_tables_show_them() {
 }
 
 #[test]
+fn results_name_version_arguments_and_policies() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("mine.wasm");
+    let srpt = infer_bundle::find("scheduler", "srpt").expect("it is shipped");
+    std::fs::write(&path, srpt.component).expect("it can be written");
+    let file = path.to_str().expect("UTF-8");
+    let scheduler = format!(r#"{file}={{"patience_ms": 500}}"#);
+    let what = ["compare", "--requests", "40", "--workload", "diverse", "--scheduler", &scheduler];
+    let what =
+        [&what[..], &["--admission", r#"slo,memory-aware={"memory-aware": {"reserve": 0.2}}"#]].concat();
+    let made = |more: &[&str]| {
+        let output = sim(&[&what[..], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let json = made(&["--format", "json", "--threads", "1"]);
+    let out = dir.path().join("out.json");
+    assert_eq!(made(&["--out", out.to_str().expect("UTF-8"), "--threads=3", "--format=json"]), "");
+    assert_eq!(std::fs::read_to_string(&out).expect("it is written"), json);
+    let runs: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(runs[0]["version"], env!("CARGO_PKG_VERSION"));
+    let args: Vec<&str> = std::iter::once("sim").chain(what.iter().copied()).collect();
+    assert_eq!(runs[0]["args"], serde_json::json!(args));
+    let policies = &runs[0]["policies"];
+    let used = &policies["scheduler"];
+    assert_eq!((&used["name"], &used["sha256"]), (&"srpt".into(), &srpt.sha256.into()), "{used}");
+    assert_eq!(used["config"], serde_json::json!({"patience_ms": 500}));
+    let [slo, aware] =
+        ["slo", "memory-aware"].map(|name| infer_bundle::find("admission", name).expect("it is shipped"));
+    for (at, shipped, config) in [(0_usize, slo, "{}"), (1, aware, r#"{"reserve":0.2}"#)] {
+        let member = &policies["admission"][at];
+        let read = (&member["name"], &member["sha256"], member["config"].to_string());
+        assert_eq!(read, (&shipped.name.into(), &shipped.sha256.into(), config.to_owned()), "{policies}");
+    }
+    assert_eq!(policies["prefix_cache"]["name"], "lru");
+    let csv = rows(&made(&["--format", "csv"])).remove(0);
+    assert_eq!(csv["admission"], "slo,memory-aware");
+    assert_eq!(csv["scheduler_config"], r#"{"patience_ms":500}"#);
+    assert_eq!(
+        csv["prefix_cache_sha256"],
+        infer_bundle::find("prefix-cache", "lru").expect("it is shipped").sha256
+    );
+    assert!(csv["args"].starts_with("sim compare --requests 40 "), "{csv:?}");
+    let page = made(&["--format", "html"]);
+    assert!(page.contains("<h2>What made this</h2>") && page.contains(srpt.sha256), "{page}");
+}
+
+#[test]
 fn runs_that_finish_are_reported_beside_one_that_fails() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("broken.csv");
