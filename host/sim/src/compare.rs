@@ -8,7 +8,7 @@ use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
 use serde::{Serialize, Serializer};
 
-use crate::metrics::{Outcome, RequestOutcome, Watch};
+use crate::metrics::{FirstFault, Outcome, RequestOutcome, Watch};
 use crate::report::{MadeBy, Setup, Slots};
 use crate::run::{Settings, replay_watched, simulate_watched};
 use crate::trace::Reader;
@@ -184,11 +184,27 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// Names the run, the first policy that failed in it and what was left to the built-in, if any did.
+    pub fn fault(&self) -> Option<String> {
+        let outcome = self.outcome.as_ref().ok().filter(|outcome| outcome.policy_faults > 0)?;
+        let share = 100.0 * outcome.builtin_share;
+        let what = match &outcome.fault {
+            Some(FirstFault { kind, policy, message, .. }) => format!("{kind} `{policy}` failed ({message})"),
+            None => "a policy failed".to_owned(),
+        };
+        Some(format!("{}: {what}; the built-in decided {share:.1} % of the steps instead", self.who()))
+    }
+
+    /// The contender, its load, seed and traffic.
+    fn who(&self) -> String {
+        let Self { workload, load, contender, settings, .. } = self;
+        format!("{contender} at load {load:.2} with seed {} on {workload}", settings.seed)
+    }
+
     /// Names the run and what went wrong, if it failed.
     pub fn failure(&self) -> Option<String> {
         let error = self.outcome.as_ref().err()?;
-        let Self { workload, load, contender, settings, .. } = self;
-        Some(format!("{contender} at load {load:.2} with seed {} on {workload}: {error}", settings.seed))
+        Some(format!("{}: {error}", self.who()))
     }
 }
 

@@ -252,7 +252,12 @@ impl<'a> Row<'a, Outcome> {
             let is_fair = |outcome: &Outcome| outcome.finished > 0 && outcome.policy_faults == 0;
             let competes = results.iter().all(|outcome| outcome.is_some_and(is_fair));
             let seeds = cells.iter().map(|cell| cell.settings.seed).collect();
-            Self { name: cells[0].contender.clone(), seeds, results, competes }
+            Self {
+                name: marked(&cells[0].contender, results.iter().copied().flatten()),
+                seeds,
+                results,
+                competes,
+            }
         };
         contenders(group).map(row).collect()
     }
@@ -264,7 +269,7 @@ impl<'a> Row<'a, Found> {
         let row = |searches: &'a [Found]| {
             let is_fair = |found: &Found| found.outcome().is_some_and(|outcome| outcome.policy_faults == 0);
             Self {
-                name: searches[0].any().contender.clone(),
+                name: marked(&searches[0].any().contender, searches.iter().filter_map(Found::outcome)),
                 seeds: searches.iter().map(|found| found.any().settings.seed).collect(),
                 results: searches.iter().map(Some).collect(),
                 competes: searches.iter().all(is_fair),
@@ -296,6 +301,20 @@ impl<'a> Row<'a, TenantOutcome> {
             }
         }
         rows
+    }
+}
+
+/// A contender's name with a mark if policies failed in any of its runs: the share of the steps that the built-in decided,
+/// mean over the runs.
+fn marked<'a>(name: &str, outcomes: impl Iterator<Item = &'a Outcome> + Clone) -> String {
+    if outcomes.clone().all(|outcome| outcome.policy_faults == 0) {
+        return name.to_owned();
+    }
+    let shares: Vec<f64> = outcomes.map(|outcome| outcome.builtin_share).collect();
+    let percent = Estimate::of(&shares).map_or(0.0, |share| 100.0 * share.mean);
+    match percent < 0.1 {
+        true => format!("{name} (built-in <0.1 %)"),
+        false => format!("{name} (built-in {percent:.1} %)"),
     }
 }
 
@@ -396,7 +415,12 @@ mod tests {
         };
         let outcome = cells[3].outcome.as_mut().expect("it ran");
         (outcome.policy_faults, outcome.fault) = (1, Some(fault));
+        outcome.builtin_share = 0.98;
         assert_eq!(best(column, &cells), [false, false, true], "with one of two seeds, the built-in decided");
+        let names = |cells: &[Cell]| Row::of(cells).into_iter().map(|row| row.name).collect::<Vec<_>>();
+        assert_eq!(names(&cells), ["a", "b (built-in 49.0 %)", "c"]);
+        cells[3].outcome.as_mut().expect("it ran").builtin_share = 0.000_2;
+        assert_eq!(names(&cells)[1], "b (built-in <0.1 %)");
         cells[5].outcome = Err("the trace ends in the middle".to_owned());
         assert_eq!(best(column, &cells), [false; 3], "one is left");
     }

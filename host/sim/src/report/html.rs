@@ -329,6 +329,7 @@ mod tests {
             "seeds 3, 4 (mean ± 95 % confidence interval); goodput counts requests whose first token came within",
             "monday at load 1.00: 8 requests",
             "<td>a, tenant 7</td>",
+            "<td>b (built-in 84.1 %)</td>",
             "b, seed 4: policy faults: 3, the first after 3.5 s by scheduler `moody`",
             "the built-in decided 84.1 % of the steps instead",
             "c, seed 3 failed: line 7, column 2",

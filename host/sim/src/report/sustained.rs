@@ -176,7 +176,7 @@ fn by_load(rows: &[Row<'_, Found>]) -> Chart {
 type Read = fn(&Found) -> String;
 
 /// Names are part of the interface: new columns come last, before those of what made a run.
-const COLUMNS: [(&str, Read); 20] = [
+const COLUMNS: [(&str, Read); 22] = [
     ("workload", |f| f.any().workload.clone()),
     ("contender", |f| f.any().contender.clone()),
     ("seed", |f| f.any().settings.seed.to_string()),
@@ -197,6 +197,8 @@ const COLUMNS: [(&str, Read); 20] = [
     ("slo_ttft_ms", |f| f.any().settings.slo.ttft_ms.to_string()),
     ("slo_itl_ms", |f| f.any().settings.slo.itl_ms.to_string()),
     ("error", |f| f.any().outcome.as_ref().err().cloned().unwrap_or_default()),
+    ("policy_faults", |f| f.outcome().map_or_else(String::new, |o| o.policy_faults.to_string())),
+    ("builtin_share", |f| known(f.outcome().map(|o| o.builtin_share), 5)),
 ];
 
 /// Renders CSV with a row per search. Durations are in milliseconds; what has no value is empty.
@@ -319,6 +321,8 @@ mod tests {
         assert_eq!(of("limited_by"), ["TTFT", "TTFT", "TTFT", "ITL", "TTFT", "TTFT", "", ""]);
         assert_eq!(of("beyond_load")[4..], ["0.0030", "0.0030", "", ""]);
         assert_eq!(of("error")[6..], ["no such trace", "no such trace"]);
+        assert_eq!(of("policy_faults")[..6], ["0", "0", "0", "0", "", ""], "of what is sustained");
+        assert_eq!((&rows[0]["builtin_share"][..], &rows[7]["builtin_share"][..]), ("0.00000", ""));
         assert_eq!((&rows[0]["share"][..], &rows[0]["runs"][..]), ("0.95000", "2"));
         assert!(
             ["version", "args", "scheduler", "prefix_cache_config"]

@@ -239,6 +239,7 @@ mod tests {
             "seeds 3, 4 (mean ± 95 % confidence interval); goodput counts requests whose first token came within",
             "monday at load 1.00: 8 requests",
             "a, tenant 7",
+            "\n  b (built-in 84.1 %)  ",
             "b, seed 3: policy faults: 3, the first after 3.5 s by scheduler `moody` (trap: <it fell over>);",
             "; the built-in decided 84.1 % of the steps instead",
             "c, seed 4 failed: line 7, column 2: \"<\"",

@@ -1,11 +1,11 @@
 //! `infer sim capacity`.
 
 use clap::Args;
-use infer_sim::{Search, report};
+use infer_sim::{Cell, Found, Search, report};
 
 use super::policies;
 use super::progress::Bar;
-use super::result::{Format, check};
+use super::result::{Format, check, check_faults};
 use super::task::{Common, Several};
 use super::traffic::Lengths;
 use super::{Failure, emit};
@@ -59,7 +59,7 @@ pub fn run(args: CapacityArgs) -> Result<(), Failure> {
     lengths.iter().filter_map(Lengths::note).for_each(|note| eprintln!("{note}"));
     task.note_left_out();
     let failures: Vec<String> =
-        all.iter().filter_map(|found| found.failed.as_ref()).filter_map(infer_sim::Cell::failure).collect();
+        all.iter().filter_map(|found| found.failed.as_ref()).filter_map(Cell::failure).collect();
     if failures.len() < all.len() {
         let text = match common.result.format {
             Format::Text => report::sustained_table(&all, share),
@@ -69,5 +69,14 @@ pub fn run(args: CapacityArgs) -> Result<(), Failure> {
         };
         emit(common.result.out.as_deref(), &text)?;
     }
-    check(&failures, all.len(), "searches")
+    check(&failures, all.len(), "searches")?;
+    let fault = |found: &Found| {
+        let runs = [&found.sustained, &found.beyond];
+        runs.into_iter().flatten().find_map(Cell::fault)
+    };
+    let faults: Vec<String> = match common.fail_on_fault {
+        true => all.iter().filter_map(fault).collect(),
+        false => Vec::new(),
+    };
+    check_faults(&faults, all.len(), "searches")
 }

@@ -38,7 +38,7 @@ pub fn made_by() -> MadeBy {
 /// Flags with a value that say how results are made and where they go, not what they are.
 const ASIDE: [&str; 4] = ["--format", "--out", "--requests-out", "--threads"];
 /// The same without a value.
-const ASIDE_ALONE: [&str; 1] = ["--summary"];
+const ASIDE_ALONE: [&str; 2] = ["--fail-on-fault", "--summary"];
 
 /// The arguments that change results, so that equal results name equal arguments.
 fn args(all: impl Iterator<Item = OsString>) -> Vec<String> {
@@ -54,6 +54,17 @@ fn args(all: impl Iterator<Item = OsString>) -> Vec<String> {
         }
     }
     kept
+}
+
+/// With `--fail-on-fault`, fails with the first of the faults of policies in `all` simulations, which are named `what`.
+pub fn check_faults(faults: &[String], all: usize, what: &str) -> Result<(), Failure> {
+    match faults {
+        [] => Ok(()),
+        [first, ..] => {
+            let failed = faults.len();
+            Err(Failure::Failed(format!("policies failed in {failed} of {all} {what}, the first: {first}")))
+        }
+    }
 }
 
 /// Fails with the first of the failures among `all` simulations, which are named `what`.
@@ -88,6 +99,7 @@ mod tests {
             "--requests-out",
             "b.csv",
             "--summary",
+            "--fail-on-fault",
             "--load",
             "1",
         ];

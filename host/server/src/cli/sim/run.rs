@@ -9,7 +9,7 @@ use infer_sim::{Cell, RequestOutcome, report};
 use super::policies::{self, Components, choice};
 use super::progress::Bar;
 use super::requests::RequestsFile;
-use super::result::{Format, check};
+use super::result::{Format, check, check_faults};
 use super::settings::repeated;
 use super::task::{Chosen, Common, Several, Task, list, workloads};
 use super::trace::TraceFile;
@@ -179,7 +179,12 @@ fn sweep(
         emit(common.result.out.as_deref(), &text)?;
     }
     written?;
-    check(&failures, cells.len(), "runs")
+    check(&failures, cells.len(), "runs")?;
+    let faults: Vec<String> = match common.fail_on_fault {
+        true => cells.iter().filter_map(Cell::fault).collect(),
+        false => Vec::new(),
+    };
+    check_faults(&faults, cells.len(), "runs")
 }
 
 /// Checks loads and rates.

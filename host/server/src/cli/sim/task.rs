@@ -29,6 +29,10 @@ pub struct Common {
     /// least the length of the output. With 1, policies know that length exactly [default: 1024]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
+    /// Exit with 1 if a policy failed in a run, so that the host's built-in decided in its place; the result is
+    /// written all the same
+    #[arg(long)]
+    pub fail_on_fault: bool,
     #[command(flatten)]
     pub host: HostArgs,
     #[command(flatten)]

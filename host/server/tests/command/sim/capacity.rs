@@ -57,6 +57,24 @@ fn targets_that_nothing_meets_are_a_result() {
 }
 
 #[test]
+fn fault_of_a_policy_is_marked_and_can_fail_the_command() {
+    // Within a millisecond, the watchdog removes a scheduler that waits for its batch to end.
+    let arguments = [&QUICK[..], &["static-batch", "--starvation-bound", "0.001"]].concat();
+    let table = sim(&arguments);
+    assert!(table.status.success(), "{}", text(&table.stderr));
+    let failed = sim(&[&arguments[..], &["--fail-on-fault"]].concat());
+    assert_eq!((failed.status.code(), &failed.stdout), (Some(1), &table.stdout));
+    let (shown, said) = (text(&table.stdout), text(&failed.stderr));
+    assert!(shown.contains("\n  static-batch (built-in 100.0 %)  "), "{shown}");
+    assert!(
+        said.starts_with("error: policies failed in 1 of 1 searches, the first: static-batch at load "),
+        "{said}"
+    );
+    let csv = rows(&text(&sim(&[&arguments[..], &["--format", "csv"]].concat()).stdout));
+    assert_eq!((&csv[0]["policy_faults"][..], &csv[0]["builtin_share"][..]), ("1", "1.00000"));
+}
+
+#[test]
 fn bad_arguments_are_named() {
     for (rest, says) in [
         (&["--share", "0"][..], "--share must be more than 0 and at most 100 percent, not 0"),

@@ -153,6 +153,32 @@ fn results_name_version_arguments_and_policies() {
 }
 
 #[test]
+fn contender_that_the_built_in_stood_in_for_is_marked_and_can_fail_the_command() {
+    // Within a millisecond, the watchdog removes a scheduler that waits for its batch to end.
+    let contenders =
+        ["--scheduler", "continuous", "--scheduler", "static-batch", "--starvation-bound", "0.001"];
+    let usual = ["compare", "--workload", "heavy-tail", "--load", "1.5", "--requests", "200"];
+    let run = |more: &[&str]| {
+        let output = sim(&[&usual[..], &contenders, more].concat());
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, table, said) = run(&[]);
+    assert_eq!((code, said), (Some(0), String::new()));
+    let names = |name: &str| table.lines().filter(|line| line.trim_start().starts_with(name)).count();
+    assert!(names("static-batch (built-in 100.0 %)  ") > 2 && names("continuous  ") > 2, "{table}");
+    for format in ["text", "json", "csv", "html"] {
+        let (code, report, said) = run(&["--format", format, "--fail-on-fault"]);
+        assert_eq!((code, report), (Some(1), run(&["--format", format]).1), "{format}");
+        let says = "error: policies failed in 1 of 2 runs, the first: static-batch at load 1.50 with seed 1 on \
+                    heavy-tail: scheduler `static-batch` failed (starvation: ";
+        assert!(said.starts_with(says), "{said}");
+        assert!(said.ends_with("the built-in decided 100.0 % of the steps instead\n"), "{said}");
+    }
+    let well = [&usual[..], &contenders[..2], &["--fail-on-fault"]].concat();
+    assert_eq!(sim(&well).status.code(), Some(0));
+}
+
+#[test]
 fn runs_that_finish_are_reported_beside_one_that_fails() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("broken.csv");
