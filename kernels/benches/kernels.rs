@@ -95,7 +95,7 @@ fn attention_with(criterion: &mut Criterion, isa: Isa) {
     let cpu = Cpu::with_isa(isa, 1).expect("no threads are needed");
     let mut group = criterion.benchmark_group(format!("paged-attention/{isa:?}"));
     let layout = PagedLayout { block_size: 16, kv_heads: 3, head_dim: 64 };
-    let params = AttentionParams { heads: 9, scale: 0.125, soft_cap: None, window: None };
+    let params = AttentionParams { heads: 9, scale: 0.125, soft_cap: None, window: None, sinks: None };
     let width = layout.kv_heads * layout.head_dim;
     for (name, context, tokens) in
         [("decode", 512_usize, 1_usize), ("decode", 4_096, 1), ("prefill", 512, 128)]

@@ -81,7 +81,7 @@ fn attention(criterion: &mut Criterion) {
 /// One token of one sequence.
 struct Decode {
     layer: PagedLayer<bf16>,
-    params: AttentionParams,
+    params: AttentionParams<'static>,
     q: Vec<f32>,
     table: Vec<u32>,
     context: usize,
@@ -97,7 +97,7 @@ impl Decode {
         let kv = numbers(context * width);
         layer.write(&slots, Rows::dense(&kv, width), Rows::dense(&kv, width));
         let heads = kv_heads * shared;
-        let params = AttentionParams { heads, scale: 0.125, soft_cap: None, window: None };
+        let params = AttentionParams { heads, scale: 0.125, soft_cap: None, window: None, sinks: None };
         // Every other block first, so that the table is not the identity.
         let table = (0..blocks as u32).step_by(2).chain((1..blocks as u32).step_by(2)).collect();
         Self { layer, params, q: numbers(heads * layout.head_dim), table, context }

@@ -52,7 +52,7 @@ impl Default for Inputs {
 }
 
 impl Inputs {
-    /// Storage format, never [`Format::Int4`].
+    /// Storage format, never one of 4 bits.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -85,7 +85,7 @@ impl Inputs {
                         f32::from_bits(word >> (i % 2 * 16) << 16)
                     }
                 },
-                Format::Int8 | Format::Int4 => {
+                Format::Int8 | Format::Int4 | Format::Mxfp4 => {
                     let word = words[i / GROUP * group_words(self.layout) + i % GROUP / 4];
                     let integer = (word >> (i % 4 * 8)) as u8 as i8;
                     f32::from(integer) * self.scales[scale(self.layout, self.groups(), row, i / GROUP)]
@@ -176,7 +176,7 @@ fn stride(format: Format, layout: Layout, width: usize) -> usize {
         (Format::Bf16, Layout::Wide) => width.next_multiple_of(2),
         (Format::Bf16, Layout::Pairs) => width.div_ceil(2),
         (Format::Bf16, Layout::Tiles) => width.div_ceil(GROUP) * BF16_WORDS,
-        (Format::Int8 | Format::Int4, _) => width.div_ceil(GROUP) * INT8_WORDS,
+        (Format::Int8 | Format::Int4 | Format::Mxfp4, _) => width.div_ceil(GROUP) * INT8_WORDS,
     }
 }
 
@@ -189,6 +189,12 @@ fn start(format: Format, layout: Layout, width: usize, row: usize) -> usize {
         (Format::Int8, Layout::Tiles) => row / TILE_ROWS * TILE_ROWS * stride + row % TILE_ROWS * INT8_WORDS,
         _ => row * stride,
     }
+}
+
+/// What the exact sum of a group's products begins with if the weights are `bias` too large, of its offset.
+#[inline(always)]
+pub(crate) fn without_bias(offset: i32, bias: i8) -> i32 {
+    (offset >> 7) * i32::from(bias)
 }
 
 /// The sum of a group's numbers, of its offset and its scale.
@@ -325,7 +331,7 @@ impl Writer {
                         }
                     }
                 }
-                Format::Int8 | Format::Int4 => {
+                Format::Int8 | Format::Int4 | Format::Mxfp4 => {
                     let group = start / GROUP;
                     let at = scale(self.layout, self.width.div_ceil(GROUP), row, group);
                     let mut padded = [0.0; GROUP];
@@ -405,7 +411,7 @@ mod tests {
 
     #[test]
     fn changing_to_a_shape_with_room_allocates_nothing() {
-        for format in [Format::F32, Format::Bf16, Format::Int8, Format::Int4] {
+        for format in [Format::F32, Format::Bf16, Format::Int8, Format::Int4, Format::Mxfp4] {
             for isa in [Isa::Portable, Isa::Amx] {
                 let mut inputs = Inputs::default();
                 inputs.reshape(isa, format, 2, 7);

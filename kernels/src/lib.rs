@@ -15,6 +15,7 @@ pub mod group4;
 mod inputs;
 pub mod matrix;
 pub mod memory;
+pub mod mx4;
 mod packer;
 pub mod paged;
 #[doc(hidden)]
@@ -36,6 +37,7 @@ pub use group4::Group4;
 pub use inputs::Inputs;
 pub use matrix::{Format, GROUP, Matrix};
 pub use memory::{Arena, OutOfMemory, Pages};
+pub use mx4::Mx4;
 pub use packer::Packer;
 pub use paged::{PagedLayer, PagedLayout};
 #[doc(hidden)]

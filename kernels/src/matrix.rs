@@ -10,12 +10,16 @@
 //! Scales come first, then bases, then integers: the low halves of a word's bytes are four inputs, the high halves the next
 //! four. They are multiplied by the same inputs as 8-bit integers.
 //!
+//! 4-bit floats are codes of numbers times a power of two, a bf16 per 32 inputs of an output (`mx4`), in the order of 4-bit
+//! integers.
+//!
 //! The matrix of a gated feed-forward layer has 32 columns of the gate next to the same 32 of the other half, so that both
 //! are in registers at the same time.
 
 use half::{bf16, f16};
 
 use crate::memory::Numbers;
+use crate::mx4::DOUBLED;
 use crate::simd::LANES;
 
 /// Output columns of a full panel: four vectors.
@@ -36,12 +40,17 @@ pub enum Format {
     Int8,
     /// 4-bit integers with an f16 scale and an f16 base per 32; inputs are those of [`Format::Int8`].
     Int4,
+    /// 4-bit floats with a power of two per 32, MXFP4; inputs are those of [`Format::Int8`].
+    Mxfp4,
 }
 
 impl Format {
     /// The format of the inputs of a product.
     pub fn inputs(self) -> Self {
-        if self == Self::Int4 { Self::Int8 } else { self }
+        match self {
+            Self::Int4 | Self::Mxfp4 => Self::Int8,
+            other => other,
+        }
     }
 
     /// Adjacent inputs of a column.
@@ -49,7 +58,7 @@ impl Format {
         match self {
             Self::F32 => 1,
             Self::Bf16 => 2,
-            Self::Int8 | Self::Int4 => GROUP,
+            Self::Int8 | Self::Int4 | Self::Mxfp4 => GROUP,
         }
     }
 
@@ -62,7 +71,7 @@ impl Format {
     pub(crate) fn units(self) -> usize {
         match self {
             Self::F32 | Self::Bf16 => 0,
-            Self::Int8 => 1,
+            Self::Int8 | Self::Mxfp4 => 1,
             Self::Int4 => 2,
         }
     }
@@ -72,7 +81,7 @@ impl Format {
         match self {
             Self::F32 | Self::Bf16 => 1,
             Self::Int8 => GROUP / 4,
-            Self::Int4 => GROUP / 8,
+            Self::Int4 | Self::Mxfp4 => GROUP / 8,
         }
     }
 }
@@ -169,6 +178,14 @@ impl Matrix {
                         let byte = step[4 * width + i / 8 * 4 * width + 4 * column + i % 4];
                         let integer = byte >> (i % 8 / 4 * 4) & 15;
                         *out = (f32::from(integer) * unit + base) * scale;
+                    }
+                }
+                Format::Mxfp4 => {
+                    let unit = bf16::from_bits(number(step, 2 * column)).to_f32();
+                    for (i, out) in out.iter_mut().enumerate() {
+                        let byte = step[2 * width + i / 8 * 4 * width + 4 * column + i % 4];
+                        let doubled = DOUBLED[usize::from(byte >> (i % 8 / 4 * 4) & 15)];
+                        *out = f32::from(doubled) * unit * scale;
                     }
                 }
             }

@@ -11,6 +11,7 @@ use crate::element::nearest_bf16;
 use crate::group4::Group4;
 use crate::matrix::{Format, GROUP, Matrix, PANEL, Shape, largest_and_poison};
 use crate::memory::{Arena, OutOfMemory};
+use crate::mx4::Mx4;
 use crate::simd::{Isa, LANES, Simd, on_isa};
 
 /// Packs matrices into memory with huge pages, on several threads.
@@ -96,6 +97,38 @@ impl Packer {
         self.groups(Shape { format: Format::Int4, outputs: 2 * width, inputs, gated: true }, row)
     }
 
+    /// As [`Packer::matrix`], in [`Format::Mxfp4`], of rows that are such blocks already.
+    ///
+    /// # Errors
+    /// As [`Packer::matrix`].
+    ///
+    /// # Panics
+    /// As [`Packer::matrix`].
+    pub fn matrix_of_blocks(
+        &mut self,
+        outputs: usize,
+        inputs: usize,
+        row: impl Fn(usize, &mut [Mx4]) + Sync,
+    ) -> Result<Matrix, OutOfMemory> {
+        self.blocks(Shape { format: Format::Mxfp4, outputs, inputs, gated: false }, row)
+    }
+
+    /// As [`Packer::gated`], in [`Format::Mxfp4`], of rows that are such blocks already.
+    ///
+    /// # Errors
+    /// As [`Packer::matrix`].
+    ///
+    /// # Panics
+    /// As [`Packer::matrix`].
+    pub fn gated_of_blocks(
+        &mut self,
+        width: usize,
+        inputs: usize,
+        row: impl Fn(usize, &mut [Mx4]) + Sync,
+    ) -> Result<Matrix, OutOfMemory> {
+        self.blocks(Shape { format: Format::Mxfp4, outputs: 2 * width, inputs, gated: true }, row)
+    }
+
     fn numbers(
         &mut self,
         shape: Shape,
@@ -117,6 +150,17 @@ impl Packer {
         self.pack(shape, vec![Group4::default(); shape.steps()], |index, groups, lane| {
             row(index, groups);
             lane.hold(groups);
+        })
+    }
+
+    fn blocks(
+        &mut self,
+        shape: Shape,
+        row: impl Fn(usize, &mut [Mx4]) + Sync,
+    ) -> Result<Matrix, OutOfMemory> {
+        self.pack(shape, vec![Mx4::default(); shape.steps()], |index, blocks, lane| {
+            row(index, blocks);
+            lane.hold_blocks(blocks);
         })
     }
 
@@ -160,14 +204,14 @@ struct Rounded {
     /// power of two, or all rows would compete for the same sets of the L1 cache.
     stride: usize,
     words: Vec<u32>,
-    /// Per row and step: scales, and bases.
-    units: [Vec<f16>; LANES],
+    /// Bits of scales, and of bases, per row and step.
+    units: [Vec<u16>; LANES],
 }
 
 /// One of the sixteen rows.
 struct Lane<'a> {
     words: &'a mut [u32],
-    units: &'a mut [f16],
+    units: &'a mut [u16],
 }
 
 /// The destination of sixteen columns: a panel of `width` columns, and the first column.
@@ -181,7 +225,7 @@ impl Rounded {
     fn new(shape: Shape) -> Self {
         let (steps, format) = (shape.steps(), shape.format);
         let stride = steps * format.words() + LANES;
-        let units = vec![f16::ZERO; steps * format.units()];
+        let units = vec![0; steps * format.units()];
         Self { format, stride, words: vec![0; LANES * stride], units: std::array::from_fn(|_| units.clone()) }
     }
 
@@ -207,17 +251,25 @@ impl Lane<'_> {
     fn hold(self, groups: &[Group4]) {
         let words = self.words.as_chunks_mut::<{ GROUP / 8 }>().0.iter_mut();
         for ((words, units), group) in words.zip(self.units.as_chunks_mut::<2>().0).zip(groups) {
-            *units = [group.scale, group.base];
-            for (word, [a, b]) in words.iter_mut().zip(group.integers.as_chunks::<4>().0.as_chunks::<2>().0) {
-                *word = u32::from_ne_bytes(*a) | u32::from_ne_bytes(*b) << 4;
-            }
+            *units = [group.scale.to_bits(), group.base.to_bits()];
+            share_bytes(words, &group.integers);
+        }
+    }
+
+    /// Takes blocks as they are.
+    #[inline(always)]
+    fn hold_blocks(self, blocks: &[Mx4]) {
+        let words = self.words.as_chunks_mut::<{ GROUP / 8 }>().0.iter_mut();
+        for ((words, unit), block) in words.zip(self.units).zip(blocks) {
+            *unit = block.unit().to_bits();
+            share_bytes(words, &block.codes);
         }
     }
 
     /// Makes the row a column of padding.
     fn clear(self) {
         self.words.fill(0);
-        self.units.fill(f16::ZERO);
+        self.units.fill(0);
     }
 }
 
@@ -232,8 +284,9 @@ fn round<S: Simd>(_: S, format: Format, numbers: &[f32], lane: Lane<'_>) {
         Format::Int8 => {
             let groups = words.as_chunks_mut::<{ GROUP / 4 }>().0.iter_mut().zip(units);
             for ((words, scale), numbers) in groups.zip(numbers.as_chunks::<GROUP>().0) {
-                *scale = scale_of(numbers);
-                let inverse = if *scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
+                let unit = scale_of(numbers);
+                *scale = unit.to_bits();
+                let inverse = if unit == f16::ZERO { 0.0 } else { 1.0 / unit.to_f32() };
                 // Within 1..=255. Adding 1.5 * 2^23 rounds, ties to even, and leaves the integer in the lowest
                 // bits.
                 let mut bytes = [0_u8; GROUP];
@@ -251,6 +304,20 @@ fn round<S: Simd>(_: S, format: Format, numbers: &[f32], lane: Lane<'_>) {
                 Lane { words, units }.hold(&[Group4::nearest(numbers)]);
             }
         }
+        Format::Mxfp4 => {
+            let words = words.chunks_exact_mut(GROUP / 8).zip(units.chunks_exact_mut(1));
+            for ((words, units), numbers) in words.zip(numbers.as_chunks::<GROUP>().0) {
+                Lane { words, units }.hold_blocks(&[Mx4::nearest(numbers)]);
+            }
+        }
+    }
+}
+
+/// Puts numbers of 4 bits into words: four into the low halves of the bytes, the next four into the high ones.
+#[inline(always)]
+fn share_bytes(words: &mut [u32; GROUP / 8], numbers: &[u8; GROUP]) {
+    for (word, [a, b]) in words.iter_mut().zip(numbers.as_chunks::<4>().0.as_chunks::<2>().0) {
+        *word = u32::from_ne_bytes(*a) | u32::from_ne_bytes(*b) << 4;
     }
 }
 
@@ -329,9 +396,9 @@ mod tests {
             let cpu = Cpu::with_isa(isa, 2).unwrap();
             let mut packer = Packer { cpu, arena: Arena::default() };
             for (format, outputs, inputs) in
-                [Format::F32, Format::Bf16, Format::Int8, Format::Int4].into_iter().flat_map(|format| {
-                    [(1, 1), (16, 32), (70, 33), (130, 100), (256, 64)].map(|(n, k)| (format, n, k))
-                })
+                [Format::F32, Format::Bf16, Format::Int8, Format::Int4, Format::Mxfp4].into_iter().flat_map(
+                    |format| [(1, 1), (16, 32), (70, 33), (130, 100), (256, 64)].map(|(n, k)| (format, n, k)),
+                )
             {
                 let number = |row: usize, i: usize| (((row * 131 + i * 17) % 1009) as f32 - 504.3) / 7.1;
                 let fill = |row: usize, out: &mut [f32]| {
@@ -355,8 +422,42 @@ mod tests {
                             Format::Bf16 => *got == bf16::from_f32(want).to_f32(),
                             Format::Int8 => (got - want).abs() <= 0.51 * largest / 127.0,
                             Format::Int4 => (got - want).abs() <= 2.0 * largest / 15.0,
+                            // The largest may be between 6 and 8 units.
+                            Format::Mxfp4 => (got - want).abs() <= largest / 4.0,
                         };
                         assert!(right, "{isa:?}, {format:?}, row {row} of {outputs}, {i}: {got}, not {want}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_blocks_stay_as_they_are_on_every_instruction_set() {
+        for isa in Isa::available() {
+            let mut packer = Packer { cpu: Cpu::with_isa(isa, 2).unwrap(), arena: Arena::default() };
+            for (outputs, inputs) in [(16, 32), (70, 96), (130, 45_usize)] {
+                // All exponents but that of NaN.
+                let block = |row: usize, block: usize| Mx4 {
+                    exponent: ((row * 5 + block * 111) % 255) as u8,
+                    codes: std::array::from_fn(|i| ((row * 7 + block * 3 + i * 5) % 16) as u8),
+                };
+                let fill = |row: usize, out: &mut [Mx4]| {
+                    assert_eq!(out.len(), inputs.div_ceil(GROUP));
+                    out.iter_mut().enumerate().for_each(|(i, out)| *out = block(row, i));
+                };
+                let matrices = [
+                    packer.matrix_of_blocks(outputs, inputs, fill).unwrap(),
+                    packer.gated_of_blocks(outputs / 2, inputs, fill).unwrap(),
+                ];
+                let mut got = vec![f32::NAN; inputs];
+                for (matrix, row) in
+                    matrices.iter().flat_map(|matrix| (0..outputs).map(move |row| (matrix, row)))
+                {
+                    matrix.unpack_row(row, 1.0, &mut got);
+                    for (i, got) in got.iter().enumerate() {
+                        let want = block(row, i / GROUP).numbers()[i % GROUP];
+                        assert_eq!(*got, want, "{isa:?}, row {row} of {outputs}, {i} of {inputs}");
                     }
                 }
             }

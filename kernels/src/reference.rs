@@ -28,11 +28,16 @@ pub fn rope(head: &[f32], inverse_frequencies: &[f32], position: u32) -> Vec<f32
     (0..2 * half).map(|i| turned(i) as f32).collect()
 }
 
-/// `activation(gate) * up`.
+/// `activation(gate) * up`, or what the activation says.
 pub fn gated(activation: Activation, gate: f32, up: f32) -> f32 {
     let x = f64::from(gate);
     let activated = match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::ClampedSwish { alpha, limit } => {
+            let (x, limit) = (x.min(f64::from(limit)), f64::from(limit));
+            let up = f64::from(up).clamp(-limit, limit);
+            return ((up + 1.0) * x / (1.0 + (-x * f64::from(alpha)).exp())) as f32;
+        }
         Activation::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
             0.5 * x * (1.0 + inner.tanh())
@@ -55,13 +60,14 @@ pub fn route(logits: &[f32], per_row: usize, normalized: bool) -> Vec<(usize, f3
     experts.into_iter().map(|expert| (expert, (power(&expert) / total) as f32)).collect()
 }
 
-/// One query head at `position` over keys and values `[position][dimension]` of its key head.
+/// One query head at `position` over keys and values `[position][dimension]` of its key head, with the head's sink.
 pub fn attention(
     q: &[f32],
     keys: &[f32],
     values: &[f32],
     position: u32,
-    params: &AttentionParams,
+    params: &AttentionParams<'_>,
+    sink: Option<f32>,
 ) -> Vec<f32> {
     let width = q.len();
     let seen = params.first_position(position) as usize..position as usize + 1;
@@ -74,9 +80,10 @@ pub fn attention(
             params.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
         })
         .collect();
-    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sink = sink.map(f64::from);
+    let largest = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
-    let total: f64 = weights.iter().sum();
+    let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - largest).exp());
     (0..width)
         .map(|d| {
             let sum: f64 =

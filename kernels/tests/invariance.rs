@@ -245,15 +245,15 @@ fn wide_instruction_sets_agree_on_attention_bit_for_bit() {
     }
 }
 
-fn params(layout: &PagedLayout, group: usize) -> AttentionParams {
-    AttentionParams { heads: layout.kv_heads * group, scale: 0.25, soft_cap: None, window: None }
+fn params(layout: &PagedLayout, group: usize) -> AttentionParams<'_> {
+    AttentionParams { heads: layout.kv_heads * group, scale: 0.25, soft_cap: None, window: None, sinks: None }
 }
 
 /// Computes attention of the tokens from `first` on.
 fn attend<T: Element>(
     cpu: &Cpu,
     paged: &Paged<T>,
-    params: &AttentionParams,
+    params: &AttentionParams<'_>,
     q: &[f32],
     first: usize,
 ) -> Vec<f32> {
@@ -274,6 +274,8 @@ fn attention_is_invariant<T: Element>(seed: u64, head_dim: usize, group: usize) 
     let paged = Paged::<T>::random(&mut random, head_dim);
     let mut params = params(&paged.layout, group);
     params.window = (seed % 2 == 1).then_some(random.size(1, 500) as u32);
+    let sinks = random.numbers(params.heads);
+    params.sinks = (seed % 4 >= 2).then_some(&sinks);
     let width = params.heads * paged.layout.head_dim;
     let q = random.numbers(paged.positions.len() * width);
     for isa in Isa::available() {
@@ -306,6 +308,8 @@ fn decode_shared_by_threads_has_the_same_bits_as_in_a_chunk() {
             let paged = Paged::<bf16>::random(&mut random, head_dim);
             let mut params = params(&paged.layout, random.size(1, 9));
             params.window = (seed % 3 == 1).then_some(random.size(1, 700) as u32);
+            let sinks = random.numbers(params.heads);
+            params.sinks = (seed % 4 >= 2).then_some(&sinks);
             let width = params.heads * paged.layout.head_dim;
             let q = random.numbers(paged.positions.len() * width);
             let whole = bits(&attend(&cpus[0], &paged, &params, &q, 0));

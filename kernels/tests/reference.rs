@@ -12,6 +12,10 @@ use infer_kernels::{
     Routes, Rows, Share, Targets, Then, reference,
 };
 
+/// All activations.
+const ACTIVATIONS: [Activation; 3] =
+    [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwish { alpha: 1.702, limit: 7.0 }];
+
 fn cpus() -> impl Iterator<Item = Cpu> {
     Isa::available().into_iter().map(|isa| Cpu::with_isa(isa, 1).expect("no threads are needed"))
 }
@@ -61,8 +65,7 @@ fn gated_products_match_for_ragged_widths() {
         for format in FORMATS {
             let rounded = unpacked(&packed(format, &w, k));
             let matrix = packed_gated(format, &w, k);
-            for (cpu, activation) in cpus().zip([Activation::Silu, Activation::GeluTanh].into_iter().cycle())
-            {
+            for (cpu, activation) in cpus().zip(ACTIVATIONS.into_iter().cycle()) {
                 let inputs = loaded(&cpu, Rows::dense(&x, k), m, format);
                 let sums = reference::matmul(&unpacked_inputs(&inputs), &rounded, k);
                 for bias in [None, Some(bias.as_slice())] {
@@ -107,6 +110,8 @@ fn packed_rows_unpack_within_the_rounding_of_their_format() {
                             Format::Int8 => largest / 127.0 * 0.51,
                             // Fitting may move either end by half a unit more.
                             Format::Int4 => range / 15.0,
+                            // Half a step of 2, or what is beyond 6, of a largest number from 4 to 8.
+                            Format::Mxfp4 => largest / 4.0,
                         };
                         let context = format!("seed {seed}, {format:?}, row {index}, group {group}");
                         assert!((got / 2.0 - want).abs() <= tolerance, "{context}: {got} for {want}");
@@ -244,7 +249,8 @@ fn rope_rotates_queries_and_keys_by_position_and_stores_the_rotated_keys() {
             |first: usize| Rows { data: &turned, offset: first * width, stride, width: kv_heads * width };
         plain.write(&slots, rows(heads), rows(heads + kv_heads));
         for slot in slots {
-            let params = AttentionParams { heads: kv_heads, scale: 1.0, soft_cap: None, window: Some(1) };
+            let params =
+                AttentionParams { heads: kv_heads, scale: 1.0, soft_cap: None, window: Some(1), sinks: None };
             let q = vec![1.0; kv_heads * width];
             let [ours, theirs] = [&layer, &plain].map(|layer| {
                 let mut out = vec![f32::NAN; q.len()];
@@ -304,7 +310,7 @@ fn activations_match_up_to_large_arguments() {
     let n = gates.len();
     // Products with one input that is 1: the sums are the weights.
     let matrix = packed_gated(Format::F32, &[gates.clone(), vec![1.5; n]].concat(), 1);
-    for activation in [Activation::Silu, Activation::GeluTanh] {
+    for activation in ACTIVATIONS {
         let want: Vec<f32> = gates.iter().map(|gate| reference::gated(activation, *gate, 1.5)).collect();
         for cpu in cpus() {
             let one = loaded(&cpu, Rows::dense(&[1.0], 1), 1, Format::F32);
@@ -472,11 +478,16 @@ fn scaled_rows_beyond_the_output_or_out_of_order_are_refused() {
 fn attention_matches<T: Element>(seed: u64, head_dim: usize, group: usize, tolerance: f32) {
     let mut random = random(seed);
     let paged = Paged::<T>::random(&mut random, head_dim);
+    let heads = paged.layout.kv_heads * group;
+    // Some far above, and some far below all scores.
+    let sinks: Vec<f32> =
+        random.numbers(heads).iter().map(|x| if *x < 0.8 { 3.0 * x } else { 200.0 * x }).collect();
     let params = AttentionParams {
-        heads: paged.layout.kv_heads * group,
+        heads,
         scale: 0.3,
         soft_cap: seed.is_multiple_of(3).then_some(5.0),
         window: seed.is_multiple_of(2).then_some(random.size(1, 400) as u32),
+        sinks: (seed % 4 >= 2).then_some(&sinks),
     };
     let width = paged.layout.head_dim;
     let q = random.numbers(paged.positions.len() * params.heads * width);
@@ -486,7 +497,8 @@ fn attention_matches<T: Element>(seed: u64, head_dim: usize, group: usize, toler
             let (token, head) = (i / params.heads, i % params.heads);
             let (keys, values) = paged.head(token, head / group);
             let position = paged.positions[token];
-            reference::attention(&q[i * width..(i + 1) * width], &keys, &values, position, &params)
+            let sink = params.sinks.map(|sinks| sinks[head]);
+            reference::attention(&q[i * width..(i + 1) * width], &keys, &values, position, &params, sink)
         })
         .collect();
     let q = Rows::dense(&q, params.heads * width);
@@ -546,7 +558,13 @@ fn copied_block_gives_the_same_attention_as_its_source() {
     let blocks = paged.layer.blocks() as u32;
     let (from, to) = (paged.tables[0], blocks - 1);
     let tokens = paged.layout.block_size.min(paged.positions[0] as usize + 1) as u32;
-    let params = AttentionParams { heads: paged.layout.kv_heads, scale: 1.0, soft_cap: None, window: None };
+    let params = AttentionParams {
+        heads: paged.layout.kv_heads,
+        scale: 1.0,
+        soft_cap: None,
+        window: None,
+        sinks: None,
+    };
     let q = random.numbers(params.heads * paged.layout.head_dim);
     let cpu = Cpu::new(1).expect("no threads are needed");
     let run = |paged: &Paged<f32>, table: &[u32]| {

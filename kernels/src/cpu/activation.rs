@@ -1,6 +1,6 @@
 //! Gated activations and the elementwise sums between layers.
 //!
-//! Both activations are `x * sigmoid(g(x))`; the exponential is a polynomial in registers. They are applied to the sums of a
+//! All activations are `x * sigmoid(g(x))`; the exponential is a polynomial in registers. They are applied to the sums of a
 //! gated layer's product while these are in registers, see `matmul`.
 
 use super::math::{sigmoid, store_some};
@@ -8,12 +8,20 @@ use super::{Cpu, Shared};
 use crate::simd::{LANES, Simd};
 
 /// The activation of the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
     /// GELU by its tanh approximation.
     GeluTanh,
+    /// `x * sigmoid(alpha * x)` of the gate, at most `limit`, times 1 plus the other half, within `limit` on both sides: that of
+    /// gpt-oss.
+    ClampedSwish {
+        /// Factor of the gate in the sigmoid.
+        alpha: f32,
+        /// Bound of both halves.
+        limit: f32,
+    },
 }
 
 /// Where rows are added: to parts of some rows of a dense matrix.
@@ -63,7 +71,7 @@ impl Cpu {
     }
 }
 
-/// `out[i] = activation(gate[i]) * up[i]`.
+/// `out[i] = activation(gate[i]) * up[i]`, or what the activation says.
 #[inline(always)]
 pub(super) fn gated_lanes<S: Simd>(
     simd: S,
@@ -73,13 +81,20 @@ pub(super) fn gated_lanes<S: Simd>(
     out: &mut [f32],
 ) {
     for ((gate, up), out) in gate.chunks(LANES).zip(up.chunks(LANES)).zip(out.chunks_mut(LANES)) {
-        let (x, y) = (load_some(simd, gate), load_some(simd, up));
+        let (mut x, mut y) = (load_some(simd, gate), load_some(simd, up));
         let inner = match activation {
             Activation::Silu => x,
             Activation::GeluTanh => {
                 // 2 * sqrt(2 / pi) * (x + 0.044715 x^3)
                 let cubic = simd.mul(simd.mul(x, x), simd.mul(x, simd.splat(0.044_715)));
                 simd.mul(simd.splat(1.595_769_2), simd.add(x, cubic))
+            }
+            Activation::ClampedSwish { alpha, limit } => {
+                // The second operand may be NaN, and stays so.
+                x = simd.min(simd.splat(limit), x);
+                y = simd.max(simd.splat(-limit), simd.min(simd.splat(limit), y));
+                y = simd.add(y, simd.splat(1.0));
+                simd.mul(x, simd.splat(alpha))
             }
         };
         let value = simd.mul(simd.mul(x, sigmoid(simd, inner)), y);

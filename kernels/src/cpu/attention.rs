@@ -12,7 +12,7 @@
 
 use super::block::{self, Queries};
 use super::math::{exp, tanh};
-use super::piece::{PIECE, Seen, merge};
+use super::piece::{PIECE, Seen, merge, whole};
 use super::split::{Pieces, Target, leave, unit_len};
 use super::tile::{accumulate, scores};
 use super::{Cpu, Shared};
@@ -77,7 +77,7 @@ impl Cpu {
     pub fn paged_attention<T: Element>(
         &self,
         layer: &PagedLayer<T>,
-        params: &AttentionParams,
+        params: &AttentionParams<'_>,
         query: PagedQuery<'_>,
         scratch: &mut Vec<f32>,
         out: &mut [f32],
@@ -88,7 +88,7 @@ impl Cpu {
         let cost = query.positions.iter().map(|p| *p as usize + 1).sum::<usize>();
         let target = Shared(out.as_mut_ptr());
         let isa = self.isa;
-        let whole = |run: &QueryRun, head: usize| {
+        let all_of = |run: &QueryRun, head: usize| {
             let most = (block::ROWS / group).max(1) as u32;
             for token in (run.first..run.first + run.count).step_by(most as usize) {
                 let at = head * group * layout.head_dim;
@@ -114,7 +114,7 @@ impl Cpu {
         let cost = 2 * cost * query.q.width;
         let Some(pieces) = Pieces::of(self, params, &query, layout.kv_heads) else {
             return self.for_each(query.runs.len() * layout.kv_heads, cost, |item| {
-                whole(&query.runs[item / layout.kv_heads], item % layout.kv_heads);
+                all_of(&query.runs[item / layout.kv_heads], item % layout.kv_heads);
             });
         };
         let (units, unit_len) = (pieces.units(), unit_len(group, layout.head_dim));
@@ -122,7 +122,7 @@ impl Cpu {
         let parts = Shared(scratch.as_mut_ptr());
         self.for_each(units, cost, |number| {
             let unit = pieces.unit(number);
-            let Some(piece) = unit.piece else { return whole(&unit.run, unit.head) };
+            let Some(piece) = unit.piece else { return all_of(&unit.run, unit.head) };
             let token = unit.run.first as usize;
             let width = group * layout.head_dim;
             let context = Context {
@@ -143,7 +143,7 @@ impl Cpu {
 
 fn check<T: Element>(
     layer: &PagedLayer<T>,
-    params: &AttentionParams,
+    params: &AttentionParams<'_>,
     query: &PagedQuery<'_>,
     out_len: usize,
 ) {
@@ -152,6 +152,7 @@ fn check<T: Element>(
     assert!(layout.head_dim <= MAX_HEAD_DIM, "heads wider than {MAX_HEAD_DIM}");
     assert!(params.heads.is_multiple_of(layout.kv_heads), "query heads must be a multiple of key heads");
     assert_eq!(query.q.width, params.heads * layout.head_dim, "query rows must hold all heads");
+    assert!(params.sinks.is_none_or(|sinks| sinks.len() == params.heads), "one sink per query head");
     assert_eq!(out_len, tokens * query.q.width, "one output row per token");
     query.q.check(tokens);
     let blocks = layer.blocks();
@@ -176,10 +177,19 @@ fn check<T: Element>(
 /// One token's view of one key head. Public only inside a sealed trait.
 pub struct Context<'a, T> {
     pub(super) layer: &'a PagedLayer<T>,
-    pub(super) params: &'a AttentionParams,
+    pub(super) params: &'a AttentionParams<'a>,
     pub(super) table: &'a [u32],
     pub(super) head: usize,
     pub(super) position: u32,
+}
+
+impl<T: Element> Context<'_, T> {
+    /// The sink of a query head of the group.
+    #[inline(always)]
+    pub(super) fn sink(&self, of_group: usize) -> Option<f32> {
+        let group = self.params.heads / self.layer.layout().kv_heads;
+        self.params.sink(self.head * group + of_group)
+    }
 }
 
 pub(crate) fn attend<T: Element>(isa: Isa, context: Context<'_, T>, queries: Queries) {
@@ -217,22 +227,23 @@ pub(super) fn one_token<S: Simd, T: Element>(
     while done * width < q.len() {
         let left = q.len() / width - done;
         let (q, target) = (&q[done * width..], target.after(done, width));
+        let heads = (done, q);
         done += match left {
-            1 => pass::<S, T, 1>(simd, context, q, target),
-            2 => pass::<S, T, 2>(simd, context, q, target),
-            _ if const { S::SHARED_QUERIES < 3 } => pass::<S, T, 2>(simd, context, q, target),
-            3 => pass::<S, T, 3>(simd, context, q, target),
-            _ => pass::<S, T, 4>(simd, context, q, target),
+            1 => pass::<S, T, 1>(simd, context, heads, target),
+            2 => pass::<S, T, 2>(simd, context, heads, target),
+            _ if const { S::SHARED_QUERIES < 3 } => pass::<S, T, 2>(simd, context, heads, target),
+            3 => pass::<S, T, 3>(simd, context, heads, target),
+            _ => pass::<S, T, 4>(simd, context, heads, target),
         };
     }
 }
 
-/// Computes attention of `Q` query heads. Returns `Q`.
+/// Computes attention of `Q` query heads: which of their group is the first, and the queries from it on. Returns `Q`.
 #[inline(always)]
 fn pass<S: Simd, T: Element, const Q: usize>(
     simd: S,
     context: &Context<'_, T>,
-    q: &[f32],
+    (first, q): (usize, &[f32]),
     target: Target<'_>,
 ) -> usize {
     const { assert!(Q <= MAX_SHARED) };
@@ -257,8 +268,9 @@ fn pass<S: Simd, T: Element, const Q: usize>(
                 position = end;
             }
             for i in 0..Q {
+                let total = whole(simd, all.largest[i], all.total[i], context.sink(first + i));
                 for (out, sum) in out[i * width..(i + 1) * width].iter_mut().zip(&all.sums[i]) {
-                    *out = sum / all.total[i];
+                    *out = sum / total;
                 }
             }
         }
@@ -295,7 +307,7 @@ fn tiles<S: Simd, T: Element, const Q: usize>(
 #[inline(always)]
 pub(super) fn soften<S: Simd>(
     simd: S,
-    params: &AttentionParams,
+    params: &AttentionParams<'_>,
     weights: &mut [f32],
     count: usize,
     largest: &mut f32,

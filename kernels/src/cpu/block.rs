@@ -9,7 +9,7 @@
 use std::mem::MaybeUninit;
 
 use super::attention::{Context, MAX_HEAD_DIM, TILE, soften};
-use super::piece::{Head, PIECE, merge};
+use super::piece::{Head, PIECE, merge, whole};
 use super::tile::{accumulate, scores};
 use crate::element::Element;
 use crate::simd::{LANES, Simd, vectors};
@@ -346,8 +346,10 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
             unsafe {
                 let out = out.add(row / group * out_stride + row % group * self.width);
                 let sums = self.state.before.as_ptr().add(row * self.stride).cast::<f32>();
+                let (largest, total) = (self.state.before_largest[row], self.state.before_total[row]);
+                let total = whole(self.simd, largest, total, self.context.sink(row % group));
                 for d in 0..self.width {
-                    *out.add(d) = *sums.add(d) / self.state.before_total[row];
+                    *out.add(d) = *sums.add(d) / total;
                 }
             }
         }

@@ -75,7 +75,7 @@ impl Cpu {
     pub fn contiguous_attention<T: Element>(
         &self,
         layer: &ContiguousLayer<T>,
-        params: &AttentionParams,
+        params: &AttentionParams<'_>,
         query: ContiguousQuery<'_>,
         scores: &mut Vec<f32>,
         out: &mut [f32],
@@ -83,6 +83,7 @@ impl Cpu {
         let width = layer.head_dim;
         let group = params.heads / layer.kv_heads;
         assert_eq!(query.q.width, params.heads * width, "query rows must hold all heads");
+        assert!(params.sinks.is_none_or(|sinks| sinks.len() == params.heads), "one sink per query head");
         assert_eq!(out.len(), query.positions.len() * query.q.width, "one output row per token");
         for (token, out) in out.chunks_exact_mut(query.q.width).enumerate() {
             let (slot, position) = (query.slots[token], query.positions[token] as usize);
@@ -94,7 +95,7 @@ impl Cpu {
                     let key = layer.head(&layer.keys, slot, position, head / group);
                     params.score(dot(q, key))
                 }));
-                let sum = softmax(scores);
+                let sum = softmax(scores, params.sink(head));
                 out.fill(0.0);
                 for (position, weight) in (first..=position).zip(&*scores) {
                     let value = layer.head(&layer.values, slot, position, head / group);
@@ -121,10 +122,10 @@ fn dot<T: Element>(q: &[f32], key: &[T]) -> f32 {
     sums.iter().sum()
 }
 
-/// Turns scores into weights and returns their sum.
-fn softmax(scores: &mut [f32]) -> f32 {
-    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0;
+/// Turns scores into weights and returns their sum, with the sink's weight.
+fn softmax(scores: &mut [f32], sink: Option<f32>) -> f32 {
+    let largest = scores.iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = sink.map_or(0.0, |sink| (sink - largest).exp());
     for score in scores {
         *score = (*score - largest).exp();
         sum += *score;

@@ -1,4 +1,4 @@
-//! The softmax state of a token over part of its context, and the merge of two such states.
+//! The softmax state of a token over part of its context, the merge of two such states, and what a sink adds to the last.
 //!
 //! The context is cut into pieces of 256 absolute positions. Within a piece, tiles are folded in one after another; a
 //! finished piece is merged into the state before it, in order. Pieces are independent, so `split` may have several threads
@@ -52,6 +52,17 @@ pub(super) struct Head<'a> {
     pub largest: &'a mut f32,
     pub total: &'a mut f32,
     pub sums: &'a mut [f32],
+}
+
+/// The total of all weights relative to the largest score, with the sink's if there is one. A sink far above all scores makes
+/// it infinite, and the results 0.
+#[inline(always)]
+pub(super) fn whole<S: Simd>(simd: S, largest: f32, total: f32, sink: Option<f32>) -> f32 {
+    let Some(sink) = sink else { return total };
+    let mut lanes = [0.0; LANES];
+    // SAFETY: sixteen places.
+    unsafe { simd.store(lanes.as_mut_ptr(), exp(simd, simd.splat(sink - largest))) };
+    total + lanes[0]
 }
 
 /// Merges a piece into the state before it. An empty piece changes nothing.

@@ -57,7 +57,7 @@ impl Cpu {
         let per_step = match format {
             Format::Bf16 if self.isa == Isa::Avx512Bf16 => 2,
             Format::F32 | Format::Bf16 => 1,
-            Format::Int8 | Format::Int4 => 4,
+            Format::Int8 | Format::Int4 | Format::Mxfp4 => 4,
         };
         let items = 8 * self.threads();
         let isa = self.isa;
@@ -128,7 +128,7 @@ fn multiply_lanes<S: Simd>(simd: S, format: Format, steps: usize) -> f32 {
         }
         // Without the instruction, arithmetic is in f32.
         Format::F32 | Format::Bf16 => sum(simd, chain!(simd.splat(0.0), steps, |sum| simd.fma(x, x, sum))),
-        Format::Int8 | Format::Int4 => {
+        Format::Int8 | Format::Int4 | Format::Mxfp4 => {
             let integers = chain!(simd.splat_word(0), steps, |sum| simd.dot_int8(sum, y, y));
             sum(simd, vectors!(CHAINS, simd.splat(0.0), |at| simd.widen_words(integers[at])))
         }

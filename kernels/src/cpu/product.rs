@@ -3,9 +3,15 @@
 //! shapes don't change bits.
 
 use super::matmul::ACROSS;
-use crate::inputs::{View, sum_of_group};
+use crate::inputs::{View, sum_of_group, without_bias};
 use crate::matrix::Format;
+use crate::mx4::BIAS;
 use crate::simd::{LANES, Simd, vectors};
+
+/// Formats of groups, for [`Tile::groups`].
+pub(super) const INT8: usize = 2;
+pub(super) const INT4: usize = 4;
+pub(super) const MXFP4: usize = 5;
 
 /// Operands of a tile.
 #[derive(Clone, Copy)]
@@ -142,7 +148,7 @@ impl Tile {
         }
     }
 
-    /// Multiplies `R` rows of int8 groups, or of `INT4` groups.
+    /// Multiplies `R` rows of int8 groups, or those of another `FORMAT` of groups.
     ///
     /// # Safety
     /// As [`Tile::floats`].
@@ -150,7 +156,7 @@ impl Tile {
     pub(super) unsafe fn groups<
         S: Simd,
         const FEW: bool,
-        const INT4: bool,
+        const FORMAT: usize,
         const R: usize,
         const C: usize,
     >(
@@ -160,7 +166,12 @@ impl Tile {
         // SAFETY: the caller's promise.
         unsafe {
             let mut sums = self.begin::<S, R, C>(simd);
-            let format = if INT4 { Format::Int4 } else { Format::Int8 };
+            let (int8, int4) = const { (FORMAT == INT8, FORMAT == INT4) };
+            let format = match FORMAT {
+                INT8 => Format::Int8,
+                INT4 => Format::Int4,
+                _ => Format::Mxfp4,
+            };
             let stride = self.width * format.step_bytes();
             let mut until = self.turn;
             for step in 0..self.steps {
@@ -168,8 +179,11 @@ impl Tile {
                 let group = self.weights.add(step * stride);
                 let at = self.first + step;
                 let mut dots = vectors!(R, [simd.splat_word(0); C], |r| {
-                    let offset =
-                        if const { S::BIASED && !INT4 } { *self.x.offsets.add(self.scale(r, at)) } else { 0 };
+                    let offset = match FORMAT {
+                        INT8 if const { S::BIASED } => *self.x.offsets.add(self.scale(r, at)),
+                        MXFP4 => without_bias(*self.x.offsets.add(self.scale(r, at)), BIAS),
+                        _ => 0,
+                    };
                     [simd.splat_word(offset.cast_unsigned()); C]
                 });
                 let mut weights = group.add(2 * format.units() * self.width + 4 * self.column);
@@ -179,12 +193,15 @@ impl Tile {
                         self.prefetch::<S, FEW>(simd, weights, C * LANES * 4);
                     }
                     let w = vectors!(C, simd.splat_word(0), |c| simd.load_words(weights.add(c * 64).cast()));
-                    if INT4 {
+                    if !int8 {
                         for high in 0..2 {
-                            let w = match high {
+                            let mut w = match high {
                                 0 => vectors!(C, w[0], |c| simd.low_halves(w[c])),
                                 _ => vectors!(C, w[0], |c| simd.high_halves(w[c])),
                             };
+                            if !int4 {
+                                w = vectors!(C, w[0], |c| simd.raised(w[c]));
+                            }
                             for (r, dots) in dots.iter_mut().enumerate() {
                                 let x = simd.splat_word(*x.add(r * self.x.stride + 2 * word + high));
                                 for c in 0..C {
@@ -204,13 +221,16 @@ impl Tile {
                 }
                 for c in 0..C {
                     let units = group.add(2 * self.column + 2 * c * LANES);
-                    let unit = simd.load_f16(units.cast());
+                    let unit = match FORMAT {
+                        MXFP4 => simd.load_bf16(units.cast()),
+                        _ => simd.load_f16(units.cast()),
+                    };
                     for r in 0..R {
                         let scaled = simd.mul(simd.widen_words(dots[r][c]), unit);
                         let x = simd.splat(*self.x.scales.add(self.scale(r, at)));
                         sums[r][c] = simd.fma(scaled, x, sums[r][c]);
                     }
-                    if INT4 {
+                    if int4 {
                         let base = simd.load_f16(units.add(2 * self.width).cast());
                         for (r, sums) in sums.iter_mut().enumerate() {
                             let at = self.scale(r, at);

@@ -4,7 +4,7 @@
 //! a bit.
 
 use super::attention::{Context, PagedQuery, QueryRun};
-use super::piece::{Head, Seen, merge, piece_of};
+use super::piece::{Head, Seen, merge, piece_of, whole};
 use super::{Cpu, Shared};
 use crate::attention_params::AttentionParams;
 use crate::element::Element;
@@ -16,7 +16,7 @@ const ENOUGH: usize = 4;
 /// How runs are cut into pieces. A run of several tokens stays whole.
 #[derive(Clone, Copy)]
 pub(super) struct Pieces<'a> {
-    params: &'a AttentionParams,
+    params: &'a AttentionParams<'a>,
     query: &'a PagedQuery<'a>,
     kv_heads: usize,
 }
@@ -34,7 +34,7 @@ impl<'a> Pieces<'a> {
     /// Decides how a query is cut; `None` if that gains nothing.
     pub(super) fn of(
         cpu: &Cpu,
-        params: &'a AttentionParams,
+        params: &'a AttentionParams<'a>,
         query: &'a PagedQuery<'a>,
         kv_heads: usize,
     ) -> Option<Self> {
@@ -99,7 +99,8 @@ impl<'a> Pieces<'a> {
                 let out = out.get().add(run.first as usize * q_width + head * width);
                 (parts.get().add(first), std::slice::from_raw_parts_mut(out, width))
             };
-            merge_all(isa, Parts { first: parts, stride: self.kv_heads * unit, count, width }, out);
+            let sink = self.params.sink(head);
+            merge_all(isa, Parts { first: parts, stride: self.kv_heads * unit, count, width, sink }, out);
         });
     }
 }
@@ -130,6 +131,7 @@ struct Parts {
     stride: usize,
     count: usize,
     width: usize,
+    sink: Option<f32>,
 }
 
 fn merge_all(isa: Isa, parts: Parts, out: &mut [f32]) {
@@ -148,8 +150,9 @@ fn merge_lanes<S: Simd>(simd: S, parts: Parts, out: &mut [f32]) {
         let [largest, total, ..] = numbers else { unreachable!("a vector has sixteen numbers") };
         merge(simd, all.head(0, parts.width), Head { largest, total, sums });
     }
+    let total = whole(simd, all.largest[0], all.total[0], parts.sink);
     for (out, sum) in out.iter_mut().zip(&all.sums[0]) {
-        *out = sum / all.total[0];
+        *out = sum / total;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sums of products in vector registers: how a block of rows is tiled, and in which order tiles read a panel.
 
 use super::matmul::{ACROSS, Block};
-use super::product::Tile;
+use super::product::{INT4, INT8, MXFP4, Tile};
 use crate::matrix::Format;
 use crate::simd::{Isa, LANES, Simd, on_dot_isa, on_isa, on_pair_isa};
 
@@ -18,6 +18,7 @@ pub(super) fn sums(isa: Isa, block: Block<'_>) {
         Format::Bf16 => on_pair_isa!(isa, bf16_pieces(block: Block<'_>)),
         Format::Int8 => on_dot_isa!(isa, int8_pieces(block: Block<'_>)),
         Format::Int4 => on_dot_isa!(isa, int4_pieces(block: Block<'_>)),
+        Format::Mxfp4 => on_dot_isa!(isa, mxfp4_pieces(block: Block<'_>)),
     }
 }
 
@@ -33,12 +34,17 @@ fn bf16_pieces<S: Simd>(simd: S, block: Block<'_>) {
 
 #[inline(always)]
 fn int8_pieces<S: Simd>(simd: S, block: Block<'_>) {
-    pieces::<S, Integers<2>>(simd, block);
+    pieces::<S, Integers<INT8>>(simd, block);
 }
 
 #[inline(always)]
 fn int4_pieces<S: Simd>(simd: S, block: Block<'_>) {
-    pieces::<S, Integers<4>>(simd, block);
+    pieces::<S, Integers<INT4>>(simd, block);
+}
+
+#[inline(always)]
+fn mxfp4_pieces<S: Simd>(simd: S, block: Block<'_>) {
+    pieces::<S, Integers<MXFP4>>(simd, block);
 }
 
 #[inline(always)]
@@ -107,7 +113,7 @@ trait Tiled {
 
 struct F32;
 struct Bf16;
-/// Of 8 bits, or of 4.
+/// Of 8 bits, or of 4, or 4-bit floats, which are multiplied as integers.
 struct Integers<const FORMAT: usize>;
 
 impl Tiled for F32 {
@@ -169,8 +175,8 @@ impl<const FORMAT: usize> Tiled for Integers<FORMAT> {
 }
 
 /// Multiplies `R` rows with the columns up to `end`, as many vectors at a time as fit the registers. `FORMAT` is 0 for
-/// f32, 1 for bf16, 2 for int8, 3 for bf16 with more rows and half the vectors, so that a widened weight is used for more
-/// rows, 4 for int4.
+/// f32, 1 for bf16, 3 for bf16 with more rows and half the vectors, so that a widened weight is used for more rows, else one of
+/// groups.
 #[inline(always)]
 fn all<S: Simd, const FEW: bool, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, end: usize) {
     while tile.column < end {
@@ -202,8 +208,7 @@ unsafe fn one<S: Simd, const FEW: bool, const FORMAT: usize, const R: usize, con
         match FORMAT {
             0 => tile.floats::<S, FEW, false, R, C>(simd),
             1 | 3 => tile.floats::<S, FEW, true, R, C>(simd),
-            2 => tile.groups::<S, FEW, false, R, C>(simd),
-            _ => tile.groups::<S, FEW, true, R, C>(simd),
+            _ => tile.groups::<S, FEW, FORMAT, R, C>(simd),
         }
     }
     C

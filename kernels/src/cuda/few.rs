@@ -2,6 +2,7 @@
 
 use super::device::{Device, Launch, Properties, Type};
 use super::error::CudaError;
+use super::ops::is_gelu;
 use super::params::{FewParams, KvWriteParams, Params, RopeParams};
 use super::product::ProductKind;
 use crate::Activation;
@@ -107,7 +108,7 @@ pub unsafe fn product_gated(
     params: &FewParams,
 ) -> Result<(), CudaError> {
     assert!(params.outputs.is_multiple_of(2), "two halves of {} outputs", params.outputs);
-    let params = FewParams { gelu: u32::from(activation == Activation::GeluTanh), ..*params };
+    let params = FewParams { gelu: is_gelu(activation), ..*params };
     // SAFETY: the caller's promise.
     unsafe { launch(device, ty, &GATE, &params, &params, (params.outputs / 2).div_ceil(OUTPUTS / 2)) }
 }

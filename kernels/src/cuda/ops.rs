@@ -57,6 +57,18 @@ pub unsafe fn kv_write(device: &dyn Device, ty: Type, params: &KvWriteParams) ->
     unsafe { device.launch(launch) }
 }
 
+/// Which of the two activations of the kernels it is.
+///
+/// # Panics
+/// If it is another.
+pub(super) fn is_gelu(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+        Activation::ClampedSwish { .. } => panic!("{activation:?} has no kernel"),
+    }
+}
+
 /// `out[row][i] = activation(gate_up[row][i] + bias[i]) * (gate_up[row][width + i] + bias[width + i])`.
 ///
 /// # Errors
@@ -72,7 +84,7 @@ pub unsafe fn gated(
     width: u32,
     rows: u32,
 ) -> Result<(), CudaError> {
-    let gelu = u32::from(activation == Activation::GeluTanh);
+    let gelu = is_gelu(activation);
     let params = GatedParams { gate_up, out, bias, width, rows, gelu, unused: 0 };
     let kernel = ty.pick("gated_float", "gated_bf16", "gated_f16");
     let grid = [width.div_ceil(256 * 8), rows, 1];

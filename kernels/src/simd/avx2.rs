@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::Simd;
+use crate::mx4::RAISED;
 
 /// Exists only where the CPU has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -220,7 +221,7 @@ impl Simd for Avx2 {
     fn dot_int4(self, sum: Words, w: Words, x: Words) -> Words {
         #[inline(always)]
         unsafe fn half(sum: __m256i, w: __m256i, x: __m256i) -> __m256i {
-            // SAFETY: called below only, where AVX2 is proved. Two products of at most 15 * 128 fit 16 bits.
+            // SAFETY: called below only, where AVX2 is proved. Two products of at most 24 * 128 fit 16 bits.
             unsafe {
                 let pairs = _mm256_maddubs_epi16(w, x);
                 _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
@@ -243,6 +244,15 @@ impl Simd for Avx2 {
     fn high_halves(self, w: Words) -> Words {
         // SAFETY: `self` proves AVX2.
         unsafe { self.low_halves(Words(_mm256_srli_epi32::<4>(w.0), _mm256_srli_epi32::<4>(w.1))) }
+    }
+
+    #[inline(always)]
+    fn raised(self, w: Words) -> Words {
+        // SAFETY: `self` proves AVX2; the table has sixteen bytes.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(RAISED.as_ptr().cast()));
+            Words(_mm256_shuffle_epi8(table, w.0), _mm256_shuffle_epi8(table, w.1))
+        }
     }
 
     #[inline(always)]

@@ -6,6 +6,7 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::Simd;
+use crate::mx4::RAISED;
 
 /// Exists only where the CPU has AVX-512F and BW, and what the constants say.
 #[derive(Clone, Copy)]
@@ -199,7 +200,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             if VNNI {
                 return _mm512_dpbusd_epi32(sum, w, x);
             }
-            // Two products of at most 15 * 128 fit 16 bits.
+            // Two products of at most 24 * 128 fit 16 bits.
             let pairs = _mm512_maddubs_epi16(w, x);
             _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
         }
@@ -215,6 +216,15 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     fn high_halves(self, w: __m512i) -> __m512i {
         // SAFETY: `self` proves AVX-512F.
         unsafe { _mm512_and_si512(_mm512_srli_epi32::<4>(w), _mm512_set1_epi8(15)) }
+    }
+
+    #[inline(always)]
+    fn raised(self, w: __m512i) -> __m512i {
+        // SAFETY: `self` proves AVX-512F and BW; the table has sixteen bytes.
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(RAISED.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, w)
+        }
     }
 
     #[inline(always)]

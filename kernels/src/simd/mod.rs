@@ -97,12 +97,14 @@ pub trait Simd: Copy {
     /// `sum` plus the four products of unsigned bytes of `w`, less 128 unless [`Simd::BIASED`], and signed bytes of `x`;
     /// exact.
     fn dot_int8(self, sum: Self::W, w: Self::W, x: Self::W) -> Self::W;
-    /// `sum` plus the four products of bytes of `w`, each 0 to 15, and signed bytes of `x`; exact.
+    /// `sum` plus the four products of bytes of `w`, each 0 to 24, and signed bytes of `x`; exact.
     fn dot_int4(self, sum: Self::W, w: Self::W, x: Self::W) -> Self::W;
     /// The low half of each byte.
     fn low_halves(self, w: Self::W) -> Self::W;
     /// The high half of each byte.
     fn high_halves(self, w: Self::W) -> Self::W;
+    /// The bytes of `RAISED` at indexes that are 0 to 15.
+    fn raised(self, w: Self::W) -> Self::W;
     /// Signed integers to floats.
     fn widen_words(self, w: Self::W) -> Self::V;
     /// Prefetches the cache line at `from`, any address, into the L2 cache. Requests into the L1 cache would occupy its few

@@ -7,6 +7,7 @@ use std::arch::asm;
 use half::bf16;
 
 use super::Simd;
+use crate::mx4::RAISED;
 
 /// Exists only where the CPU has what `DOT` says; NEON is part of AArch64.
 #[derive(Clone, Copy)]
@@ -243,6 +244,15 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     fn high_halves(self, w: Words) -> Words {
         // SAFETY: NEON is part of AArch64.
         unsafe { self.low_halves(quarters!(|i| vshrq_n_u32::<4>(w[i]))) }
+    }
+
+    #[inline(always)]
+    fn raised(self, w: Words) -> Words {
+        // SAFETY: NEON is part of AArch64; the table has sixteen bytes.
+        unsafe {
+            let table = vld1q_u8(RAISED.as_ptr());
+            quarters!(|i| vreinterpretq_u32_u8(vqtbl1q_u8(table, vreinterpretq_u8_u32(w[i]))))
+        }
     }
 
     #[inline(always)]

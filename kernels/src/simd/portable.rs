@@ -3,6 +3,7 @@
 use half::bf16;
 
 use super::{LANES, Simd};
+use crate::mx4::RAISED;
 
 /// Needs nothing of the CPU.
 #[derive(Clone, Copy)]
@@ -161,6 +162,11 @@ impl Simd for Portable {
     #[inline(always)]
     fn high_halves(self, w: [u32; LANES]) -> [u32; LANES] {
         w.map(|w| w >> 4 & 0x0f0f_0f0f)
+    }
+
+    #[inline(always)]
+    fn raised(self, w: [u32; LANES]) -> [u32; LANES] {
+        w.map(|w| u32::from_le_bytes(w.to_le_bytes().map(|code| RAISED[usize::from(code & 15)])))
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@ use infer_kernels::{
 };
 
 /// All storage formats of weights.
-pub const FORMATS: [Format; 4] = [Format::F32, Format::Bf16, Format::Int8, Format::Int4];
+pub const FORMATS: [Format; 5] = [Format::F32, Format::Bf16, Format::Int8, Format::Int4, Format::Mxfp4];
 
 /// A matrix of row-major numbers.
 pub fn packed(format: Format, numbers: &[f32], inputs: usize) -> Matrix {

@@ -23,7 +23,7 @@ pub(crate) trait KvStore: Send {
         &mut self,
         cpu: &Cpu,
         layer: usize,
-        params: &AttentionParams,
+        params: &AttentionParams<'_>,
         batch: &Batch,
         qkv: Qkv<'_>,
         out: &mut [f32],

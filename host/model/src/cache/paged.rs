@@ -64,7 +64,7 @@ impl<T: Element> KvStore for PagedCache<T> {
         &mut self,
         cpu: &Cpu,
         layer: usize,
-        params: &AttentionParams,
+        params: &AttentionParams<'_>,
         batch: &Batch,
         mut qkv: Qkv<'_>,
         out: &mut [f32],

@@ -196,12 +196,13 @@ impl ModelConfig {
     }
 
     /// How a layer attends.
-    pub fn attention(&self, layer: usize) -> AttentionParams {
+    pub fn attention(&self, layer: usize) -> AttentionParams<'static> {
         AttentionParams {
             heads: self.heads,
             scale: self.query_scale,
             soft_cap: self.attention_soft_cap,
             window: self.layers[layer].window,
+            sinks: None,
         }
     }
 }

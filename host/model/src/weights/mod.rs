@@ -395,6 +395,8 @@ pub(crate) fn size([outputs, inputs]: [usize; 2], format: Format) -> u64 {
         // Two bytes of scale per 32 numbers, and two of base.
         Format::Int8 => numbers.saturating_add(numbers / 16),
         Format::Int4 => numbers / 2 + numbers / 8,
+        // Two bytes per 32 numbers.
+        Format::Mxfp4 => numbers / 2 + numbers / 16,
     }
 }
 

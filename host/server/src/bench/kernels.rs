@@ -194,6 +194,7 @@ impl Bench {
             scale: (config.head_dim as f32).powf(-0.5),
             soft_cap: None,
             window: None,
+            sinks: None,
         };
         let mut runs = Vec::new();
         for (tokens, context) in ATTENDING {

@@ -29,7 +29,7 @@ pub(super) fn multiplies(format: Format, rows: usize) -> bool {
     match format {
         Format::F32 => false,
         Format::Bf16 => true,
-        Format::Int8 | Format::Int4 => rows >= int8::LEAST,
+        Format::Int8 | Format::Int4 | Format::Mxfp4 => rows >= int8::LEAST,
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) unsafe fn product<'a>(panels: Range<usize>, block: impl Fn(usize) -> 
     // SAFETY: the caller's promise.
     unsafe {
         match format {
-            Format::Int8 | Format::Int4 => int8::product(blocks),
+            Format::Int8 | Format::Int4 | Format::Mxfp4 => int8::product(blocks),
             Format::Bf16 => bf16::product(blocks),
             Format::F32 => unreachable!("tiles don't multiply f32"),
         }

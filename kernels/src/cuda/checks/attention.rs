@@ -16,7 +16,7 @@ const WIDTHS: [usize; 9] = [16, 20, 32, 64, 80, 96, 128, 192, 256];
 /// Sequences whose blocks are scattered over a pool, and those of their tokens that attend.
 struct Scene {
     shape: AttentionShape,
-    rules: Rules,
+    rules: Rules<'static>,
     block_size: usize,
     /// Keys and values of each sequence, `[head][position][dimension]`.
     contexts: Vec<[Vec<f32>; 2]>,
@@ -49,6 +49,7 @@ impl Scene {
             scale: 1.5 / (width as f32).sqrt(),
             soft_cap: (soft_cap > 0.0).then_some(soft_cap),
             window: (window > 0).then_some(window),
+            sinks: None,
         };
         let blocks: usize = lens.iter().map(|len| len.div_ceil(block_size)).sum::<usize>() + 2;
         let mut free: Vec<u32> = (0..blocks as u32).collect();
@@ -133,7 +134,7 @@ impl Scene {
                 let q = &self.q[token * self.q_stride + head * width..][..width];
                 let part = head / group * len * width..(head / group + 1) * len * width;
                 let (keys, values) = (&keys[part.clone()], &values[part]);
-                want.extend(reference::attention(q, keys, values, *position as u32, &self.rules));
+                want.extend(reference::attention(q, keys, values, *position as u32, &self.rules, None));
             }
         }
         want
