@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 # Prompts on both sides of the kernels' tiles of 64 keys, and the last past blocks of 192 rows; the first three are short enough
@@ -107,6 +108,21 @@ CHECKPOINTS = {
     ),
 }
 
+# gpt-oss's layers, with a window that ends within a tile and a lower limit, which many numbers exceed. Once with experts in
+# bf16, once in MXFP4 as published. Each with the seed of its weights.
+OSS_SETTINGS = dict(
+    COMMON, model_type="gpt_oss", vocab_size=520, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2,
+    head_dim=32, intermediate_size=64, num_local_experts=8, num_experts_per_tok=3, swiglu_limit=1.5, sliding_window=24,
+    layer_types=["sliding_attention", "full_attention"] * 2, rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=True,
+    rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=16.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                         original_max_position_embeddings=64),
+)
+OSS = {"gptoss-bf16": (8, OSS_SETTINGS), "gptoss-mxfp4": (17, OSS_SETTINGS)}
+MXFP4 = dict(quant_method="mxfp4", modules_to_not_convert=[
+    "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])
+# Root mean square of the numbers that the sixteen codes stand for.
+CODES = 2.93
+
 # Laid out as Qwen3-Embedding is: a bare decoder, whose tensors have no prefix, and sentence-transformers' files.
 EMBEDDING = "qwen3-embedding-bf16"
 EMBEDDING_SEED = 4
@@ -165,7 +181,7 @@ def weights(model, config, random):
     constants = hidden // 16
     gemma = config.model_type == "gemma3_text"
     olmo = config.model_type in ("olmo2", "olmo3")
-    experts = config.num_experts if config.model_type == "qwen3_moe" else 0
+    experts = config.num_experts if config.model_type in ("qwen3_moe", "gpt_oss") else 0
     preferences = slice(constants, constants + experts)
     state = {}
     for name, like in model.state_dict().items():
@@ -197,8 +213,24 @@ def weights(model, config, random):
                 order = torch.argsort(torch.rand(len(values), experts, generator=random), dim=1)
                 values[:, preferences] = torch.linspace(PREFERENCE, -PREFERENCE, experts)[order]
             values *= 1.0 / math.sqrt(hidden) if gemma else 1.0 / getattr(config, "embedding_multiplier", 1.0)
-        elif name.endswith("mlp.gate.weight"):
-            values *= CONTEXT / math.sqrt(hidden)
+        elif name.endswith("sinks"):
+            values += 3.0
+        elif name.endswith("bias"):
+            values *= 0.1 if "router" in name else 0.2
+            if "o_proj" in name or "down_proj" in name:
+                values[..., :constants] = 0.0
+                values[..., preferences] = 0.0
+        elif config.model_type == "gpt_oss" and name.endswith(("gate_up_proj", "down_proj")):
+            # Inputs come before outputs.
+            values /= math.sqrt(like.shape[-2])
+            if name.endswith("gate_up_proj"):
+                values[:, :constants] = 0.0
+            else:
+                values[..., :constants] = 0.0
+                values[..., preferences] = 0.0
+        elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):
+            # The last chosen and the next are closer among more chosen ones.
+            values *= (0.3 if "router" in name else 1.0) * CONTEXT / math.sqrt(hidden)
             values[:, :constants] = 0.0
             channels = constants + torch.randperm(experts, generator=random)
             values[torch.arange(experts), channels] = ROUTER
@@ -259,6 +291,59 @@ def separate(state):
     return separated
 
 
+def in_blocks(state, random):
+    """Random MXFP4 in place of the experts' matrices, with zeros where these have some: what transformers widens it to, and
+    the tensors of a file."""
+    wide, stored = dict(state), dict(state)
+    for name, values in state.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        # Outputs before inputs, two codes a byte, the first in the low half.
+        zero = values.transpose(1, 2) == 0.0
+        codes = torch.randint(0, 16, zero.shape, generator=random)
+        codes[zero] = 0
+        spread = round(math.log2(1 / (CODES * math.sqrt(zero.shape[-1]))))
+        blocks = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+        blocks = blocks.reshape(*zero.shape[:-1], zero.shape[-1] // 32, 16).contiguous()
+        scales = (127 + spread + torch.randint(-2, 2, blocks.shape[:-1], generator=random)).to(torch.uint8)
+        wide[name] = convert_moe_packed_tensors(blocks, scales)
+        assert wide[name].shape == values.shape
+        del stored[name]
+        stored.update({f"{name}_blocks": blocks, f"{name}_scales": scales})
+    return wide, stored
+
+
+def ignored(config, state, prompts, runs):
+    """How far the last logits of the longest prompt are off if something of gpt-oss is ignored, and how far apart the logits
+    of the last chosen expert and the next one are at least."""
+    def off(state=state, **settings):
+        other = AutoConfig.for_model(**dict(OSS_SETTINGS, eos_token_id=[1], **settings))
+        other._attn_implementation = "eager"
+        model = AutoModelForCausalLM.from_config(other, dtype=torch.float32).eval()
+        model.load_state_dict({key: values.float() for key, values in state.items()})
+        return float((logits(model, prompts[-1])[-1] - runs[-1][0][-1]).norm() / runs[-1][0][-1].norm())
+
+    without = lambda part, value: {key: torch.full_like(x, value) if part in key else x for key, x in state.items()}
+    rope = OSS_SETTINGS["rope_parameters"]
+    gaps = []
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model.load_state_dict({key: values.float() for key, values in state.items()})
+    for ids in prompts:
+        with torch.no_grad():
+            found = model(torch.tensor([ids]), use_cache=False, output_router_logits=True).router_logits
+        for rows in found:
+            best = rows.topk(config.num_experts_per_tok + 1).values
+            gaps.append(float(((best[:, -2] - best[:, -1]) / rows.std(dim=1)).min()))
+    return dict(
+        sinks=off(without("sinks", -1e4)), limit=off(swiglu_limit=1e4), alpha=off(swiglu_alpha=1.0),
+        **{part: off(without(f"{part}.bias", 0.0)) for part in ("q_proj", "k_proj", "v_proj", "o_proj", "router")},
+        gate_up=off(without("gate_up_proj_bias", 0.0)), down=off(without("down_proj_bias", 0.0)),
+        yarn=off(rope_parameters=dict(rope_type="default", rope_theta=150000.0)),
+        truncate=off(rope_parameters=dict(rope, truncate=True)), window=off(sliding_window=1024), wider=off(sliding_window=25),
+        gap=min(gaps),
+    )
+
+
 def logits(model, ids):
     with torch.no_grad():
         return model(torch.tensor([ids]), use_cache=False).logits[0]
@@ -286,7 +371,9 @@ def make(name, settings, seed):
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     lengthen(model)
     random = torch.Generator().manual_seed(seed)
-    state = weights(model, config, random)
+    state = stored = weights(model, config, random)
+    if "mxfp4" in name:
+        state, stored = in_blocks(state, random)
     wide = {key: values.float() for key, values in state.items()}
     missing, unexpected = model.load_state_dict(wide, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
@@ -336,11 +423,13 @@ def make(name, settings, seed):
                   safe_margin=dict(float32_compute=1e-3, bfloat16_compute=2 * off))
     written = {key: value for key, value in config.to_dict().items() if key in settings or key == "architectures"}
     written.update(architectures=[type(model).__name__], model_type=settings["model_type"], eos_token_id=ends,
-                   dtype="bfloat16")
+                   dtype="bfloat16", **(dict(quantization_config=MXFP4) if "mxfp4" in name else {}))
+    if name in OSS:
+        print({key: f"{value:.1e}" for key, value in ignored(config, state, prompts, runs).items()})
     (folder / "config.json").write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
     (folder / "generation_config.json").write_text(json.dumps(dict(bos_token_id=2, eos_token_id=ends)) + "\n")
     (folder / "golden.json").write_text(json.dumps(golden) + "\n")
-    save_file(separate(state), folder / "model.safetensors", metadata=dict(format="pt"))
+    save_file(stored if name in OSS else separate(state), folder / "model.safetensors", metadata=dict(format="pt"))
     save_file(arrays, folder / "golden.safetensors")
 
 
@@ -455,8 +544,11 @@ def make_adapters(seed):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    wanted = sys.argv[1:] or [*CHECKPOINTS, EMBEDDING, ADAPTERS]
+    wanted = sys.argv[1:] or [*CHECKPOINTS, *OSS, EMBEDDING, ADAPTERS]
     for seed, (name, settings) in enumerate(CHECKPOINTS.items(), 1):
+        if name in wanted:
+            make(name, settings, seed)
+    for name, (seed, settings) in OSS.items():
         if name in wanted:
             make(name, settings, seed)
     if EMBEDDING in wanted:

@@ -6,7 +6,9 @@ use std::slice::ChunksExact;
 use std::sync::Arc;
 
 use infer_core::{AdapterId, Batch};
-use infer_kernels::{Cpu, Format, Gating, HeadRows, Inputs, Norm, Qkv, RopeTable, Rows, Then};
+use infer_kernels::{
+    AttentionParams, Cpu, Format, Gating, HeadRows, Inputs, Norm, Qkv, RopeTable, Rows, Then,
+};
 
 use crate::cache::KvStore;
 use crate::config::{ModelConfig, QkNorm};
@@ -160,7 +162,8 @@ impl Decoder {
         let (heads, kv_heads) = (config.heads, config.kv_heads);
         let qkv = Qkv { data: qkv, heads, kv_heads, positions: &batch.positions, rope };
         let attended = sized(attended, tokens * q_width);
-        kv.attend(&self.cpu, index, &config.attention(index), batch, qkv, attended);
+        let params = AttentionParams { sinks: layer.sinks.as_deref(), ..config.attention(index) };
+        kv.attend(&self.cpu, index, &params, batch, qkv, attended);
         self.cpu.load(Rows::dense(attended, q_width), tokens, layer.output.matrix.format(), inputs);
         let back = Back::new(&self.cpu, &layer.output, &layer.attention_output_norm, config);
         let adapt = |out: &mut [f32]| {

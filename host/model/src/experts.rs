@@ -39,9 +39,9 @@ impl ExpertLayer<'_> {
         let width = norm.weight.len();
         let count = residual.len() / width;
         let rows = Rows::dense(residual, width);
-        cpu.rms_norm_inputs(rows, count, norm, router.format(), exact);
+        cpu.rms_norm_inputs(rows, count, norm, router.matrix.format(), exact);
         logits.resize(count * config.count, 0.0);
-        cpu.matmul(exact, router, None, Then::Store, logits);
+        cpu.matmul(exact, &router.matrix, router.bias.as_deref(), Then::Store, logits);
         let choice =
             Router { experts: config.count, per_row: config.per_token, normalized: config.normalized };
         cpu.route(logits, choice, routes);

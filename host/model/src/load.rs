@@ -19,7 +19,8 @@ pub struct LoadOptions {
 /// Whether weight matrices become integers, with a scale per 32 inputs of an output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
-    /// If the file stores them in 8 bits or fewer, a CPU computes and no type is requested: Q4_0, Q4_1 and Q4_K as 4-bit integers, all others
+    /// If the file stores them in 8 bits or fewer, a CPU computes and no type is requested: MXFP4 as it is (beside it floats stay
+    /// floats if the file isn't GGUF), Q4_0, Q4_1 and Q4_K as 4-bit integers, all others
     /// as 8-bit integers. Projections of the same input (query, key and value; gate and up) have one type, 8 bits unless all
     /// are stored in 4.
     #[default]
@@ -28,7 +29,7 @@ pub enum Quantize {
     Off,
     /// All as 8-bit integers, on a CPU only, as with 4 bits. Q8_0 blocks keep their bits.
     Q8,
-    /// As 4-bit integers; tensors of Q4_0, Q4_1 and Q4_K keep theirs. Embedding and head as 8-bit integers, unless they are
+    /// As 4-bit integers; tensors of Q4_0, Q4_1, Q4_K and MXFP4 keep theirs. Embedding and head as 8-bit integers, unless they are
     /// stored in 4 bits.
     Q4,
 }
@@ -46,6 +47,8 @@ pub enum WeightType {
     Q8,
     /// 4-bit integers in groups of 32, at least some of them; the others are 8-bit integers.
     Q4,
+    /// 4-bit floats in blocks of 32, MXFP4, those that the file stores so: the experts of gpt-oss.
+    Mxfp4,
 }
 
 impl fmt::Display for WeightType {
@@ -56,6 +59,7 @@ impl fmt::Display for WeightType {
             Self::F16 => "f16",
             Self::Q8 => "q8",
             Self::Q4 => "q4",
+            Self::Mxfp4 => "mxfp4",
         })
     }
 }

@@ -18,39 +18,51 @@ impl Model {
     /// # Errors
     /// If memory runs out or threads can't be started.
     pub fn random(config: ModelConfig, weight_type: WeightType, seed: u64) -> Result<Self, ModelError> {
-        // As loading a checkpoint with such weights stores them: layers, embedding and head.
-        let (format, ends, dtype) = match weight_type {
-            WeightType::F32 => (Format::F32, Format::F32, DType::F32),
-            WeightType::Bf16 => (Format::Bf16, Format::Bf16, DType::Bf16),
-            WeightType::F16 => (Format::F32, Format::F32, DType::F16),
-            WeightType::Q8 => (Format::Int8, Format::Int8, DType::Bf16),
-            WeightType::Q4 => (Format::Int4, Format::Int8, DType::Bf16),
+        // As loading a checkpoint with such weights stores them: attention, feed-forward layers, embedding and head.
+        let ([attention, gated, ends], dtype) = match weight_type {
+            WeightType::F32 => ([Format::F32; 3], DType::F32),
+            WeightType::Bf16 => ([Format::Bf16; 3], DType::Bf16),
+            WeightType::F16 => ([Format::F32; 3], DType::F16),
+            WeightType::Q8 => ([Format::Int8; 3], DType::Bf16),
+            WeightType::Q4 => ([Format::Int4, Format::Int4, Format::Int8], DType::Bf16),
+            WeightType::Mxfp4 => ([Format::Bf16, Format::Mxfp4, Format::Bf16], DType::Bf16),
         };
-        let layers = size([1, config.layers_weights()], format);
+        let attending = 2 * config.hidden * config.layers.len() * (config.q_width() + config.kv_width());
+        let layers = size([1, attending], attention)
+            .saturating_add(size([1, config.layers_weights() - attending], gated));
         let width = if config.tied_head { config.hidden } else { 2 * config.hidden };
         expect_memory(layers.saturating_add(size([config.vocab, width], ends)))?;
-        let weights = Arc::new(Weights::random(&config, [format, ends], seed)?);
+        let weights = Arc::new(Weights::random(&config, [attention, gated, ends], seed)?);
         Ok(Self { config, dtype, weight_type, stored_blocks: None, weights, adapters: Vec::new() })
     }
 }
 
 impl Weights {
-    /// Layers are in the first format, embedding and head in the second.
-    fn random(config: &ModelConfig, [format, ends]: [Format; 2], seed: u64) -> Result<Self, ModelError> {
+    /// Attention is in the first format, feed-forward layers in the second, embedding and head in the third.
+    fn random(
+        config: &ModelConfig,
+        [attention, gated, ends]: [Format; 3],
+        seed: u64,
+    ) -> Result<Self, ModelError> {
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let packer = Packer::new(threads)
             .map_err(|error| ModelError::machine(format!("can't start {threads} threads: {error}")))?;
-        let mut source = Random { packer, format, seed };
+        let mut source = Random { packer, format: attention, seed };
         let hidden = config.hidden;
         let ones = |width: usize| vec![1.0; width];
         let mut layers = Vec::with_capacity(config.layers.len());
         for layer in &config.layers {
+            source.format = attention;
+            let qkv = source.linear(config.q_width() + 2 * config.kv_width(), hidden, config.qkv_bias)?;
+            let output = source.linear(hidden, config.q_width(), config.output_bias)?;
+            source.format = gated;
             layers.push(LayerWeights {
                 input_norm: config.input_norms.then(|| ones(hidden)),
-                qkv: source.linear(config.q_width() + 2 * config.kv_width(), hidden, config.qkv_bias)?,
+                qkv,
                 q_norm: config.qk_norm_widths().map(|[width, _]| ones(width)),
                 k_norm: config.qk_norm_widths().map(|[_, width]| ones(width)),
-                output: source.linear(hidden, config.q_width(), config.output_bias)?,
+                sinks: config.sinks.then(|| vec![0.0; config.heads]),
+                output,
                 attention_output_norm: config.output_norms.then(|| ones(hidden)),
                 mlp_norm: config.input_norms.then(|| ones(hidden)),
                 mlp: match layer.experts {
@@ -91,9 +103,9 @@ impl Random {
 
     fn experts(&mut self, config: ExpertsConfig, hidden: usize) -> Result<Experts, ModelError> {
         let format = std::mem::replace(&mut self.format, Format::F32);
-        let router = self.matrix(config.count, hidden, false);
+        let router = self.linear(config.count, hidden, config.bias);
         self.format = format;
-        let experts = (0..config.count).map(|_| self.gated(config.intermediate, hidden, false));
+        let experts = (0..config.count).map(|_| self.gated(config.intermediate, hidden, config.bias));
         let experts = experts.collect::<Result<_, _>>()?;
         Ok(Experts { config, router: router?, experts })
     }

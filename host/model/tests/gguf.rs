@@ -567,7 +567,14 @@ fn layers_without_a_gate_of_their_own_have_experts_whose_weights_are_normalized(
         assert_eq!(config.model_type, "qwen3_moe");
         config.layers.iter().map(|layer| layer.experts).collect::<Vec<_>>()
     };
-    let normalized = ExpertsConfig { count: 4, per_token: 2, intermediate: 16, normalized: true };
+    let normalized = ExpertsConfig {
+        count: 4,
+        per_token: 2,
+        intermediate: 16,
+        normalized: true,
+        bias: false,
+        interleaved: false,
+    };
     assert_eq!(experts(&[]), [None, Some(normalized), None]);
     let without_effect = [
         ("qwen3moe.expert_weights_norm", Value::Bool(true)),

@@ -42,6 +42,10 @@ const CASES: &[(&str, DType)] = &[
     ("olmo2-bf16", DType::Bf16),
     ("olmo3-bf16", DType::F32),
     ("olmo3-bf16", DType::Bf16),
+    ("gptoss-bf16", DType::F32),
+    ("gptoss-bf16", DType::Bf16),
+    ("gptoss-mxfp4", DType::F32),
+    ("gptoss-mxfp4", DType::Bf16),
 ];
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];

@@ -502,7 +502,14 @@ fn layers_consist_of_experts_where_the_keys_say() {
         let config = parse(qwen3_moe(), changes).expect("sound");
         config.layers.iter().map(|layer| layer.experts).collect::<Vec<_>>()
     };
-    let plain = Some(ExpertsConfig { count: 8, per_token: 2, intermediate: 32, normalized: false });
+    let plain = Some(ExpertsConfig {
+        count: 8,
+        per_token: 2,
+        intermediate: 32,
+        normalized: false,
+        bias: false,
+        interleaved: false,
+    });
     assert_eq!(experts(json!({})), [plain; 6]);
     // As transformers 5 names it.
     let renamed = json!({"num_experts": null, "num_local_experts": 8, "shared_expert_intermediate_size": 0});

@@ -93,6 +93,7 @@ fn compare_with_reference(quantize: Quantize, kind: WeightType, [bound, mean_bou
         "granite-bf16",
         "olmo2-bf16",
         "olmo3-bf16",
+        "gptoss-bf16",
     ] {
         let model = load(&Source::Directory(golden(name)), None, quantize);
         assert_eq!(model.weight_type, kind);
@@ -156,6 +157,36 @@ fn blocks_of_4_bits_are_held_as_they_are() {
         println!("{name}, {kind:?}: worst {worst:.4}; 8 bits {of_eight:.4}");
         assert!(worst < BOUND && worst < of_eight, "{name}, {kind:?}: {worst:.4}; 8 bits {of_eight:.4}");
     }
+}
+
+/// What differs from widened blocks is the rounding of inputs of experts; as 8-bit integers the blocks are rounded, too.
+#[test]
+fn blocks_of_4_bit_floats_are_held_as_they_are() {
+    let name = "gptoss-mxfp4";
+    let source = Source::Directory(golden(name));
+    let held = load(&source, None, Quantize::Auto);
+    assert_eq!((held.weight_type, held.dtype), (WeightType::Mxfp4, DType::Bf16));
+    let experts = 4 * 8 * 3 * 64 * 64;
+    let widened = load(&source, None, Quantize::Off);
+    assert_eq!(widened.weight_type, WeightType::Bf16);
+    assert_eq!(widened.weight_bytes() - held.weight_bytes(), experts * 2 - experts * 18 / 32);
+    let four = load(&source, None, Quantize::Q4);
+    assert_eq!(four.weight_type, WeightType::Q4);
+    assert!(four.weight_bytes() < held.weight_bytes());
+    let expected = expected(name);
+    let prompts: Vec<Vec<u32>> = expected.iter().map(|(ids, ..)| ids.clone()).collect();
+    // Without other integers, the same values as f32 are the reference.
+    let eight = load(&source, None, Quantize::Q8);
+    let [held, eight] = [held, eight].map(|model| logits(&model, &prompts));
+    let (mut worst, mut sum, mut of_eight) = (0.0_f64, 0.0, 0.0_f64);
+    for ((got, eight), (_, want, margin)) in held.iter().zip(&eight).zip(&expected) {
+        let error = distance(got, want);
+        (worst, sum, of_eight) = (worst.max(error), sum + error, of_eight.max(distance(eight, want)));
+        assert!(*margin <= FAR || largest(got) == largest(want), "margin {margin}");
+    }
+    let mean = sum / expected.len() as f64;
+    println!("{name}: worst {worst:.3}, mean {mean:.3}; 8 bits {of_eight:.3}");
+    assert!(worst < BOUND && mean < MEAN_BOUND && worst < of_eight, "{worst:.3}, {mean:.3}, {of_eight:.3}");
 }
 
 /// GPUs have no kernels for integers, so nothing may be rounded to them on the way there.

@@ -1,5 +1,5 @@
 //! Feed-forward layers of experts, from the keys of Qwen3 MoE as transformers 4 (`num_experts`) and 5 (`num_local_experts`)
-//! write them.
+//! write them, and from those of gpt-oss.
 
 use super::LayerConfig;
 use super::keys::Keys;
@@ -19,10 +19,38 @@ pub struct ExpertsConfig {
     pub intermediate: usize,
     /// Whether the weights of a token's experts are divided by their sum.
     pub normalized: bool,
+    /// Whether the router and the experts' projections have biases.
+    pub bias: bool,
+    /// Whether checkpoints hold a layer's experts in tensors in which gate and up take turns.
+    pub interleaved: bool,
+}
+
+/// Makes all layers consist of experts as gpt-oss has them: with biases, and weights that are the softmax over those chosen.
+pub(super) fn distribute_all(keys: &Keys, layers: &mut [LayerConfig]) -> Result<(), ModelError> {
+    refuse(keys)?;
+    let intermediate = keys.size("intermediate_size")?;
+    let experts =
+        ExpertsConfig { normalized: true, bias: true, interleaved: true, ..experts(keys, intermediate)? };
+    layers.iter_mut().for_each(|layer| layer.experts = Some(experts));
+    Ok(())
 }
 
 /// Makes those layers consist of experts that the keys say.
 pub(super) fn distribute(keys: &Keys, layers: &mut [LayerConfig]) -> Result<(), ModelError> {
+    refuse(keys)?;
+    let plain = experts(keys, keys.size("moe_intermediate_size")?)?;
+    let normalized = keys.flag("norm_topk_prob")?.unwrap_or(false);
+    let experts = ExpertsConfig { normalized, ..plain };
+    let every = keys.optional_size("decoder_sparse_step")?.unwrap_or(1);
+    let dense = keys.counts("mlp_only_layers")?;
+    for (index, layer) in layers.iter_mut().enumerate() {
+        let has_experts = (index + 1).is_multiple_of(every) && !dense.contains(&index);
+        layer.experts = has_experts.then_some(experts);
+    }
+    Ok(())
+}
+
+fn refuse(keys: &Keys) -> Result<(), ModelError> {
     for key in ["shared_expert_intermediate_size", "n_shared_experts"] {
         if keys.number(key)?.is_some_and(|size| size != 0.0) {
             return Err(
@@ -33,17 +61,11 @@ pub(super) fn distribute(keys: &Keys, layers: &mut [LayerConfig]) -> Result<(), 
     if keys.flag("mlp_bias")? == Some(true) {
         return Err(keys.unsupported("mlp_bias", "is not supported for this model_type"));
     }
-    let experts = experts(keys)?;
-    let every = keys.optional_size("decoder_sparse_step")?.unwrap_or(1);
-    let dense = keys.counts("mlp_only_layers")?;
-    for (index, layer) in layers.iter_mut().enumerate() {
-        let has_experts = (index + 1).is_multiple_of(every) && !dense.contains(&index);
-        layer.experts = has_experts.then_some(experts);
-    }
     Ok(())
 }
 
-fn experts(keys: &Keys) -> Result<ExpertsConfig, ModelError> {
+/// Experts of this width without what only some families have.
+fn experts(keys: &Keys, intermediate: usize) -> Result<ExpertsConfig, ModelError> {
     let (name, other) = ("num_experts", "num_local_experts");
     let name = if keys.get(name).is_null() && !keys.get(other).is_null() { other } else { name };
     let count = keys.bounded(name, MAX_EXPERTS)?;
@@ -54,10 +76,6 @@ fn experts(keys: &Keys) -> Result<ExpertsConfig, ModelError> {
     if per_token > count {
         return Err(keys.wrong("num_experts_per_tok", &format!("at most {count}, the number of experts")));
     }
-    Ok(ExpertsConfig {
-        count,
-        per_token,
-        intermediate: keys.size("moe_intermediate_size")?,
-        normalized: keys.flag("norm_topk_prob")?.unwrap_or(false),
-    })
+    let (normalized, bias, interleaved) = Default::default();
+    Ok(ExpertsConfig { count, per_token, intermediate, normalized, bias, interleaved })
 }

@@ -7,6 +7,7 @@ use crate::error::ModelError;
 pub(super) struct Family {
     pub(super) qk_norm: bool,
     pub(super) gemma: bool,
+    pub(super) gpt_oss: bool,
     /// Query, key and value projections have biases regardless of `attention_bias`.
     pub(super) qkv_bias: bool,
     /// The family uses the keys `attention_bias` and `mlp_bias`.
@@ -95,10 +96,18 @@ impl Family {
                 windows: Windows::Fourth,
                 ..plain
             },
+            "gpt_oss" => Self {
+                gpt_oss: true,
+                bias_keys: true,
+                experts: true,
+                theta: Some(150_000.0),
+                windows: Windows::Pattern,
+                ..plain
+            },
             other => {
                 return Err(ModelError::unsupported(format!(
                     "config.json: model_type {other:?}; supported are llama, mistral, qwen2, qwen3, qwen3_moe, \
-                     gemma3_text, smollm3, phi3, granite, olmo2 and olmo3"
+                     gemma3_text, smollm3, phi3, granite, olmo2, olmo3 and gpt_oss"
                 )));
             }
         })

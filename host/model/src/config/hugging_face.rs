@@ -4,7 +4,7 @@
 //! ignoring one would give a model that outputs nonsense.
 
 use infer_kernels::{Activation, MAX_HEAD_DIM};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::experts;
 use super::family::{Family, Windows};
@@ -26,9 +26,24 @@ fn gemma_defaults() -> [(&'static str, Value); 6] {
     ]
 }
 
+/// transformers' defaults for keys that a config.json of gpt-oss may lack.
+fn gpt_oss_defaults() -> [(&'static str, Value); 4] {
+    let rope = json!({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+        "original_max_position_embeddings": 4096});
+    [
+        ("attention_bias", true.into()),
+        ("sliding_window", 128.into()),
+        ("sliding_window_pattern", 2.into()),
+        ("rope_parameters", rope),
+    ]
+}
+
 pub(super) fn parse(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelError> {
     if keys.text("model_type")? == Some("gemma3") {
         return parse_text(&keys.nested("text_config", &gemma_defaults()), stop_tokens);
+    }
+    if keys.text("model_type")? == Some("gpt_oss") {
+        return parse_text(&keys.or(gpt_oss_defaults()), stop_tokens);
     }
     parse_text(keys, stop_tokens)
 }
@@ -69,8 +84,10 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
     let factor = |key: &str| if family.multipliers { factor(keys, key) } else { Ok(1.0) };
     let (ropes, mut layers) = positions(keys, family)?;
     ropes.iter().try_for_each(|rope| check_rotation(keys, rope, head_dim, &ropes[0]))?;
-    if family.experts {
-        experts::distribute(keys, &mut layers)?;
+    match family {
+        Family { gpt_oss: true, .. } => experts::distribute_all(keys, &mut layers)?,
+        Family { experts: true, .. } => experts::distribute(keys, &mut layers)?,
+        _ => (),
     }
     let trained = keys.bounded("max_position_embeddings", usize::try_from(u32::MAX).unwrap_or(MAX_SIZE))?;
     let reach = match &ropes[0].scaling {
@@ -93,6 +110,7 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
             Family { qk_norm: true, .. } => QkNorm::Heads,
             _ => QkNorm::None,
         },
+        sinks: family.gpt_oss,
         input_norms: !family.norms_behind,
         output_norms: family.gemma || family.norms_behind,
         qkv_bias: family.qkv_bias || bias,
@@ -124,7 +142,8 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
 fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelError> {
     // MLX's tools write `quantization`.
     for key in ["quantization_config", "quantization"] {
-        if !keys.get(key).is_null() {
+        let is_known = family.gpt_oss && keys.get(key)["quant_method"] == "mxfp4";
+        if !keys.get(key).is_null() && !is_known {
             return Err(keys.unsupported(key, "is not supported; use a checkpoint in f32, bf16 or f16"));
         }
     }
@@ -207,7 +226,16 @@ fn activation(keys: &Keys, family: Family) -> Result<Activation, ModelError> {
         Some(name) => Some(name),
         None => keys.text("hidden_act")?,
     };
+    let positive = |key: &str, default: f64| match keys.number(key)?.unwrap_or(default) {
+        number if number > 0.0 => Ok(number as f32),
+        _ => Err(keys.wrong(key, "positive")),
+    };
     match name {
+        None | Some("silu" | "swish") if family.gpt_oss => {
+            let (alpha, limit) = (positive("swiglu_alpha", 1.702)?, positive("swiglu_limit", 7.0)?);
+            Ok(Activation::ClampedSwish { alpha, limit })
+        }
+        Some(_) if family.gpt_oss => Err(keys.unsupported("hidden_act", "must be silu")),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
         None if family.gemma => Ok(Activation::GeluTanh),

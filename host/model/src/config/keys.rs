@@ -112,6 +112,15 @@ impl Keys {
         Self { file: self.file.clone(), map, names: self.names.clone() }
     }
 
+    /// The same object with these values for keys that it lacks.
+    pub(super) fn or(&self, defaults: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+        let mut map = self.map.clone();
+        for (key, value) in defaults {
+            map.entry(key).or_insert(value);
+        }
+        Self { file: self.file.clone(), map, names: self.names.clone() }
+    }
+
     /// Whether the key is there, null or not.
     pub(super) fn has(&self, key: &str) -> bool {
         self.map.contains_key(key)

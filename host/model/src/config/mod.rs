@@ -49,6 +49,8 @@ pub struct ModelConfig {
     pub norm_offset: bool,
     /// How queries and keys are normed before rope.
     pub qk_norm: QkNorm,
+    /// Each query head has a learned score beside those of the tokens, which takes a share of its attention.
+    pub sinks: bool,
     /// Attention and feed-forward inputs are normed.
     pub input_norms: bool,
     /// Attention and feed-forward outputs are normed before they are added.
@@ -151,6 +153,8 @@ impl ModelConfig {
     pub fn only_on_cpus(&self) -> Option<String> {
         let what = if self.has_experts() {
             "layers of experts"
+        } else if self.sinks {
+            "attention sinks"
         } else if self.branch_scale.is_some() || self.logit_divisor.is_some() {
             "factors of residual branches and logits"
         } else if self.qk_norm == QkNorm::Whole || !self.input_norms {
@@ -195,7 +199,7 @@ impl ModelConfig {
         }
     }
 
-    /// How a layer attends.
+    /// How a layer attends, without its sinks, which are weights.
     pub fn attention(&self, layer: usize) -> AttentionParams<'static> {
         AttentionParams {
             heads: self.heads,

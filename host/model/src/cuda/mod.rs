@@ -65,7 +65,7 @@ impl Model {
     /// If a part of the model or the type of its weights has no kernel, or device memory runs out.
     pub fn to_device(&self, device: &Arc<dyn Device>) -> Result<DeviceModel, ModelError> {
         check(&self.config)?;
-        if matches!(self.weight_type, WeightType::Q8 | WeightType::Q4) {
+        if matches!(self.weight_type, WeightType::Q8 | WeightType::Q4 | WeightType::Mxfp4) {
             return Err(ModelError::unsupported(format!(
                 "weights as integers ({}) have no kernels on GPUs; load them for a GPU, without quantize",
                 self.weight_type

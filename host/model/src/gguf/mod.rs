@@ -139,6 +139,7 @@ impl Gguf {
             shape: shape.to_vec(),
             order,
             bytes: within.of(self.bytes_of(tensor)),
+            scales: &[],
             name: within.tensor,
         })
     }

@@ -69,6 +69,6 @@ impl Delta {
 pub(crate) fn format(weights: WeightType) -> Format {
     match weights {
         WeightType::F32 | WeightType::F16 => Format::F32,
-        WeightType::Bf16 | WeightType::Q8 | WeightType::Q4 => Format::Bf16,
+        WeightType::Bf16 | WeightType::Q8 | WeightType::Q4 | WeightType::Mxfp4 => Format::Bf16,
     }
 }

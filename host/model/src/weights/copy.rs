@@ -24,15 +24,16 @@ pub(crate) fn copy(source: &Source<'_>, config: &ModelConfig) -> Result<(u64, Du
         let tensor = files.tensor(&name, &shape)?;
         ahead.ask(&files, done);
         files.prefetch(&tensor);
-        let mut copy = arena.numbers::<u8>(tensor.bytes.len()).map_err(|error| does_not_fit(&error))?;
-        let part = tensor.bytes.len().div_ceil(threads).max(1);
+        let bytes = tensor.own_bytes();
+        let mut copy = arena.numbers::<u8>(bytes.len()).map_err(|error| does_not_fit(&error))?;
+        let part = bytes.len().div_ceil(threads).max(1);
         std::thread::scope(|scope| {
-            for (to, from) in copy.chunks_mut(part).zip(tensor.bytes.chunks(part)) {
+            for (to, from) in copy.chunks_mut(part).zip(bytes.chunks(part)) {
                 scope.spawn(|| to.copy_from_slice(from));
             }
         });
         files.release(&tensor);
-        done += tensor.bytes.len() as u64;
+        done += bytes.len() as u64;
         copies.push(copy);
     }
     Ok((done, began.elapsed()))

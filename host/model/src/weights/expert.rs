@@ -24,7 +24,16 @@ pub(crate) struct Within {
 impl<'n> ExpertMatrix<'n> {
     /// Of `layers.N.mlp.experts.E.PART.weight`; `None` for other tensors.
     pub(crate) fn parse(name: &'n str) -> Option<Self> {
-        let (before, part) = name.strip_suffix(".weight")?.rsplit_once('.')?;
+        Self::of(name.strip_suffix(".weight")?)
+    }
+
+    /// The matrix whose bias it is, of `layers.N.mlp.experts.E.PART.bias`.
+    pub(crate) fn parse_bias(name: &'n str) -> Option<Self> {
+        Self::of(name.strip_suffix(".bias")?)
+    }
+
+    fn of(name: &'n str) -> Option<Self> {
+        let (before, part) = name.rsplit_once('.')?;
         let (all, expert) = before.rsplit_once('.')?;
         all.ends_with(".mlp.experts").then_some(Self { all, expert: expert.parse().ok()?, part })
     }
@@ -82,6 +91,9 @@ mod tests {
         ] {
             assert_eq!(ExpertMatrix::parse(other), None, "{other}");
         }
+        let bias = "layers.11.mlp.experts.127.up_proj.bias";
+        assert_eq!((ExpertMatrix::parse_bias(bias), ExpertMatrix::parse(bias)), (Some(expected), None));
+        assert_eq!(ExpertMatrix::parse_bias("layers.0.mlp.gate.bias"), None);
     }
 
     #[test]

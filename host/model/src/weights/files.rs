@@ -1,6 +1,7 @@
 //! The tensors of a checkpoint by name, from any layout of files: one safetensors file, shards, or GGUF. Names are Hugging
 //! Face's without the prefix that differs between checkpoints (mostly `model.`).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::expert::{ExpertMatrix, Within};
 use super::fused::Fused;
+use super::interleaved::{Interleaved, missing, same_shape};
 use super::stored::{RowOrder, Stored, StoredType};
 use crate::bytes::Bytes;
 use crate::config::ModelConfig;
@@ -30,6 +32,8 @@ pub(crate) struct Files<'a> {
     fused: Option<Fused>,
     /// The rows of queries and keys, unless the file's kind has an order of its own.
     order: RowOrder,
+    /// Whether a layer's experts are stored as [`Interleaved`] reads them.
+    interleaved: bool,
 }
 
 enum Kind<'a> {
@@ -46,12 +50,14 @@ pub(crate) struct Shard<'a> {
 
 impl<'a> Files<'a> {
     pub(crate) fn open(source: &Source<'a>, config: &ModelConfig) -> Result<Self, ModelError> {
-        let experts = config.layers.iter().find_map(|layer| layer.experts).map_or(0, |experts| experts.count);
+        let of_layer = config.layers.iter().find_map(|layer| layer.experts);
+        let experts = of_layer.map_or(0, |experts| experts.count);
+        let interleaved = of_layer.is_some_and(|experts| experts.interleaved);
         let (fused, order) = (Fused::of(config), RowOrder::of(config));
         let shards = match source {
             Source::Gguf(file) => {
                 let kind = Kind::Gguf { file: Arc::clone(file), head_dim: config.head_dim };
-                return Ok(Self { kind, experts, fused, order });
+                return Ok(Self { kind, experts, fused, order, interleaved: false });
             }
             Source::Directory(directory) => shard_names(source)?
                 .iter()
@@ -75,7 +81,7 @@ impl<'a> Files<'a> {
         let has = |name: &str| shards.iter().any(|shard: &Shard<'_>| shard.metadata.info(name).is_some());
         let prefix = PREFIXES.iter().find(|prefix| has(&format!("{prefix}embed_tokens.weight")));
         let prefix = prefix.copied().unwrap_or(PREFIXES[0]);
-        Ok(Self { kind: Kind::Safetensors { shards, prefix }, experts, fused, order })
+        Ok(Self { kind: Kind::Safetensors { shards, prefix }, experts, fused, order, interleaved })
     }
 
     /// Bytes of all weights.
@@ -105,16 +111,14 @@ impl<'a> Files<'a> {
             Kind::Gguf { file, head_dim } => return file.tensor(name, shape, *head_dim, self.experts),
             Kind::Safetensors { shards, prefix } => (shards, prefix),
         };
+        if let Some(tensor) = self.interleaved().and_then(|experts| experts.tensor(name, shape)) {
+            return tensor;
+        }
+        let name = &self.renamed(name);
         let within = within(shards, prefix, name, self.experts, shape);
         let in_file = &within.tensor;
-        let (shard, info) = find(shards, in_file)
-            .ok_or_else(|| ModelError::weights(format!("tensor {in_file} is missing")))?;
-        if info.shape != within.shape {
-            return Err(ModelError::weights(format!(
-                "tensor {in_file} has shape {:?}, config.json requires {:?}",
-                info.shape, within.shape
-            )));
-        }
+        let (shard, info) = find(shards, in_file).ok_or_else(|| missing(in_file))?;
+        same_shape(in_file, &info.shape, &within.shape)?;
         let whole = shard.stored(in_file, info)?;
         Ok(Stored { shape: shape.to_vec(), bytes: within.of(whole.bytes), ..whole })
     }
@@ -123,6 +127,7 @@ impl<'a> Files<'a> {
     pub(crate) fn stored_type(&self, name: &str) -> Option<StoredType> {
         match &self.kind {
             Kind::Gguf { file, .. } => file.stored_type(name),
+            Kind::Safetensors { .. } if self.interleaved => self.interleaved()?.stored_type(name),
             Kind::Safetensors { shards, prefix } => {
                 let (_, info) = find(shards, &within(shards, prefix, name, self.experts, &[]).tensor)?;
                 stored_type(info.dtype)
@@ -130,33 +135,46 @@ impl<'a> Files<'a> {
         }
     }
 
+    fn interleaved(&self) -> Option<Interleaved<'_, 'a>> {
+        match &self.kind {
+            Kind::Safetensors { shards, prefix } if self.interleaved => {
+                Some(Interleaved { shards, prefix, experts: self.experts })
+            }
+            _ => None,
+        }
+    }
+
+    /// The name of a tensor in files in which the router has another name.
+    fn renamed<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        match self.interleaved {
+            true => Cow::Owned(name.replace(".mlp.gate.", ".mlp.router.")),
+            false => Cow::Borrowed(name),
+        }
+    }
+
     /// Asks the system to read a tensor that is needed soon.
     pub(crate) fn expect(&self, tensor: &Stored<'_>) {
-        if let Some((bytes, place)) = self.place(tensor) {
-            bytes.expect(place);
-        }
+        self.places(tensor).for_each(|(bytes, place)| bytes.expect(place));
     }
 
     /// Maps the pages of a tensor that is about to be read.
     pub(crate) fn prefetch(&self, tensor: &Stored<'_>) {
-        if let Some((bytes, place)) = self.place(tensor) {
-            bytes.prefetch(place);
-        }
+        self.places(tensor).for_each(|(bytes, place)| bytes.prefetch(place));
     }
 
     /// Releases the pages of a tensor that was read.
     pub(crate) fn release(&self, tensor: &Stored<'_>) {
-        if let Some((bytes, place)) = self.place(tensor) {
-            bytes.release(place);
-        }
+        self.places(tensor).for_each(|(bytes, place)| bytes.release(place));
     }
 
-    /// The file of a tensor's bytes, and where they are.
-    fn place(&self, tensor: &Stored<'_>) -> Option<(&Bytes<'a>, Range<usize>)> {
-        match &self.kind {
-            Kind::Gguf { file, .. } => place(file.parts().iter(), tensor.bytes),
-            Kind::Safetensors { shards, .. } => place(shards.iter().map(|shard| &shard.bytes), tensor.bytes),
-        }
+    /// The files of a tensor's bytes, and where they are.
+    fn places(&self, tensor: &Stored<'_>) -> impl Iterator<Item = (&Bytes<'a>, Range<usize>)> {
+        let place = |bytes: &[u8]| match &self.kind {
+            Kind::Gguf { file, .. } => place(file.parts().iter(), bytes),
+            Kind::Safetensors { shards, .. } => place(shards.iter().map(|shard| &shard.bytes), bytes),
+        };
+        let scales = if tensor.scales.is_empty() { None } else { place(tensor.scales) };
+        place(tensor.bytes).into_iter().chain(scales)
     }
 }
 
@@ -167,7 +185,10 @@ fn place<'f, 'a: 'f>(
     files.find_map(|file| Some((file, file.range_of(bytes)?)))
 }
 
-fn find<'s, 'a>(shards: &'s [Shard<'a>], in_file: &str) -> Option<(&'s Shard<'a>, &'s TensorInfo)> {
+pub(super) fn find<'s, 'a>(
+    shards: &'s [Shard<'a>],
+    in_file: &str,
+) -> Option<(&'s Shard<'a>, &'s TensorInfo)> {
     shards.iter().find_map(|shard| Some((shard, shard.metadata.info(in_file)?)))
 }
 
@@ -183,7 +204,7 @@ fn within(shards: &[Shard<'_>], prefix: &str, name: &str, experts: usize, shape:
     fused.filter(|fused| find(shards, &fused.tensor).is_some()).unwrap_or(whole)
 }
 
-fn full_name(shards: &[Shard<'_>], prefix: &str, name: &str) -> String {
+pub(super) fn full_name(shards: &[Shard<'_>], prefix: &str, name: &str) -> String {
     if name == "lm_head.weight" {
         let has = |name: &&&str| shards.iter().any(|shard| shard.metadata.info(name).is_some());
         return (*HEADS.iter().find(has).unwrap_or(&HEADS[0])).to_owned();
@@ -218,16 +239,20 @@ impl<'a> Shard<'a> {
         all.into_iter().map(|(name, info)| self.stored(&name, info)).collect()
     }
 
-    fn stored(&self, name: &str, info: &TensorInfo) -> Result<Stored<'_>, ModelError> {
+    pub(super) fn stored(&self, name: &str, info: &TensorInfo) -> Result<Stored<'_>, ModelError> {
         let kind = stored_type(info.dtype).ok_or_else(|| {
             ModelError::unsupported(format!(
                 "tensor {name} is stored as {:?}; supported are F32, F16 and BF16",
                 info.dtype
             ))
         })?;
+        let (shape, order) = (info.shape.clone(), RowOrder::Plain);
+        Ok(Stored { name: name.to_owned(), kind, shape, order, bytes: self.bytes_of(info), scales: &[] })
+    }
+
+    pub(super) fn bytes_of(&self, info: &TensorInfo) -> &[u8] {
         let (start, end) = info.data_offsets;
-        let bytes = &self.bytes[self.data + start..self.data + end];
-        Ok(Stored { name: name.to_owned(), kind, shape: info.shape.clone(), order: RowOrder::Plain, bytes })
+        &self.bytes[self.data + start..self.data + end]
     }
 }
 

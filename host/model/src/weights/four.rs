@@ -109,6 +109,7 @@ mod tests {
                 shape: vec![rows, inputs],
                 order: RowOrder::Plain,
                 bytes: &bytes,
+                scales: &[],
             };
             let (mut want, mut got) = (vec![0.0; inputs], vec![Group4::default(); inputs / GROUP]);
             for row in 0..rows {

@@ -95,6 +95,7 @@ mod tests {
                     shape: part.whole(&[*rows_of, 1]),
                     order: RowOrder::Plain,
                     bytes: &bytes,
+                    scales: &[],
                 };
                 let stored = part.of(stored, &[*rows_of, 1]);
                 assert_eq!((stored.rows(), stored.inputs()), (*rows_of, 1));

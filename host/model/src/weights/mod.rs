@@ -7,6 +7,8 @@ mod expert;
 mod files;
 mod four;
 mod fused;
+mod interleaved;
+mod mxfp4;
 mod order;
 mod stacked;
 mod stored;
@@ -23,7 +25,7 @@ use self::files::Files;
 pub(crate) use self::files::{PREFIXES, Shard};
 use self::order::{GatedStacks, MlpStacks, ReadAhead, Stack, Stacks, ends, stacks};
 use self::stacked::Stacked;
-pub(crate) use self::stored::{RowOrder, Stored, StoredType};
+pub(crate) use self::stored::{Mxfp4, RowOrder, Stored, StoredType};
 use crate::config::{ExpertsConfig, ModelConfig};
 use crate::error::ModelError;
 use crate::memory;
@@ -45,6 +47,8 @@ pub(crate) struct LayerWeights {
     pub qkv: Linear,
     pub q_norm: Option<Vec<f32>>,
     pub k_norm: Option<Vec<f32>>,
+    /// One per query head.
+    pub sinks: Option<Vec<f32>>,
     pub output: Linear,
     pub attention_output_norm: Option<Vec<f32>>,
     pub mlp_norm: Option<Vec<f32>>,
@@ -68,7 +72,7 @@ pub(crate) struct Gated {
 pub(crate) struct Experts {
     pub config: ExpertsConfig,
     /// From normed hidden states to a logit per expert.
-    pub router: Matrix,
+    pub router: Linear,
     pub experts: Vec<Gated>,
 }
 
@@ -98,12 +102,16 @@ impl Weights {
         let files = Files::open(source, config)?;
         let stored = files.stored_type(&typical(config));
         let dtype = dtype(options, config, stored)?;
-        let in_blocks = matches!(stored, Some(StoredType::Blocks(_)));
+        let in_blocks = matches!(stored, Some(StoredType::Blocks(_) | StoredType::Mxfp4(_)));
         let stay_blocks = in_blocks && options.dtype.is_none() && !options.for_gpu;
         let (weight_type, formats) = match (options.quantize, dtype) {
             (Quantize::Q8 | Quantize::Q4, _) if options.for_gpu => {
                 let message = "weights as integers are computed on CPUs only; leave quantize out";
                 return Err(ModelError::unsupported(message));
+            }
+            (Quantize::Auto, dtype) if stay_blocks && stored == Some(StoredType::Mxfp4(Mxfp4::Apart)) => {
+                let others = if dtype == DType::Bf16 { Format::Bf16 } else { Format::F32 };
+                (WeightType::Mxfp4, Formats::Blocks { others })
             }
             (Quantize::Auto, _) if stay_blocks => (WeightType::Q8, Formats::AsStored),
             (Quantize::Q8, _) => (WeightType::Q8, Formats::All(Format::Int8)),
@@ -127,7 +135,11 @@ impl Weights {
         let final_norm = loader.norm("norm.weight", config.hidden)?;
         let layers = (0..config.layers.len()).map(|i| loader.layer(i)).collect::<Result<_, _>>()?;
         let weights = Self { embedding, head, final_norm, layers };
-        let weight_type = if weights.has_four_bits() { WeightType::Q4 } else { weight_type };
+        let weight_type = match weight_type {
+            _ if weights.has(Format::Int4) => WeightType::Q4,
+            _ if weights.has(Format::Mxfp4) => WeightType::Mxfp4,
+            other => other,
+        };
         Ok(Loaded { weights, dtype, weight_type, stored_blocks })
     }
 
@@ -142,13 +154,13 @@ impl Weights {
         ends.chain(self.layers.iter().flat_map(LayerWeights::matrices))
     }
 
-    /// All norms and biases, in one order.
+    /// All norms, biases and sinks, in one order.
     pub(crate) fn vectors(&self) -> impl Iterator<Item = &Vec<f32>> {
         std::iter::once(&self.final_norm).chain(self.layers.iter().flat_map(LayerWeights::vectors))
     }
 
-    fn has_four_bits(&self) -> bool {
-        self.matrices().any(|matrix| matrix.format() == Format::Int4)
+    fn has(&self, format: Format) -> bool {
+        self.matrices().any(|matrix| matrix.format() == format)
     }
 
     /// Bytes of all matrices.
@@ -194,6 +206,10 @@ enum Formats {
     /// [`Quantize::Auto`] of quantized files. Blocks of other than 4 bits lose almost nothing as groups of 8-bit integers, and
     /// Q8_0 loses nothing.
     AsStored,
+    /// [`Quantize::Auto`] of files of floats with some tensors in MXFP4: these stay as they are.
+    Blocks {
+        others: Format,
+    },
     /// [`Quantize::Q4`].
     Four,
 }
@@ -204,6 +220,8 @@ impl Formats {
         match self {
             _ if stack.is_exact() => Format::F32,
             Self::All(format) => format,
+            Self::AsStored | Self::Blocks { .. } | Self::Four if stack.is_mxfp4() => Format::Mxfp4,
+            Self::Blocks { others } => others,
             Self::AsStored if stack.is_four_bits() => Format::Int4,
             Self::Four if stack.is_four_bits() || stack.in_layer() => Format::Int4,
             Self::AsStored | Self::Four => Format::Int8,
@@ -225,22 +243,22 @@ impl LayerWeights {
     fn matrices(&self) -> impl Iterator<Item = &Matrix> {
         let (router, gated) = self.mlp.parts();
         let attention = [&self.qkv.matrix, &self.output.matrix].into_iter();
-        attention.chain(router).chain(gated.iter().flat_map(Gated::matrices))
+        attention.chain(router.map(|router| &router.matrix)).chain(gated.iter().flat_map(Gated::matrices))
     }
 
     fn vectors(&self) -> impl Iterator<Item = &Vec<f32>> {
         let inputs = [&self.input_norm, &self.mlp_norm, &self.q_norm, &self.k_norm].into_iter();
-        let norms = inputs.chain([&self.attention_output_norm, &self.mlp_output_norm]);
-        let (_, gated) = self.mlp.parts();
-        let linear = [&self.qkv, &self.output].into_iter();
+        let norms_and_sinks = inputs.chain([&self.sinks, &self.attention_output_norm, &self.mlp_output_norm]);
+        let (router, gated) = self.mlp.parts();
+        let linear = [&self.qkv, &self.output].into_iter().chain(router);
         let linear = linear.chain(gated.iter().flat_map(|gated| [&gated.gate_up, &gated.down]));
-        norms.flatten().chain(linear.filter_map(|linear| linear.bias.as_ref()))
+        norms_and_sinks.flatten().chain(linear.filter_map(|linear| linear.bias.as_ref()))
     }
 }
 
 impl Mlp {
     /// The router, if there is one, and the gated layers.
-    fn parts(&self) -> (Option<&Matrix>, &[Gated]) {
+    fn parts(&self) -> (Option<&Linear>, &[Gated]) {
         match self {
             Self::Dense(gated) => (None, std::slice::from_ref(gated)),
             Self::Experts(experts) => (Some(&experts.router), &experts.experts),
@@ -289,29 +307,33 @@ impl Loader<'_> {
             widths.map(|widths| self.norm(&name, widths[which])).transpose()
         };
         let (q_norm, k_norm) = (head_norm("q_norm", 0)?, head_norm("k_norm", 1)?);
+        let sinks = config.sinks.then(|| self.vector(&name("self_attn.sinks"), config.heads)).transpose()?;
         let Stacks { qkv, output, mlp } = Stacks::of(config, index);
         Ok(LayerWeights {
             input_norm,
             qkv: self.linear(&qkv, config.qkv_bias, false)?,
             q_norm,
             k_norm,
+            sinks,
             output: self.linear(&output, config.output_bias, false)?,
             attention_output_norm,
             mlp_norm,
             mlp: match &mlp {
-                MlpStacks::Dense(stacks) => Mlp::Dense(self.gated(stacks)?),
+                MlpStacks::Dense(stacks) => Mlp::Dense(self.gated(stacks, config.mlp_bias)?),
                 MlpStacks::Experts { config, router, experts } => Mlp::Experts(Experts {
                     config: *config,
-                    router: self.pack(router, false)?,
-                    experts: experts.iter().map(|stacks| self.gated(stacks)).collect::<Result<_, _>>()?,
+                    router: self.linear(router, config.bias, false)?,
+                    experts: experts
+                        .iter()
+                        .map(|stacks| self.gated(stacks, config.bias))
+                        .collect::<Result<_, _>>()?,
                 }),
             },
             mlp_output_norm,
         })
     }
 
-    fn gated(&mut self, stacks: &GatedStacks) -> Result<Gated, ModelError> {
-        let bias = self.config.mlp_bias;
+    fn gated(&mut self, stacks: &GatedStacks, bias: bool) -> Result<Gated, ModelError> {
         let GatedStacks { gate_up, down } = stacks;
         Ok(Gated { gate_up: self.linear(gate_up, bias, true)?, down: self.linear(down, bias, false)? })
     }
@@ -336,7 +358,7 @@ impl Loader<'_> {
         let packed = stacked.pack(&mut self.packer, self.formats.of(&stacked), gated);
         for tensor in stacked.tensors() {
             self.files.release(tensor);
-            self.done.done_bytes += tensor.bytes.len() as u64;
+            self.done.done_bytes += (tensor.own_bytes().len() + tensor.scales.len()) as u64;
         }
         if (self.progress)(self.done).is_break() {
             return Err(ModelError::weights("loading was cancelled"));
@@ -376,7 +398,7 @@ fn dtype(
         Some(dtype) => Ok(dtype),
         None => {
             let stored = config.stored_dtype.unwrap_or(match stored {
-                Some(StoredType::Bf16) => DType::Bf16,
+                Some(StoredType::Bf16 | StoredType::Mxfp4(_)) => DType::Bf16,
                 Some(StoredType::F16) => DType::F16,
                 _ => DType::F32,
             });

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use infer_kernels::{Format, GROUP, Group4, Matrix, Packer};
+use infer_kernels::{Format, GROUP, Group4, Matrix, Mx4, Packer};
 
 use super::does_not_fit;
 use super::files::Files;
@@ -35,6 +35,11 @@ impl<'a> Stacked<'a> {
         self.tensors.iter().all(|tensor| tensor.kind.is_four_bits())
     }
 
+    /// Whether all tensors are stored as 4-bit floats.
+    pub(super) fn is_mxfp4(&self) -> bool {
+        self.tensors.iter().all(|tensor| tensor.kind.is_mxfp4())
+    }
+
     /// Whether the stack belongs to a layer: it is neither embedding nor head.
     pub(super) fn in_layer(&self) -> bool {
         self.stack.parts.iter().all(|(name, _)| name.starts_with(LAYERS))
@@ -63,7 +68,15 @@ impl<'a> Stacked<'a> {
         let kept = format == Format::Int4 && self.tensors.iter().any(|tensor| tensor.kind.is_four_bits());
         let numbers = |row: usize, out: &mut [f32]| note(self.row(row, out));
         let groups = |row: usize, out: &mut [Group4]| note(self.groups(row, out));
+        let blocks = |row: usize, out: &mut [Mx4]| {
+            let (tensor, row) = self.at(row);
+            tensor.blocks(row, out);
+        };
         let packed = match (kept, gated) {
+            _ if format == Format::Mxfp4 && self.is_mxfp4() => match gated {
+                false => packer.matrix_of_blocks(outputs, inputs, blocks),
+                true => packer.gated_of_blocks(outputs / 2, inputs, blocks),
+            },
             (false, false) => packer.matrix(format, outputs, inputs, numbers),
             (false, true) => packer.gated(format, outputs / 2, inputs, numbers),
             (true, false) => packer.matrix_of_groups(outputs, inputs, groups),

@@ -5,9 +5,9 @@ use candle_core::Device;
 use candle_core::quantized::{GgmlDType, ggml_file::qtensor_from_ggml};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use infer_kernels::Group4;
+use infer_kernels::{GROUP, Group4, Mx4};
 
-use super::four;
+use super::{four, mxfp4};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 
@@ -19,6 +19,15 @@ pub(crate) enum StoredType {
     Bf16,
     /// One of GGUF's types with fewer than 16 bits.
     Blocks(GgmlDType),
+    /// Blocks of 4-bit floats.
+    Mxfp4(Mxfp4),
+}
+
+/// Where the exponents of such blocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mxfp4 {
+    /// In bytes of their own.
+    Apart,
 }
 
 /// The order of a matrix's rows.
@@ -36,6 +45,15 @@ pub(crate) enum RowOrder {
         head_dim: usize,
         rotated: usize,
     },
+    /// Every second of the rows, from row `half` on, 0 or 1.
+    Alternating {
+        half: usize,
+    },
+    /// Inputs are stored before rows: of each input every `step`-th number, from number `first` on.
+    Transposed {
+        first: usize,
+        step: usize,
+    },
 }
 
 impl RowOrder {
@@ -48,10 +66,11 @@ impl RowOrder {
         }
     }
 
-    /// Where row `row` is stored.
+    /// Where row `row` is among the rows that are stored.
     pub(crate) fn stored(self, row: usize) -> usize {
         match self {
-            Self::Plain => row,
+            Self::Plain | Self::Transposed { .. } => row,
+            Self::Alternating { half } => 2 * row + half,
             Self::Interleaved { head_dim } => {
                 let (head, at, half) = (row / head_dim, row % head_dim, head_dim / 2);
                 head * head_dim + 2 * (at % half) + at / half
@@ -77,6 +96,8 @@ pub(crate) struct Stored<'a> {
     pub shape: Vec<usize>,
     pub order: RowOrder,
     pub bytes: &'a [u8],
+    /// The exponents of blocks, if they are apart.
+    pub scales: &'a [u8],
 }
 
 impl StoredType {
@@ -100,10 +121,16 @@ impl StoredType {
             Self::F32 => count * 4,
             Self::F16 | Self::Bf16 => count * 2,
             Self::Blocks(kind) => count / kind.block_size() * kind.type_size(),
+            Self::Mxfp4(Mxfp4::Apart) => count / 2,
         }
     }
 
-    /// Widens the numbers in `bytes` to `out`, which has the same length.
+    /// Whether rows are blocks of 4-bit floats, as [`Stored::blocks`] reads them.
+    pub(crate) fn is_mxfp4(self) -> bool {
+        matches!(self, Self::Mxfp4(_))
+    }
+
+    /// Widens the numbers in `bytes`, which aren't MXFP4, to `out`, which has the same length.
     fn widen(self, bytes: &[u8], out: &mut [f32]) -> Result<(), candle_core::Error> {
         assert_eq!(bytes.len(), self.bytes(out.len()), "as many bytes as numbers");
         match self {
@@ -127,6 +154,7 @@ impl StoredType {
                 }
                 _ => halves(bytes, out, |bits| bf16::from_bits(bits).to_f32()),
             },
+            Self::Mxfp4(_) => unreachable!("blocks of 4-bit floats may have exponents elsewhere"),
             Self::Blocks(kind) => {
                 // candle doesn't check the length and alignment of the bytes.
                 assert!(bytes.as_ptr().addr().is_multiple_of(2), "blocks hold 16-bit scales");
@@ -149,14 +177,25 @@ impl Stored<'_> {
     pub(crate) fn inputs(&self) -> usize {
         match (self.shape.as_slice(), self.order) {
             ([_, inputs], _) => *inputs,
-            (_, RowOrder::Interleaved { .. } | RowOrder::Partly { .. }) => 1,
-            (shape, RowOrder::Plain) => shape.iter().product(),
+            (_, RowOrder::Interleaved { .. } | RowOrder::Partly { .. } | RowOrder::Alternating { .. }) => 1,
+            (shape, RowOrder::Plain | RowOrder::Transposed { .. }) => shape.iter().product(),
         }
     }
 
     /// Rows.
     pub(crate) fn rows(&self) -> usize {
         self.shape.iter().product::<usize>() / self.inputs()
+    }
+
+    /// As many of the bytes as the tensor's numbers take. Two that take turns share bytes, and each has a half of them.
+    pub(crate) fn own_bytes(&self) -> &[u8] {
+        let len = self.kind.bytes(self.rows() * self.inputs());
+        match self.order {
+            RowOrder::Plain | RowOrder::Interleaved { .. } | RowOrder::Partly { .. } => self.bytes,
+            RowOrder::Alternating { half: nth } | RowOrder::Transposed { first: nth, .. } => {
+                &self.bytes[nth * len..][..len]
+            }
+        }
     }
 
     /// The bytes of row `row`.
@@ -177,10 +216,52 @@ impl Stored<'_> {
         }
     }
 
+    /// Writes row `row` of 4-bit floats to `out`.
+    ///
+    /// # Panics
+    /// If the type is another.
+    pub(crate) fn blocks(&self, row: usize, out: &mut [Mx4]) {
+        match self.kind {
+            StoredType::Mxfp4(Mxfp4::Apart) => {
+                let scales = &self.scales[self.order.stored(row) * out.len()..][..out.len()];
+                mxfp4::apart(self.bytes_of(row), scales, out);
+            }
+            other => panic!("{other:?} has no blocks of floats"),
+        }
+    }
+
     /// Writes row `row` to `out`.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) -> Result<(), ModelError> {
-        let widened = self.kind.widen(self.bytes_of(row), out);
+        let widened = match (self.kind, self.order) {
+            (StoredType::Mxfp4(_), _) => {
+                let mut blocks = vec![Mx4::default(); out.len() / GROUP];
+                self.blocks(row, &mut blocks);
+                for (out, block) in out.chunks_exact_mut(GROUP).zip(&blocks) {
+                    out.copy_from_slice(&block.numbers());
+                }
+                Ok(())
+            }
+            (kind, RowOrder::Transposed { first, step }) => self.gather(kind, first + step * row, out),
+            (kind, _) => kind.widen(self.bytes_of(row), out),
+        };
         widened.map_err(|error| ModelError::weights(format!("tensor {} can't be read: {error}", self.name)))
+    }
+
+    /// Widens number `at` of each input.
+    fn gather(&self, kind: StoredType, at: usize, out: &mut [f32]) -> Result<(), candle_core::Error> {
+        const SOME: usize = 64;
+        let size = kind.bytes(1);
+        let numbers = self.bytes.len() / size / out.len();
+        let mut stored = self.bytes.chunks_exact(numbers * size);
+        let mut buffer = [0; 4 * SOME];
+        for out in out.chunks_mut(SOME) {
+            let bytes = &mut buffer[..size * out.len()];
+            for (bytes, input) in bytes.chunks_exact_mut(size).zip(&mut stored) {
+                bytes.copy_from_slice(&input[at * size..][..size]);
+            }
+            kind.widen(bytes, out)?;
+        }
+        Ok(())
     }
 
     /// All numbers.
@@ -199,7 +280,7 @@ mod tests {
 
     fn stored(kind: StoredType, order: RowOrder, shape: &[usize], bytes: &[u8]) -> Vec<f32> {
         let shape = shape.to_vec();
-        Stored { name: "x".to_owned(), kind, shape, order, bytes }.numbers().unwrap()
+        Stored { name: "x".to_owned(), kind, shape, order, bytes, scales: &[] }.numbers().unwrap()
     }
 
     #[test]
@@ -225,6 +306,25 @@ mod tests {
         let read: Vec<f32> = (0..12_u8).map(f32::from).collect();
         assert_eq!(stored(StoredType::F32, order, &[12], &bytes), read);
         assert_eq!(stored(StoredType::F32, order, &[12, 1], &bytes), read);
+    }
+
+    #[test]
+    fn numbers_of_two_matrices_that_take_turns_are_told_apart() {
+        let bytes: Vec<u8> = (0..12_u8).flat_map(|x| f32::from(x).to_le_bytes()).collect();
+        let read = |order, shape: &[usize]| stored(StoredType::F32, order, shape, &bytes);
+        // Six rows of two inputs.
+        assert_eq!(read(RowOrder::Alternating { half: 0 }, &[3, 2]), [0., 1., 4., 5., 8., 9.]);
+        assert_eq!(read(RowOrder::Alternating { half: 1 }, &[3, 2]), [2., 3., 6., 7., 10., 11.]);
+        assert_eq!(read(RowOrder::Alternating { half: 1 }, &[6]), [1., 3., 5., 7., 9., 11.]);
+        // Two inputs of six rows, and three of four.
+        let turns = RowOrder::Transposed { first: 1, step: 2 };
+        assert_eq!(read(turns, &[3, 2]), [1., 7., 3., 9., 5., 11.]);
+        let all = RowOrder::Transposed { first: 0, step: 1 };
+        assert_eq!(read(all, &[4, 3]), [0., 4., 8., 1., 5., 9., 2., 6., 10., 3., 7., 11.]);
+        // More inputs than are gathered at once.
+        let many: Vec<u8> = (0..300_u16).flat_map(|x| f32::from(x).to_le_bytes()).collect();
+        let got = stored(StoredType::F32, turns, &[1, 150], &many);
+        assert!(got.iter().enumerate().all(|(i, x)| *x == (2 * i + 1) as f32), "{got:?}");
     }
 
     #[test]

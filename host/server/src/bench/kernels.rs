@@ -145,6 +145,7 @@ impl Bench {
             WeightType::Bf16 => Format::Bf16,
             WeightType::Q8 => Format::Int8,
             WeightType::Q4 => Format::Int4,
+            WeightType::Mxfp4 => Format::Mxfp4,
         };
         let config = &self.config;
         // An expert is a layer of its own.

@@ -80,7 +80,7 @@ impl Limits {
         let rate = match weights {
             WeightType::F32 | WeightType::F16 => self.f32_gflop_per_s,
             WeightType::Bf16 => self.bf16_gflop_per_s,
-            WeightType::Q8 | WeightType::Q4 => self.int8_gop_per_s,
+            WeightType::Q8 | WeightType::Q4 | WeightType::Mxfp4 => self.int8_gop_per_s,
         };
         let (memory, arithmetic) = (gb_per_s / self.read_huge_pages_gb_per_s, gflop_per_s / rate);
         (memory.max(arithmetic), if memory > arithmetic { "memory" } else { "arithmetic" })

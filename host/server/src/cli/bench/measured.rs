@@ -47,6 +47,7 @@ enum Weights {
     Bf16,
     Q8,
     Q4,
+    Mxfp4,
 }
 
 impl Measured {
@@ -97,6 +98,7 @@ impl Measured {
             Weights::Bf16 => WeightType::Bf16,
             Weights::Q8 => WeightType::Q8,
             Weights::Q4 => WeightType::Q4,
+            Weights::Mxfp4 => WeightType::Mxfp4,
         };
         named.iter().map(kind).collect()
     }

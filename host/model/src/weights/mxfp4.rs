@@ -1,0 +1,13 @@
+//! Blocks of 4-bit floats of a file as those that the kernels multiply, which keep all their bits.
+
+use infer_kernels::Mx4;
+
+/// Converts a row of codes, two a byte, the first in the low half, with an exponent for each block elsewhere: the layout of
+/// gpt-oss's checkpoints.
+pub(super) fn apart(bytes: &[u8], exponents: &[u8], blocks: &mut [Mx4]) {
+    assert!(bytes.len() == 16 * blocks.len() && exponents.len() == blocks.len(), "as many blocks");
+    for ((block, bytes), exponent) in blocks.iter_mut().zip(bytes.chunks_exact(16)).zip(exponents) {
+        *block =
+            Mx4 { exponent: *exponent, codes: std::array::from_fn(|i| bytes[i / 2] >> (i % 2 * 4) & 15) };
+    }
+}
