@@ -12,7 +12,7 @@ pub struct Shape {
 }
 
 /// All named shapes.
-pub const SHAPES: [Shape; 7] = [
+pub const SHAPES: [Shape; 8] = [
     // The model embedded in the server.
     Shape {
         name: "demo",
@@ -54,6 +54,16 @@ pub const SHAPES: [Shape; 7] = [
         "num_experts":128,"num_experts_per_tok":8,"moe_intermediate_size":768,"norm_topk_prob":true,
         "rope_theta":1000000.0,"max_position_embeddings":40960,"tie_word_embeddings":false}"#,
     },
+    // A quarter of the layers of gpt-oss 20B.
+    Shape {
+        name: "gpt-oss-6b",
+        keys: r#"{"model_type":"gpt_oss","hidden_size":2880,"intermediate_size":2880,"num_hidden_layers":6,
+        "num_attention_heads":64,"num_key_value_heads":8,"head_dim":64,"vocab_size":201088,"rms_norm_eps":1e-5,
+        "num_local_experts":32,"num_experts_per_tok":4,"sliding_window":128,"attention_bias":true,
+        "rope_theta":150000.0,"rope_scaling":{"rope_type":"yarn","factor":32.0,"beta_fast":32.0,"beta_slow":1.0,
+        "truncate":false,"original_max_position_embeddings":4096},
+        "max_position_embeddings":131072,"tie_word_embeddings":false}"#,
+    },
     // Llama 3.1.
     Shape {
         name: "llama-8b",
@@ -88,6 +98,7 @@ mod tests {
             ("qwen3-1.7b", 1_720.0),
             ("gemma3-1b", 1_000.0),
             ("qwen3-moe-8b", 8_100.0),
+            ("gpt-oss-6b", 6_100.0),
             ("llama-8b", 8_030.0),
         ] {
             let config = Shape::named(name).expect(name).config();
@@ -106,6 +117,14 @@ mod tests {
         assert!((3.2e9..3.4e9).contains(&(whole as f64)), "{whole}");
         let share = config.token_weights() as f64 / config.layers_weights() as f64;
         assert!((0.08..0.12).contains(&share), "{share}");
+    }
+
+    /// 3.6 billion of the whole model, with the head but not the embedding.
+    #[test]
+    fn token_of_gpt_oss_uses_an_eighth_of_its_experts() {
+        let config = Shape::named("gpt-oss-6b").expect("it has a name").config();
+        let whole = 4 * config.token_weights() + config.vocab * config.hidden;
+        assert!((3.55e9..3.65e9).contains(&(whole as f64)), "{whole}");
     }
 
     #[test]

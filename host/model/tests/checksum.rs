@@ -19,7 +19,8 @@ fn checksums(files: &[(&'static str, Vec<u8>); 2], threads: usize) -> Vec<u32> {
 
 #[test]
 fn a_changed_number_of_any_tensor_shows() {
-    for name in ["qwen3moe-bf16", "gemma3-bf16", "phi3-bf16", "olmo2-bf16"] {
+    let names = ["qwen3moe-bf16", "gemma3-bf16", "phi3-bf16", "olmo2-bf16", "gptoss-bf16", "gptoss-mxfp4"];
+    for name in names {
         let original = files(name);
         let sums = checksums(&original, 1);
         assert_eq!(checksums(&original, 3), sums, "threads don't show");

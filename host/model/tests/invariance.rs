@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Chunk, Driver, MAX_SEQ_LEN, model, stored_as};
+use common::{Chunk, Driver, MAX_SEQ_LEN, golden, model, stored_as};
 use infer_core::BlockCopy;
-use infer_model::{DType, KvCacheKind, Model, Quantize, WeightType};
+use infer_model::{DType, KvCacheKind, Model, Quantize, Source, WeightType};
 
 const CASES: &[(&str, DType)] = &[
     ("llama-f32", DType::F32),
@@ -13,6 +13,7 @@ const CASES: &[(&str, DType)] = &[
     ("qwen3-bf16", DType::Bf16),
     ("gemma3-f32", DType::F32),
     ("qwen3moe-bf16", DType::Bf16),
+    ("gptoss-bf16", DType::Bf16),
 ];
 
 /// Weights as integers, whose products round their inputs and have kernels of their own.
@@ -29,7 +30,9 @@ fn models() -> impl Iterator<Item = (String, Model)> {
     let integers = INTEGERS
         .iter()
         .map(|(name, quantize)| (format!("{name} as {quantize:?}"), stored_as(name, DType::Bf16, *quantize)));
-    floats.chain(integers)
+    let held =
+        Model::load(&Source::Directory(golden("gptoss-mxfp4")), None).expect("golden checkpoints load");
+    floats.chain(integers).chain([("gptoss-mxfp4 as stored".to_owned(), held)])
 }
 
 /// Prompts of ragged lengths, of arbitrary tokens.
@@ -61,7 +64,7 @@ fn alone(model: &Model, kind: KvCacheKind) -> Vec<[Vec<u32>; 2]> {
 #[test]
 fn logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_block_size() {
     for (name, model) in models() {
-        let of_integers = matches!(model.weight_type, WeightType::Q8 | WeightType::Q4);
+        let of_integers = matches!(model.weight_type, WeightType::Q8 | WeightType::Q4 | WeightType::Mxfp4);
         for kind in [KvCacheKind::Paged, KvCacheKind::Contiguous] {
             // Storage of keys and values knows nothing of weights.
             if of_integers && kind == KvCacheKind::Contiguous {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use common::golden;
+use infer_kernels::Activation;
 use infer_model::config::{ExpertsConfig, QkNorm, RopeConfig, RopeScaling};
 use infer_model::{
     DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelErrorKind, SamplingDefaults,
@@ -572,6 +573,115 @@ fn wrong_or_unsupported_experts_are_refused_by_name() {
     assert!(error.message.contains("qwen2_moe") && error.message.contains("qwen3_moe"), "{error}");
 }
 
+/// The keys of gpt-oss-20b, at two layers.
+fn gpt_oss() -> Value {
+    json!({
+        "attention_bias": true, "eos_token_id": 200_002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
+        "hidden_size": 2_880, "initial_context_length": 4_096, "intermediate_size": 2_880,
+        "layer_types": ["sliding_attention", "full_attention"], "max_position_embeddings": 131_072,
+        "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 2,
+        "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
+        "quantization_config": {
+            "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"],
+            "quant_method": "mxfp4"
+        },
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": {
+            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4_096,
+            "rope_type": "yarn", "truncate": false
+        },
+        "rope_theta": 150_000, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": false,
+        "vocab_size": 201_088
+    })
+}
+
+#[test]
+fn gpt_oss_attends_with_sinks_and_consists_of_experts() {
+    let config = parse(gpt_oss(), json!({})).expect("sound");
+    assert!(config.sinks && config.qkv_bias && config.output_bias && !config.mlp_bias);
+    assert_eq!(config.activation, Activation::ClampedSwish { alpha: 1.702, limit: 7.0 });
+    assert_eq!(config.max_positions, 131_072);
+    let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
+    assert_eq!(windows, [Some(128), None]);
+    let experts = ExpertsConfig {
+        count: 32,
+        per_token: 4,
+        intermediate: 2_880,
+        normalized: true,
+        bias: true,
+        interleaved: true,
+    };
+    assert!(config.layers.iter().all(|layer| layer.experts == Some(experts)));
+    let RopeScaling::Yarn(yarn) = &config.ropes[0].scaling else { panic!("{:?}", config.ropes) };
+    assert!(!yarn.truncate && config.ropes.len() == 1);
+    let mut dense = config.clone();
+    dense.layers.iter_mut().for_each(|layer| layer.experts = None);
+    for (config, what) in [(&config, "layers of experts"), (&dense, "attention sinks")] {
+        let why = config.only_on_cpus().expect("there are no kernels");
+        assert_eq!(why, format!("{what} (model_type gpt_oss) have no kernels on GPUs"));
+    }
+    // transformers' defaults, which are those of the published checkpoints.
+    let absent =
+        ["attention_bias", "layer_types", "sliding_window", "rope_scaling", "rope_theta", "swiglu_limit"];
+    let mut short = gpt_oss();
+    absent.iter().for_each(|key| drop(short.as_object_mut().expect("an object").remove(*key)));
+    assert_eq!(parse(short, json!({})).expect("sound"), config);
+    let other = parse(gpt_oss(), json!({"swiglu_limit": 2.5, "swiglu_alpha": 1.5})).expect("sound");
+    assert_eq!(other.activation, Activation::ClampedSwish { alpha: 1.5, limit: 2.5 });
+    for (changes, named) in [
+        (json!({"quantization_config": {"quant_method": "gptq"}}), "quantization_config"),
+        (json!({"swiglu_limit": 0}), "swiglu_limit must be positive"),
+        (json!({"swiglu_alpha": -1.0}), "swiglu_alpha must be positive"),
+        (json!({"hidden_act": "gelu_pytorch_tanh"}), "hidden_act must be silu"),
+        (json!({"num_local_experts": null}), "num_experts"),
+        (json!({"num_experts_per_tok": 33}), "num_experts_per_tok must be at most 32"),
+        (json!({"mlp_bias": true}), "mlp_bias"),
+    ] {
+        let error = parse(gpt_oss(), changes.clone()).err().unwrap_or_else(|| panic!("{changes}"));
+        assert!(error.message.contains(named), "{changes}: {error}");
+    }
+    let elsewhere = json!({"quantization_config": {"quant_method": "mxfp4"}});
+    let error = parse(llama_config(), elsewhere).expect_err("only gpt-oss has such tensors");
+    assert!(error.message.contains("quantization_config"), "{error}");
+}
+
+#[test]
+fn tensors_of_gpt_oss_that_are_missing_or_other_are_named() {
+    let config = read("gptoss-mxfp4", "config.json");
+    let whole = read("gptoss-mxfp4", "model.safetensors");
+    let tensors = safetensors::SafeTensors::deserialize(&whole).expect("sound").tensors();
+    for (name, other, named) in [
+        ("mlp.experts.down_proj_scales", None, "mlp.experts.down_proj_scales is missing"),
+        // Without its blocks it would be one of floats.
+        ("mlp.experts.gate_up_proj_blocks", None, "mlp.experts.gate_up_proj is missing"),
+        ("mlp.experts.gate_up_proj_bias", None, "mlp.experts.gate_up_proj_bias is missing"),
+        ("mlp.router.bias", None, "mlp.router.bias is missing"),
+        ("self_attn.sinks", None, "self_attn.sinks is missing"),
+        ("self_attn.sinks", Some(vec![4]), "self_attn.sinks has shape [4]"),
+        (
+            "mlp.experts.gate_up_proj_blocks",
+            Some(vec![8, 128, 32, 1]),
+            "gate_up_proj_blocks has shape [8, 128, 32, 1], config.json requires [8, 128, 2, 16]",
+        ),
+    ] {
+        let views = tensors.iter().filter_map(|(tensor, view)| {
+            if *tensor != format!("model.layers.2.{name}") {
+                return Some((tensor.clone(), view.clone()));
+            }
+            let shape = other.clone()?;
+            let len =
+                view.data().len() / view.shape().iter().product::<usize>() * shape.iter().product::<usize>();
+            let view = safetensors::tensor::TensorView::new(view.dtype(), shape, &view.data()[..len]);
+            Some((tensor.clone(), view.expect("sizes agree")))
+        });
+        let weights = safetensors::serialize(views.collect::<Vec<_>>(), None).expect("names are unique");
+        let files: [(&str, &[u8]); 2] = [("config.json", &config), ("model.safetensors", &weights)];
+        let error =
+            Model::load(&Source::Embedded(&files), None).err().unwrap_or_else(|| panic!("{named}: taken"));
+        assert!(error.message.contains(named), "{named}: {error}");
+    }
+}
+
 #[test]
 fn generation_config_overrides_end_tokens() {
     let config = llama_config().to_string();
@@ -931,7 +1041,7 @@ fn models_larger_than_memory_are_refused_before_allocation() {
     let small = parse(llama_config(), json!({"head_dim": 128, "max_position_embeddings": u32::MAX}));
     let small = small.expect("sound");
     let vast = ModelConfig { vocab: 1 << 40, ..small.clone() };
-    for weights in [WeightType::F32, WeightType::Bf16, WeightType::Q8, WeightType::Q4] {
+    for weights in [WeightType::F32, WeightType::Bf16, WeightType::Q8, WeightType::Q4, WeightType::Mxfp4] {
         let error = Model::random(vast.clone(), weights, 1).err().expect("64 TiB");
         assert!(error.message.starts_with("the weights don't fit: they take "), "{error}");
         assert!(error.message.contains(" MiB are available"), "{error}");

@@ -497,9 +497,11 @@ fn adapters_of_other_models_and_other_folders_are_refused() {
     let refused = |source: &Source<'_>, config: &ModelConfig| {
         Model::check_adapter(source, config).expect_err("it is refused").to_string()
     };
-    // The first layer of this one consists of experts.
-    let of_experts = refused(&adapter("all"), &load("qwen3moe-bf16"));
-    assert!(of_experts.contains("and layer 0 consists of experts"), "{of_experts}");
+    // The first layer of these consists of experts.
+    for name in ["qwen3moe-bf16", "gptoss-bf16"] {
+        let of_experts = refused(&adapter("all"), &load(name));
+        assert!(of_experts.contains("and layer 0 consists of experts"), "{name}: {of_experts}");
+    }
     let of_another = refused(&adapter("all"), &load("gemma3-bf16"));
     assert!(of_another.contains("the model and adapter_config.json require"), "{of_another}");
     let checkpoint = refused(&Source::Directory(golden(BASE)), &load(BASE));

@@ -107,7 +107,7 @@ pub const SETTINGS: &[Setting] = &[
         "TYPE",
         "auto",
         "Weights as integers, on the CPU only: `q8`, `q4` (embedding and head in 8 bits), `off`, or `auto` (4 bits where a \
-         .gguf file has 4, 8 bits for its other quantized weights; only without --dtype)",
+         .gguf file has 4, 8 bits for its other quantized weights, MXFP4 as it is; only without --dtype)",
     ),
     model_setting(
         "generation-config",
