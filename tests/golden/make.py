@@ -1,7 +1,7 @@
 """Makes the golden checkpoints whose heads are as wide as real models', those with experts, those of further families, the one
 that embeds, and the adapters: `python3 make.py` beside this file, or `python3 make.py NAME ..` for some.
 
-Needs torch 2.15.0, transformers 5.23.0, numpy and safetensors; for adapters peft 0.21.2. Another machine's sums may differ in
+Needs torch 2.15.0, transformers 5.23.0, numpy and safetensors; for adapters peft 0.21.2, for GGUF gguf 0.19. Another machine's sums may differ in
 the last places, so new files replace all of a checkpoint, never some.
 """
 
@@ -120,6 +120,16 @@ OSS_SETTINGS = dict(
 OSS = {"gptoss-bf16": (8, OSS_SETTINGS), "gptoss-mxfp4": (17, OSS_SETTINGS)}
 MXFP4 = dict(quant_method="mxfp4", modules_to_not_convert=[
     "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])
+# The second as llama.cpp's converter writes it, by gguf-py 0.19. The limit of the activation is 7 in such files.
+OSS_GGUF = "gptoss-gguf"
+OSS_NAMES = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+             "lm_head.weight": "output.weight"}
+OSS_PARTS = {
+    "input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "post_attention_norm.weight",
+    "self_attn.sinks": "attn_sinks.weight", "mlp.router.weight": "ffn_gate_inp.weight", "mlp.router.bias": "ffn_gate_inp.bias",
+    **{f"self_attn.{part}_proj.{kind}": f"attn_{name}.{kind}" for kind in ("weight", "bias")
+       for part, name in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "output"))},
+}
 # Root mean square of the numbers that the sixteen codes stand for.
 CODES = 2.93
 
@@ -433,6 +443,76 @@ def make(name, settings, seed):
     save_file(arrays, folder / "golden.safetensors")
 
 
+def make_oss_gguf():
+    import gguf
+    from safetensors.torch import load_file
+
+    base, folder = Path(__file__).parent / "gptoss-mxfp4", Path(__file__).parent / OSS_GGUF
+    folder.mkdir(exist_ok=True)
+    config = AutoConfig.for_model(**dict(OSS_SETTINGS, eos_token_id=[1], swiglu_limit=7.0))
+    config._attn_implementation = "eager"
+    writer = gguf.GGUFWriter(folder / "model.gguf", "gpt-oss")
+    rope = OSS_SETTINGS["rope_parameters"]
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-4o")
+    writer.add_token_list(["x"])
+
+    def floats(name, values):
+        exact = values.dim() == 1 or "ffn_gate_inp" in name or name.endswith("bias")
+        kind = gguf.GGMLQuantizationType.F32 if exact else gguf.GGMLQuantizationType.BF16
+        writer.add_tensor(name, gguf.quants.quantize(values.float().numpy(), kind), raw_dtype=kind)
+
+    stored, wide = load_file(base / "model.safetensors"), {}
+    for name, values in stored.items():
+        layer, _, part = name.removeprefix("model.layers.").partition(".")
+        if name in OSS_NAMES or part in OSS_PARTS:
+            floats(OSS_NAMES.get(name) or f"blk.{layer}.{OSS_PARTS[part]}", values)
+            wide[name] = values.float()
+        elif part.endswith("_bias"):
+            wide[name] = values.float()
+            turns = [("gate", values[:, ::2]), ("up", values[:, 1::2])] if "gate_up" in part else [("down", values)]
+            for kind, rows in turns:
+                floats(f"blk.{layer}.ffn_{kind}_exps.bias", rows)
+        elif part.endswith("_blocks"):
+            place = name.removesuffix("_blocks")
+            codes = torch.stack([values & 15, values >> 4], dim=-1).flatten(-2)
+            blocks = torch.cat([stored[f"{place}_scales"][..., None], codes[..., :16] | codes[..., 16:] << 4], dim=-1)
+            rows = blocks.flatten(-2)
+            mxfp4 = gguf.GGMLQuantizationType.MXFP4
+            wide[place] = torch.from_numpy(gguf.quants.dequantize(rows.numpy(), mxfp4)).transpose(1, 2)
+            assert torch.equal(wide[place], convert_moe_packed_tensors(values, stored[f"{place}_scales"]).float())
+            turns = [("gate", rows[:, ::2]), ("up", rows[:, 1::2])] if "gate_up" in part else [("down", rows)]
+            for kind, rows in turns:
+                writer.add_tensor(f"blk.{layer}.ffn_{kind}_exps.weight", rows.contiguous().numpy(), raw_dtype=mxfp4)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model.load_state_dict({key: values.contiguous() for key, values in wide.items()})
+    ids = torch.randint(3, config.vocab_size, (90,), generator=torch.Generator().manual_seed(3)).tolist()
+    positions = [0, 23, 24, 89]
+    rows = [[round(x, 6) for x in row] for row in logits(model, ids)[positions].tolist()]
+    (folder / "golden.json").write_text(json.dumps(dict(ids=ids, positions=positions, logits=rows)) + "\n")
+
+
 def embed(model, ids):
     """The last token's hidden state, scaled to a length of 1."""
     with torch.no_grad():
@@ -544,13 +624,15 @@ def make_adapters(seed):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    wanted = sys.argv[1:] or [*CHECKPOINTS, *OSS, EMBEDDING, ADAPTERS]
+    wanted = sys.argv[1:] or [*CHECKPOINTS, *OSS, OSS_GGUF, EMBEDDING, ADAPTERS]
     for seed, (name, settings) in enumerate(CHECKPOINTS.items(), 1):
         if name in wanted:
             make(name, settings, seed)
     for name, (seed, settings) in OSS.items():
         if name in wanted:
             make(name, settings, seed)
+    if OSS_GGUF in wanted:
+        make_oss_gguf()
     if EMBEDDING in wanted:
         make_embedding(EMBEDDING_SEED)
     if ADAPTERS in wanted:

@@ -10,7 +10,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use common::{Chunk, Driver, golden};
 use infer_model::config::{ExpertsConfig, LayerConfig, LongRope, RopeScaling};
-use infer_model::{DType, KvCacheKind, Model, ModelConfig, ModelError, Source, Tokenizer};
+use infer_model::{DType, KvCacheKind, Model, ModelConfig, ModelError, Source, Tokenizer, WeightType};
 use proptest::prelude::*;
 use serde_json::Value as Json;
 
@@ -93,17 +93,47 @@ fn a_gguf_file_computes_what_its_safetensors_do() {
 #[test]
 fn every_type_of_block_is_read_as_the_reference_reads_it() {
     // tests/golden/README.md: written by gguf-py, computed by transformers from what gguf-py reads.
-    let source = Source::gguf(&golden("gguf-mixed").join("model.gguf")).expect("a sound file");
-    let model = Model::load(&source, Some(DType::F32)).expect("all types are known");
-    let expected = json("gguf-mixed", "golden.json");
+    for name in ["gguf-mixed", "gptoss-gguf"] {
+        let source = Source::gguf(&golden(name).join("model.gguf")).expect("a sound file");
+        let model = Model::load(&source, Some(DType::F32)).expect("all types are known");
+        let error = error_of(name, &model);
+        assert!(error < 1e-4, "{name}: {error:.2e}");
+    }
+}
+
+/// The largest error of the logits that are stored beside a file.
+fn error_of(name: &str, model: &Model) -> f64 {
+    let expected = json(name, "golden.json");
     let tokens = ids(&expected["ids"]);
-    let mut driver = Driver::new(&model, KvCacheKind::Paged, 16, 1);
-    for (i, position) in ids(&expected["positions"]).into_iter().enumerate() {
+    let mut driver = Driver::new(model, KvCacheKind::Paged, 16, 1);
+    let errors = ids(&expected["positions"]).into_iter().enumerate().map(|(i, position)| {
         let chunk = Chunk { sequence: i as u64 + 1, start: 0, tokens: &tokens[..=position as usize] };
         let want: Vec<f32> = serde_json::from_value(expected["logits"][i].clone()).expect("numbers");
-        let error = distance(&driver.run(&[chunk])[0].0, &want);
-        assert!(error < 1e-4, "position {position}: {error:.2e}");
-    }
+        distance(&driver.run(&[chunk])[0].0, &want)
+    });
+    errors.fold(0.0, f64::max)
+}
+
+#[test]
+fn experts_of_4_bit_floats_in_a_file_stay_as_they_are() {
+    let source = Source::gguf(&golden("gptoss-gguf").join("model.gguf")).expect("a sound file");
+    let model = Model::load(&source, None).expect("sound");
+    assert_eq!((model.weight_type, model.dtype), (WeightType::Mxfp4, DType::Bf16));
+    let widened = Model::load(&source, Some(DType::Bf16)).expect("sound");
+    assert_eq!(widened.weight_type, WeightType::Bf16);
+    // Experts take 18 bytes per 32 weights, and other matrices 34: these are bf16 in the file.
+    let (experts, others) = (4 * 8 * 3 * 64 * 64, 2 * 528 * 64 + 4 * 64 * (2 * 256 + 2 * 64));
+    let routers = 4 * 16 * 64 * 4;
+    assert_eq!(model.weight_bytes(), experts * 18 / 32 + others * 34 / 32 + routers);
+    assert_eq!(widened.weight_bytes(), experts * 2 + others * 2 + routers);
+    assert_eq!(model.stored_blocks, widened.stored_blocks);
+    let error = error_of("gptoss-gguf", &model);
+    assert!((1e-3..4e-2).contains(&error), "{error:.2e}");
+    let config = ModelConfig::load(&source).expect("sound");
+    let RopeScaling::Yarn(yarn) = &config.ropes[0].scaling else { panic!("{:?}", config.ropes) };
+    assert!(!yarn.truncate && config.sinks);
+    let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
+    assert_eq!(windows, [Some(24), None, Some(24), None]);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! A GGUF file's metadata as the keys of a `config.json`, so that one set of checks serves both.
 
-use candle_core::quantized::GgmlDType;
 use serde_json::{Map, Value as Json, json};
 
 use super::header::Value;
@@ -8,6 +7,7 @@ use super::{Gguf, number};
 use crate::DType;
 use crate::config::{Keys, ModelConfig, Pooling, RopeScaling};
 use crate::error::{ModelError, ModelErrorKind};
+use crate::weights::StoredType;
 
 /// Equivalent keys: Hugging Face's, and GGUF's without the architecture prefix.
 const KEYS: &[(&str, &str)] = &[
@@ -127,6 +127,13 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
     {
         map.entry("rope_local_base_freq").or_insert(theta);
     }
+    if architecture == "gpt-oss" {
+        // Its only layers are those of experts. No scaling is none, whatever transformers' default for an absent key is.
+        if let Some(width) = map.get("moe_intermediate_size").cloned() {
+            map.insert("intermediate_size".to_owned(), width);
+        }
+        map.insert("rope_parameters".to_owned(), json!({}));
+    }
     let pattern = key("attention.sliding_window_pattern");
     if let Some(Value::Numbers(..)) = file.values.get(&pattern) {
         let slides = file.numbers(&pattern)?.unwrap_or_default();
@@ -240,6 +247,10 @@ fn scaling(file: &Gguf, names: &mut Vec<(&'static str, String)>) -> Result<Optio
         names.push(("attention_factor", key("rope.scaling.attn_factor")));
     }
     settings.insert("rope_type".to_owned(), json!(kind));
+    if file.architecture == "gpt-oss" {
+        // Files have no key for it.
+        settings.insert("truncate".to_owned(), json!(false));
+    }
     Ok(Some(Json::Object(settings)))
 }
 
@@ -285,6 +296,7 @@ fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
         // Files of OLMo 3 have the architecture of OLMo 2; a window distinguishes them.
         "olmo2" if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "olmo3",
         "olmo2" => "olmo2",
+        "gpt-oss" => "gpt_oss",
         // Files of Mistral's models have the architecture llama; a window distinguishes them.
         _ if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "mistral",
         _ => "llama",
@@ -377,7 +389,7 @@ fn rope_factors(file: &Gguf, head_dim: usize) -> Result<RopeScaling, ModelError>
 /// The numbers of a tensor, one per pair of dimensions.
 fn positive_numbers(file: &Gguf, name: &str) -> Result<Vec<f32>, ModelError> {
     let tensor = file.tensors.get(name).ok_or_else(|| not_factors(file, name, "is missing"))?;
-    if tensor.kind != GgmlDType::F32 || tensor.shape.len() != 1 {
+    if tensor.kind != StoredType::F32 || tensor.shape.len() != 1 {
         return Err(not_factors(file, name, "must contain one F32 per pair of a head's dimensions"));
     }
     let numbers = file.bytes_of(tensor).chunks_exact(4);
@@ -397,8 +409,8 @@ fn not_factors(file: &Gguf, name: &str, why: &str) -> ModelError {
 fn stored_dtype(file: &Gguf) -> DType {
     let matrices = file.tensors.values().filter(|tensor| tensor.shape.len() > 1);
     match matrices.max_by_key(|tensor| tensor.bytes.len()).map(|tensor| tensor.kind) {
-        Some(GgmlDType::F32) => DType::F32,
-        Some(GgmlDType::F16) => DType::F16,
+        Some(StoredType::F32) => DType::F32,
+        Some(StoredType::F16) => DType::F16,
         _ => DType::Bf16,
     }
 }

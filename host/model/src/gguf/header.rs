@@ -11,6 +11,7 @@ use std::ops::Range;
 use candle_core::quantized::GgmlDType;
 
 use crate::error::ModelError;
+use crate::weights::{Mxfp4, StoredType};
 
 /// Limit of metadata and tensor descriptions together; vocabularies of 260,000 tokens take a tenth of it.
 const MAX_HEADER_BYTES: usize = 256 << 20;
@@ -44,7 +45,7 @@ pub(crate) enum Value {
 /// A tensor's location and shape: `[rows, inputs]`, or `[numbers]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor {
-    pub kind: GgmlDType,
+    pub kind: StoredType,
     pub shape: Vec<usize>,
     /// Index of the file among the model's parts; a header describes only its own file.
     pub part: usize,
@@ -138,7 +139,7 @@ impl Claim {
         let kind = ggml_type(kind).ok_or_else(|| {
             ModelError::unsupported(format!(
                 "tensor {name} is stored as ggml type {kind}; supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, \
-                 Q8_0 and Q2_K to Q6_K"
+                 Q8_0, Q2_K to Q6_K and MXFP4"
             ))
         })?;
         let shape: Option<Vec<usize>> = dimensions.iter().rev().map(|n| usize::try_from(*n).ok()).collect();
@@ -147,11 +148,16 @@ impl Claim {
         let (Some(shape), Some(count)) = (shape, count) else {
             return Err(wrong(format!("has the impossible shape {dimensions:?}")));
         };
-        let block = kind.block_size() as u64;
+        let (block, block_bytes) = kind.block();
+        let block = block as u64;
         if dimensions[0] % block != 0 {
-            return Err(wrong(format!("has rows of {} numbers, which {kind:?} can't hold", dimensions[0])));
+            let name = match kind {
+                StoredType::Blocks(kind) => format!("{kind:?}"),
+                _ => "MXFP4".to_owned(),
+            };
+            return Err(wrong(format!("has rows of {} numbers, which {name} can't hold", dimensions[0])));
         }
-        let len = (count / block).checked_mul(kind.type_size() as u64);
+        let len = (count / block).checked_mul(block_bytes as u64);
         let start = data.checked_add(offset);
         let end = start.zip(len).and_then(|(start, len)| start.checked_add(len));
         match (start, end) {
@@ -168,8 +174,9 @@ impl Claim {
     }
 }
 
-fn ggml_type(kind: u32) -> Option<GgmlDType> {
-    Some(match kind {
+fn ggml_type(kind: u32) -> Option<StoredType> {
+    Some(StoredType::of_ggml(match kind {
+        39 => return Some(StoredType::Mxfp4(Mxfp4::Inside)),
         0 => GgmlDType::F32,
         1 => GgmlDType::F16,
         2 => GgmlDType::Q4_0,
@@ -184,7 +191,7 @@ fn ggml_type(kind: u32) -> Option<GgmlDType> {
         14 => GgmlDType::Q6K,
         30 => GgmlDType::BF16,
         _ => return None,
-    })
+    }))
 }
 
 impl NumberType {

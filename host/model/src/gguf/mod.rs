@@ -1,7 +1,7 @@
 //! GGUF files: weights, configuration, tokenizer and chat template in one file, or in parts written by llama-gguf-split. They
 //! are converted to what the rest of this crate reads from a directory: a `ModelConfig`, `tokenizer.json`,
 //! `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures other than llama, qwen2, qwen3, qwen3moe,
-//! gemma3, smollm3, phi3, granite and olmo2 are refused by name.
+//! gemma3, smollm3, phi3, granite, olmo2 and gpt-oss are refused by name.
 
 mod config;
 mod header;
@@ -23,7 +23,7 @@ use crate::weights::{ExpertMatrix, RowOrder, Stored, StoredType, Within};
 
 /// The values of `general.architecture` that are supported.
 const ARCHITECTURES: &[&str] =
-    &["llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "phi3", "granite", "olmo2"];
+    &["llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "phi3", "granite", "olmo2", "gpt-oss"];
 
 /// An open file with a valid header, and the other parts of the model.
 #[derive(Debug)]
@@ -95,13 +95,13 @@ impl Gguf {
     }
 
     fn gguf_name(&self, name: &str) -> Option<String> {
-        names::gguf_name(name, matches!(self.architecture.as_str(), "gemma3" | "olmo2"))
+        names::gguf_name(name, matches!(self.architecture.as_str(), "gemma3" | "olmo2" | "gpt-oss"))
     }
 
     /// Storage type of a tensor, by its Hugging Face name.
     pub(crate) fn stored_type(&self, name: &str) -> Option<StoredType> {
         let tensor = self.tensors.get(&self.gguf_name(name)?)?;
-        Some(StoredType::of_ggml(tensor.kind))
+        Some(tensor.kind)
     }
 
     /// A tensor of exactly this shape, by its Hugging Face name. `head_dim` determines the order of rows as llama has them.
@@ -119,7 +119,7 @@ impl Gguf {
             .tensors
             .get(&gguf_name)
             .ok_or_else(|| self.fault(ModelErrorKind::Weights, format!("tensor {gguf_name} is missing")))?;
-        let within = match ExpertMatrix::parse(name) {
+        let within = match ExpertMatrix::parse(name).or_else(|| ExpertMatrix::parse_bias(name)) {
             Some(expert) => expert.within(gguf_name, experts, shape),
             None => Within::all(gguf_name, shape),
         };
@@ -135,7 +135,7 @@ impl Gguf {
             false => RowOrder::Plain,
         };
         Ok(Stored {
-            kind: StoredType::of_ggml(tensor.kind),
+            kind: tensor.kind,
             shape: shape.to_vec(),
             order,
             bytes: within.of(self.bytes_of(tensor)),

@@ -2,13 +2,17 @@
 
 use crate::weights::ExpertMatrix;
 
-/// The name in a GGUF file, or `None` for tensors that these files don't have. In models with norms on outputs,
-/// post_attention is the norm after attention; in others, the norm before the feed-forward layer. Experts of a layer are one
-/// tensor.
-pub(super) fn gguf_name(name: &str, output_norms: bool) -> Option<String> {
-    if let Some(ExpertMatrix { all, part, .. }) = ExpertMatrix::parse(name) {
+/// The name in a GGUF file, or `None` for tensors that these files don't have. post_attention, the norm after attention or
+/// that before the feed-forward layer, is `after_attention` in files of some families. Experts of a layer are one tensor.
+pub(super) fn gguf_name(name: &str, after_attention: bool) -> Option<String> {
+    let bias = ExpertMatrix::parse_bias(name).map(|expert| (expert, "bias"));
+    let expert = ExpertMatrix::parse(name).map(|expert| (expert, "weight")).or(bias);
+    if let Some((ExpertMatrix { all, part, .. }, suffix)) = expert {
         let layer = all.strip_prefix("layers.")?.strip_suffix(".mlp.experts")?;
-        return Some(format!("blk.{layer}.{}_exps.weight", part_name(&format!("mlp.{part}"), output_norms)?));
+        return Some(format!(
+            "blk.{layer}.{}_exps.{suffix}",
+            part_name(&format!("mlp.{part}"), after_attention)?
+        ));
     }
     let whole = match name {
         "embed_tokens.weight" => "token_embd.weight",
@@ -16,14 +20,17 @@ pub(super) fn gguf_name(name: &str, output_norms: bool) -> Option<String> {
         "lm_head.weight" => "output.weight",
         _ => {
             let (layer, part) = name.strip_prefix("layers.")?.split_once('.')?;
+            if part == "self_attn.sinks" {
+                return Some(format!("blk.{layer}.attn_sinks.weight"));
+            }
             let (part, suffix) = part.rsplit_once('.')?;
-            return Some(format!("blk.{layer}.{}.{suffix}", part_name(part, output_norms)?));
+            return Some(format!("blk.{layer}.{}.{suffix}", part_name(part, after_attention)?));
         }
     };
     Some(whole.to_owned())
 }
 
-fn part_name(part: &str, output_norms: bool) -> Option<&'static str> {
+fn part_name(part: &str, after_attention: bool) -> Option<&'static str> {
     Some(match part {
         "input_layernorm" => "attn_norm",
         "self_attn.q_proj" => "attn_q",
@@ -33,7 +40,7 @@ fn part_name(part: &str, output_norms: bool) -> Option<&'static str> {
         "self_attn.o_proj" => "attn_output",
         "self_attn.q_norm" => "attn_q_norm",
         "self_attn.k_norm" => "attn_k_norm",
-        "post_attention_layernorm" if output_norms => "post_attention_norm",
+        "post_attention_layernorm" if after_attention => "post_attention_norm",
         "post_attention_layernorm" | "pre_feedforward_layernorm" => "ffn_norm",
         "post_feedforward_layernorm" => "post_ffw_norm",
         "mlp.gate" => "ffn_gate_inp",

@@ -46,7 +46,7 @@ impl PreTokenizer {
             // The same rule for Phi-4 and OLMo 2, whose pieces are merged even if they are tokens.
             "dbrx" => plain(&[LLAMA3]),
             "tekken" => Self { ignores_merges: true, adds_bos: true, ..plain(&[TEKKEN]) },
-            // The rule of Phi-4-mini.
+            // The rule of Phi-4-mini and gpt-oss.
             "gpt-4o" => plain(&[GPT4O]),
             "qwen2" => Self { composes: true, ..plain(&[QWEN2]) },
             "deepseek-r1-qwen" => plain(&[QWEN2]),

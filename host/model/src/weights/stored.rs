@@ -28,6 +28,8 @@ pub(crate) enum StoredType {
 pub(crate) enum Mxfp4 {
     /// In bytes of their own.
     Apart,
+    /// Before the codes of each block, as in GGUF files.
+    Inside,
 }
 
 /// The order of a matrix's rows.
@@ -101,7 +103,7 @@ pub(crate) struct Stored<'a> {
 }
 
 impl StoredType {
-    pub(crate) fn of_ggml(kind: GgmlDType) -> Self {
+    pub(crate) const fn of_ggml(kind: GgmlDType) -> Self {
         match kind {
             GgmlDType::F32 => Self::F32,
             GgmlDType::F16 => Self::F16,
@@ -115,14 +117,21 @@ impl StoredType {
         matches!(self, Self::Blocks(kind) if four::is_four_bits(kind))
     }
 
+    /// Numbers of a block, and its bytes.
+    pub(crate) fn block(self) -> (usize, usize) {
+        match self {
+            Self::F32 => (1, 4),
+            Self::F16 | Self::Bf16 => (1, 2),
+            Self::Blocks(kind) => (kind.block_size(), kind.type_size()),
+            Self::Mxfp4(Mxfp4::Apart) => (GROUP, GROUP / 2),
+            Self::Mxfp4(Mxfp4::Inside) => (GROUP, 1 + GROUP / 2),
+        }
+    }
+
     /// Bytes of `count` numbers that are whole blocks.
     fn bytes(self, count: usize) -> usize {
-        match self {
-            Self::F32 => count * 4,
-            Self::F16 | Self::Bf16 => count * 2,
-            Self::Blocks(kind) => count / kind.block_size() * kind.type_size(),
-            Self::Mxfp4(Mxfp4::Apart) => count / 2,
-        }
+        let (numbers, bytes) = self.block();
+        count / numbers * bytes
     }
 
     /// Whether rows are blocks of 4-bit floats, as [`Stored::blocks`] reads them.
@@ -226,6 +235,7 @@ impl Stored<'_> {
                 let scales = &self.scales[self.order.stored(row) * out.len()..][..out.len()];
                 mxfp4::apart(self.bytes_of(row), scales, out);
             }
+            StoredType::Mxfp4(Mxfp4::Inside) => mxfp4::inside(self.bytes_of(row), out),
             other => panic!("{other:?} has no blocks of floats"),
         }
     }
