@@ -61,7 +61,7 @@ pub struct EngineReport {
 pub struct EngineRun {
     /// Name of the shape.
     pub shape: &'static str,
-    /// `f32`, `bf16`, `q8`, `q4`.
+    /// `f32`, `bf16`, `q8`, `q4`, `mxfp4`.
     pub weights: String,
     /// `prefill_512`, `decode_1`, `decode_16`.
     pub run: String,

@@ -90,20 +90,23 @@ unsafe fn part(tiles: &mut Tiles, scratch: &mut Scratch, block: &Block<'_>, firs
                     let put = |row: usize, bytes| {
                         _mm512_store_si512(to.add(row * SIGNED_BYTES + 4 * column).cast(), bytes);
                     };
+                    if format == Format::Int8 {
+                        put(words, _mm512_xor_si512(bytes, _mm512_set1_epi8(i8::MIN)));
+                        continue;
+                    }
                     let half = _mm512_set1_epi8(15);
                     let low = _mm512_and_si512(bytes, half);
                     let high = _mm512_and_si512(_mm512_srli_epi32::<4>(bytes), half);
                     match format {
-                        Format::Int4 => {
-                            put(2 * words, low);
-                            put(2 * words + 1, high);
-                        }
                         Format::Mxfp4 => {
                             let doubled = _mm512_broadcast_i32x4(_mm_loadu_si128(DOUBLED.as_ptr().cast()));
                             put(2 * words, _mm512_shuffle_epi8(doubled, low));
                             put(2 * words + 1, _mm512_shuffle_epi8(doubled, high));
                         }
-                        _ => put(words, _mm512_xor_si512(bytes, _mm512_set1_epi8(i8::MIN))),
+                        _ => {
+                            put(2 * words, low);
+                            put(2 * words + 1, high);
+                        }
                     }
                 }
             }

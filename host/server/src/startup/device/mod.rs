@@ -194,13 +194,16 @@ mod tests {
         for config in [&auto, &named] {
             assert_eq!(suits(config, &shape("qwen3-1.7b")).ok(), Some(true));
         }
-        let experts = shape("qwen3-moe-8b");
-        assert_eq!(suits(&auto, &experts).ok(), Some(false));
-        let error = suits(&named, &experts).expect_err("a GPU was requested");
-        assert!(error.is_usage());
-        let said = error.to_string();
-        assert!(said.starts_with("--device: layers of experts (model_type qwen3_moe)"), "{said}");
-        assert!(said.ends_with("use `cpu` or `auto`"), "{said}");
+        for (name, model_type) in [("qwen3-moe-8b", "qwen3_moe"), ("gpt-oss-6b", "gpt_oss")] {
+            let experts = shape(name);
+            assert_eq!(suits(&auto, &experts).ok(), Some(false));
+            let error = suits(&named, &experts).expect_err("a GPU was requested");
+            assert!(error.is_usage());
+            let said = error.to_string();
+            let start = format!("--device: layers of experts (model_type {model_type})");
+            assert!(said.starts_with(&start), "{said}");
+            assert!(said.ends_with("use `cpu` or `auto`"), "{said}");
+        }
     }
 
     #[test]
