@@ -208,7 +208,7 @@ impl PolicyManager {
         let slot = self.slot(kind).await?;
         if !slot.fallback && !self.is_configured(kind, &slot.policy) {
             // Nor does the next start replace it, which finds the same in flags and files.
-            self.note_choice(kind, &new.origin);
+            self.note_choice(kind, &new.origin, false);
             drop_elsewhere(new.policy);
             return Ok(Reconfigured::Stays { name: slot.policy.name.clone() });
         }
@@ -221,7 +221,7 @@ impl PolicyManager {
         let swapped = self.bring_in(new, change, Some(Seen::live(&slot)), by).await?;
         let answer = self.finish(swapped, "now", &info);
         self.note_configured(kind, info);
-        self.note_choice(kind, &chosen);
+        self.note_choice(kind, &chosen, true);
         Ok(Reconfigured::Done(Box::new(answer)))
     }
 
@@ -240,10 +240,10 @@ impl PolicyManager {
         slot.push_back(policy);
     }
 
-    /// Flags and files say this of a slot, whatever is live there.
-    fn note_choice(&self, kind: PolicyKind, chosen: &Origin) {
+    /// Flags and files say this of a slot, whether or not it has become live there.
+    fn note_choice(&self, kind: PolicyKind, chosen: &Origin, is_live: bool) {
         if let Some(keeper) = &self.keeper {
-            keeper.set_configured(kind, chosen);
+            keeper.set_configured(kind, chosen, is_live);
         }
     }
 

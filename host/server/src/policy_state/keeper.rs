@@ -31,9 +31,18 @@ struct Shared {
     clock: Clock,
     lasting: Arc<Lasting>,
     origins: Arc<Origins>,
-    /// What flags and files say, also of slots in which something else is live.
-    configured: Mutex<[Vec<Kept>; 3]>,
+    configured: Mutex<[Configured; 3]>,
     saved: watch::Sender<Saved>,
+}
+
+/// What flags and files say of a slot.
+#[derive(Clone, Debug, PartialEq)]
+struct Configured {
+    /// Now, also if something else is live.
+    now: Vec<Kept>,
+    /// The last time that it became live. If that is live again, because what an operator brought in is gone, it is
+    /// nobody's choice: the next start has what is said now.
+    live: Vec<Kept>,
 }
 
 /// What was saved.
@@ -59,7 +68,7 @@ impl Keeper {
             clock,
             lasting,
             origins,
-            configured: Mutex::new(configured),
+            configured: Mutex::new(configured.map(|all| Configured { live: all.clone(), now: all })),
             saved: watch::Sender::new(Saved::default()),
         });
         let own = Arc::clone(&shared);
@@ -68,13 +77,15 @@ impl Keeper {
         Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
     }
 
-    /// Notes what flags and files say of a slot.
-    pub fn set_configured(&self, kind: PolicyKind, origin: &Origin) {
+    /// Notes what flags and files say of a slot, and whether that has become live.
+    pub fn set_configured(&self, kind: PolicyKind, origin: &Origin, is_live: bool) {
         let now = Kept::all(origin);
         let mut configured = self.shared.configured.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = &mut configured[kind as usize];
-        if !are_same(slot, &now) {
-            *slot = now;
+        let live = if is_live { now.clone() } else { slot.live.clone() };
+        let said = Configured { now, live };
+        if *slot != said {
+            *slot = said;
             drop(configured);
             self.shared.lasting.changes().note();
         }
@@ -153,13 +164,13 @@ impl Shared {
         let mut document = Document::new(self.clock.utc(self.clock.now()));
         let mut components = Components::new();
         let configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for (kind, configured) in PolicyKind::ALL.into_iter().zip(configured) {
+        for (kind, said) in PolicyKind::ALL.into_iter().zip(configured) {
             let standing = self.lasting.standing(kind);
             let live = standing.policy.and_then(|policy| self.origins.find(kind, &policy));
             // What is configured is loaded from there again.
             let live = live
                 .map(|origin| (Kept::all(&origin), origin))
-                .filter(|(all, _)| !are_same(all, &configured));
+                .filter(|(all, _)| !are_same(all, &said.now) && !are_same(all, &said.live));
             let swapped = live.map(|(all, origin)| {
                 for (kept, member) in all.iter().zip(&origin.members) {
                     if let Component::Given(bytes) = &member.component {
@@ -171,7 +182,7 @@ impl Shared {
             let mut history = self.lasting.history(kind);
             history.drain(..history.len().saturating_sub(HISTORY));
             let (canary, shadow) = (standing.canary, standing.shadow);
-            let record = SlotRecord { configured, swapped, canary, shadow, history };
+            let record = SlotRecord { configured: said.now, swapped, canary, shadow, history };
             document.slots.insert(kind.name().to_owned(), record);
         }
         document.quarantine = self.lasting.quarantine().list();

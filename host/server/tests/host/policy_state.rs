@@ -219,17 +219,20 @@ async fn only_what_passed_its_trial_is_live_after_a_restart() {
     host.server.shutdown().await;
 }
 
+/// Writes a file of `--policy-config` in `home` with this number. Returns what a host makes of it.
+fn with_file(home: &Path, patience: u64) -> Config {
+    let file = home.join("policies.json");
+    let config = json!({"patience_ms": patience});
+    fs::write(&file, json!({"scheduler": config}).to_string()).unwrap();
+    let scheduler = PolicyChoice { name: "srpt".to_owned(), config: config.to_string() };
+    Config { scheduler, policy_config: Some(file), ..keeping(&home.join("state")) }
+}
+
 /// A reload leaves what an operator swapped in alone, and so does the next start, which finds the same files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn file_that_was_reloaded_counts_as_known_and_one_that_was_not_as_changed() {
     let home = tempfile::tempdir().unwrap();
-    let (dir, file) = (home.path().join("state"), home.path().join("policies.json"));
-    let configured = |patience: u64| {
-        let config = json!({"patience_ms": patience});
-        fs::write(&file, json!({"scheduler": config}).to_string()).unwrap();
-        let scheduler = PolicyChoice { name: "srpt".to_owned(), config: config.to_string() };
-        Config { scheduler, policy_config: Some(file.clone()), ..keeping(&dir) }
-    };
+    let configured = |patience: u64| with_file(home.path(), patience);
     let host = Host::start(configured(1)).await;
     host.ask(Method::PUT, "scheduler", json!({"name": "fair"})).await;
     let now = configured(2);
@@ -254,6 +257,37 @@ async fn file_that_was_reloaded_counts_as_known_and_one_that_was_not_as_changed(
     host.server.shutdown().await;
     let host = Host::start(now).await;
     assert_eq!(host.slot("scheduler").await["name"], "fair");
+    host.server.shutdown().await;
+}
+
+/// Nobody swapped in what the file said when the trial began.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn file_that_was_reloaded_during_a_trial_wins_over_what_it_said_before() {
+    let home = tempfile::tempdir().unwrap();
+    let configured = |patience: u64| with_file(home.path(), patience);
+    let trial = "scheduler?mode=canary&window_s=300";
+    let host = Host::start(configured(1)).await;
+    host.ask(Method::PUT, trial, json!({"name": "fair"})).await;
+    let now = configured(2);
+    host.server.reload().await;
+    assert_eq!(host.slot("scheduler").await["state"], "canary");
+    host.server.shutdown().await;
+    let host = Host::start(now).await;
+    let scheduler = host.slot("scheduler").await;
+    assert_eq!(
+        (&scheduler["name"], &scheduler["config"]["patience_ms"], &scheduler["previous"]),
+        (&json!("srpt"), &json!(2), &Value::Null),
+        "{scheduler}"
+    );
+    // What is promoted after the reload was chosen with the file as it is.
+    host.ask(Method::PUT, trial, json!({"name": "fair"})).await;
+    let now = configured(3);
+    host.server.reload().await;
+    host.ask(Method::POST, "scheduler/promote", Value::Null).await;
+    host.server.shutdown().await;
+    let host = Host::start(now).await;
+    let scheduler = host.slot("scheduler").await;
+    assert_eq!((&scheduler["name"], &scheduler["previous"]), (&json!("fair"), &json!("srpt")), "{scheduler}");
     host.server.shutdown().await;
 }
 
