@@ -15,7 +15,7 @@ use super::format::{Document, Kept, SlotRecord, Source, are_same, name_of};
 use super::keeper::Keeper;
 use super::store::{OpenError, Store, check};
 use crate::config::{Config, ConfigError};
-use crate::engine::{Clock, EngineHandle, Quarantine, Standing};
+use crate::engine::{Clock, EngineHandle, Quarantine};
 use crate::policies::{Origin, Origins, PolicySource, load_kept};
 use crate::serve::StartError;
 
@@ -83,7 +83,6 @@ pub struct Restored {
     comes: [Comes; 3],
     history: [Vec<HistoryEntry>; 3],
     quarantine: Vec<QuarantineEntry>,
-    standing: [Standing; 3],
 }
 
 /// What a slot gets.
@@ -121,7 +120,6 @@ impl Found {
             comes,
             history,
             quarantine,
-            standing: Default::default(),
             store,
         }
     }
@@ -250,16 +248,12 @@ impl Restored {
         // That was no change: nobody made it now, and the history begins with what it led to.
         engine.drain_events(&mut Vec::new());
         drop(engine.take_retired());
-        self.standing = PolicyKind::ALL.map(|kind| Standing::of(&engine.slot(kind)));
     }
 
     /// Restores the histories and the quarantine, and saves all changes from now on.
     pub fn keep(self, engine: &EngineHandle, origins: &Arc<Origins>) -> std::io::Result<Arc<Keeper>> {
         let lasting = engine.observer().lasting();
         lasting.restore(self.history, self.quarantine);
-        for (kind, standing) in PolicyKind::ALL.into_iter().zip(self.standing) {
-            lasting.stand(kind, standing);
-        }
         Keeper::start(self.store, Arc::clone(lasting), Arc::clone(origins), self.configured, engine.clock())
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use infer_core::engine::Policies;
+use infer_core::policy::PolicyKind;
 use infer_core::request::RefusalReason;
 use infer_core::{
     AdapterId, Batch, BlockId, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Executor, FinishReason,
@@ -151,6 +152,16 @@ async fn works(engine: &EngineThread) {
     let (tokens, end) = to_the_end(live).await;
     assert_eq!(tokens, [7; 5]);
     assert!(matches!(end, Some(End::Finished { reason: FinishReason::Length, .. })), "{end:?}");
+}
+
+/// Whoever saves it asks at once, and what the thread notes from then on is newer.
+#[test]
+fn what_slots_go_back_to_is_noted_before_the_thread_begins() {
+    let engine = start();
+    for kind in PolicyKind::ALL {
+        assert!(engine.handle.observer().lasting().standing(kind).policy.is_some(), "{kind}");
+    }
+    engine.stop();
 }
 
 /// Fills the pool; each of its 1,000 tokens takes 20 ms.

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
+use infer_core::policy::PolicyKind;
 use infer_core::sharing::SharedContext;
 use infer_core::{Engine, Event, Executor, Micros, SequenceId, StepOutput};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -25,6 +26,7 @@ use super::command::{Command, KvListener};
 use super::gate::StepGate;
 use super::handle::{EngineHandle, Shared};
 use super::hits::PrefixHits;
+use super::lasting::Standing;
 use super::mailbox::{Inbox, mailbox};
 use super::observer::{Noted, Observer};
 use super::stream::{Marks, RequestMeta, StreamEvent};
@@ -91,6 +93,10 @@ pub fn spawn(
         observer: Observer::new(clock),
         tap: Tap::default(),
     });
+    // Before the thread can change anything: what it notes must not be replaced by what was before.
+    for kind in PolicyKind::ALL {
+        shared.observer.lasting().stand(kind, Standing::of(&engine.slot(kind)));
+    }
     let mut driver = Driver::new(engine, executor, inbox, Arc::clone(&shared));
     let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
         let outcome = catch_unwind(AssertUnwindSafe(|| driver.run()));
