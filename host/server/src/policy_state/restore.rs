@@ -43,7 +43,7 @@ pub struct Found {
 /// The directory can't be used, or another host uses it.
 pub fn open(config: &Config) -> Result<Option<Found>, StartError> {
     let Some(dir) = &config.policy_state else { return Ok(None) };
-    let store = Store::open(dir).map_err(|error| match error {
+    let mut store = Store::open(dir).map_err(|error| match error {
         OpenError::Wrong(why) => wrong(dir, &why).into(),
         OpenError::Busy => StartError::Machine(format!(
             "--policy-state: another host uses {}; give each host a directory of its own",
@@ -62,7 +62,7 @@ pub fn open(config: &Config) -> Result<Option<Found>, StartError> {
         Err(why) => {
             let kept = match store.set_aside() {
                 Ok(place) => format!("it is now in {}", place.display()),
-                Err(error) => format!("it can't be moved out of the way: {error}"),
+                Err(error) => format!("it can't be moved out of the way, so nothing is saved: {error}"),
             };
             tracing::error!(
                 "the state of the policies in {} is not restored, so the slots get what is configured and the \

@@ -28,6 +28,8 @@ pub(super) struct Store {
     dir: PathBuf,
     /// `None` if its lock could not be written.
     claim: Option<Claim>,
+    /// A state file that can't be read is still in the way.
+    in_the_way: bool,
     /// Components that are there as they should be.
     whole: BTreeSet<String>,
 }
@@ -50,7 +52,7 @@ impl Store {
         let creating = |error: io::Error| OpenError::Wrong(format!("it can't be created: {error}"));
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(creating)?;
         check(dir).map_err(OpenError::Wrong)?;
-        let mut store = Self { dir: dir.to_owned(), claim: None, whole: BTreeSet::new() };
+        let mut store = Self { dir: dir.to_owned(), claim: None, in_the_way: false, whole: BTreeSet::new() };
         match store.claim() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenError::Busy),
             // Whoever can't write it finds out at the first save, and says so.
@@ -96,8 +98,9 @@ impl Store {
     }
 
     /// Moves the state file and its components out of the way, in place of those that were moved before. Returns where
-    /// to.
-    pub fn set_aside(&self) -> io::Result<PathBuf> {
+    /// to. Until that has succeeded, nothing is saved.
+    pub fn set_aside(&mut self) -> io::Result<PathBuf> {
+        self.in_the_way = true;
         let unread = self.dir.join(UNREAD);
         match DirBuilder::new().mode(0o700).create(&unread) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -110,16 +113,37 @@ impl Store {
         for name in components(&unread)? {
             fs::remove_file(unread.join(name))?;
         }
-        for name in components(&self.dir)? {
-            fs::rename(self.dir.join(&name), unread.join(&name))?;
+        let names = components(&self.dir)?;
+        for name in &names {
+            let (from, to) = (self.dir.join(name), unread.join(name));
+            // A second name takes no room; not all file systems have them.
+            fs::hard_link(&from, &to).or_else(|_| {
+                fs::copy(&from, &to)?;
+                File::open(&to)?.sync_all()
+            })?;
         }
+        File::open(&unread)?.sync_all()?;
+        // All is still in its old place, too, for a host that is killed before this and the next one that tries.
         fs::rename(self.dir.join(FILE), unread.join(FILE))?;
+        self.in_the_way = false;
+        for name in names {
+            // One that stays goes with the next save.
+            let _ = fs::remove_file(self.dir.join(name));
+        }
         Ok(unread)
     }
 
     /// Saves a state with the components that it names, and removes all other components.
     pub fn save(&mut self, document: &Document, components: &Components) -> io::Result<()> {
         self.claim()?;
+        // Somebody else may have moved it.
+        self.in_the_way &= self.dir.join(FILE).symlink_metadata().is_ok();
+        if self.in_the_way {
+            let moved = self.set_aside();
+            moved.map_err(|error| {
+                io::Error::other(format!("{FILE}, which can't be read, can't be moved: {error}"))
+            })?;
+        }
         for (sha256, bytes) in components {
             let path = self.component_path(sha256);
             let there =
@@ -333,6 +357,32 @@ mod tests {
             assert_eq!(names(&unread), moved);
             assert_eq!(fs::read_to_string(unread.join(FILE)).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn a_host_that_is_killed_while_it_sets_a_file_aside_leaves_all_of_it_to_the_next() {
+        let (_home, dir) = place();
+        let mut store = Store::open(&dir).unwrap();
+        let (sha256, bytes) = component("mine");
+        store.save(&document(), &Components::from([(sha256.clone(), bytes)])).unwrap();
+        let (file, unread) = (dir.join(FILE), dir.join(UNREAD));
+        fs::write(&file, "of a newer host").unwrap();
+        // What keeps the file from its new place stands for the kill.
+        fs::create_dir_all(unread.join(FILE)).unwrap();
+        assert!(store.set_aside().is_err());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "of a newer host");
+        assert!(store.component(&sha256).is_ok());
+        // Nor is it overwritten while it is in the way.
+        let why = store.save(&document(), &Components::new()).unwrap_err().to_string();
+        assert!(why.contains("policies.json, which can't be read, can't be moved: "), "{why}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "of a newer host");
+        fs::remove_dir(unread.join(FILE)).unwrap();
+        store.save(&document(), &Components::new()).unwrap();
+        let mut moved = vec![format!("{sha256}.wasm"), FILE.to_owned()];
+        moved.sort();
+        assert_eq!(names(&unread), moved);
+        assert_eq!(fs::read_to_string(unread.join(FILE)).unwrap(), "of a newer host");
+        assert_eq!(store.read(), Ok(Some(document())));
     }
 
     #[test]
