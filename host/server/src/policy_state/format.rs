@@ -138,8 +138,18 @@ impl Document {
     }
 
     /// Returns the bytes of the file.
+    ///
+    /// # Errors
+    /// It couldn't be read again. Configurations come from operators, and may be as large and as deeply nested as a
+    /// request may be.
     pub fn bytes(&self) -> io::Result<Vec<u8>> {
-        Ok(serde_json::to_vec_pretty(self)?)
+        let bytes = serde_json::to_vec_pretty(self)?;
+        let outcome = match bytes.len() as u64 > MAX_BYTES {
+            true => Err(format!("it has more than {MAX_BYTES} bytes")),
+            false => Self::parse(&bytes).map(|_| ()),
+        };
+        outcome.map_err(|why| io::Error::other(format!("it couldn't be read again: {why}")))?;
+        Ok(bytes)
     }
 }
 
@@ -189,7 +199,8 @@ pub fn examine(bytes: &[u8]) -> Result<(), String> {
     let document = Document::parse(bytes)?;
     let again = document.bytes().map_err(|error| error.to_string())?;
     assert!(is_ours(&again[..]).is_ok_and(|ours| ours), "it is known by its beginning");
-    Document::parse(&again).map(|_| ())
+    assert!(Document::parse(&again).is_ok(), "what is written can be read");
+    Ok(())
 }
 
 /// Whether a text is a SHA-256 as it is written here.
@@ -245,6 +256,23 @@ mod tests {
         for other in [&b"{\"precious\": true}"[..], &[0; 4_096], &bytes[60..]] {
             assert!(!is_ours(other).unwrap());
         }
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_is_not_written() {
+        let bytes = |config: Value| {
+            let mut document = example();
+            document.quarantine[0].config = config;
+            document.bytes().map_err(|error| error.to_string())
+        };
+        let nested = |depth: u32| (0..depth).fold(json!(1), |inner, _| json!([inner]));
+        assert!(bytes(nested(100)).is_ok());
+        // A request may have it, in which it is not as deep.
+        let why = bytes(nested(126)).unwrap_err();
+        assert!(why.contains("couldn't be read again: it is damaged: recursion limit"), "{why}");
+        let large = "x".repeat(usize::try_from(MAX_BYTES).unwrap());
+        let why = bytes(json!({"x": large})).unwrap_err();
+        assert!(why.contains("couldn't be read again: it has more than "), "{why}");
     }
 
     #[test]
