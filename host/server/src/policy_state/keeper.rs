@@ -136,7 +136,8 @@ impl Shared {
                 return;
             }
             let next = changes.wait(now.changes, failed.then_some(RETRY));
-            if next.closed && next.changes == now.changes {
+            // What failed last is tried once more.
+            if next.closed && next.changes == now.changes && !failed {
                 return;
             }
             now = next;
@@ -187,5 +188,37 @@ impl Shared {
         }
         document.quarantine = self.lasting.quarantine().list();
         (document, components)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::policy_state::format::Source;
+
+    #[tokio::test]
+    async fn what_could_not_be_saved_is_tried_once_more_at_the_end() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("state");
+        let store = Store::open(&dir).unwrap();
+        let clock = Clock::start();
+        let (name, config) = ("fcfs".to_owned(), json!({}));
+        let native = Kept { source: Source::Native, name, sha256: String::new(), config };
+        let configured = [(); 3].map(|()| vec![native.clone()]);
+        let lasting = Arc::new(Lasting::new(clock));
+        let keeper = Keeper::start(store, Arc::clone(&lasting), Arc::default(), configured, clock).unwrap();
+        lasting.changes().note();
+        assert_eq!(keeper.not_saved().await, None);
+        fs::remove_dir_all(&dir).unwrap();
+        lasting.changes().note();
+        assert!(keeper.not_saved().await.is_some_and(|why| why.contains("No such file")));
+        fs::create_dir(&dir).unwrap();
+        keeper.close();
+        assert_eq!(keeper.error(), None);
+        assert!(dir.join("policies.json").exists());
     }
 }
