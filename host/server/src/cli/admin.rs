@@ -117,7 +117,8 @@ impl Host {
         self.order(method, path, body).await?.map_err(Failure::Failed)
     }
 
-    /// As `ask`, and tells a host that refuses, in its words, from one of which nobody knows what it did.
+    /// As `ask`, and tells a host that refuses, in its words, from one of which nobody knows what it did: it may have
+    /// failed on the way (500), or something in between answered in its place (504).
     pub async fn order(
         &self,
         method: Method,
@@ -128,7 +129,13 @@ impl Host {
         let status = response.status();
         let bytes = self.answered(response.bytes()).await?;
         if !status.is_success() {
-            return Ok(Err(refusal(status, &bytes)));
+            let why = refusal(status, &bytes);
+            let is_its_own = serde_json::from_slice::<ErrorBody>(&bytes).is_ok();
+            return if status.is_client_error() && is_its_own {
+                Ok(Err(why))
+            } else {
+                Err(Failure::Failed(why))
+            };
         }
         let value = serde_json::from_slice(&bytes);
         value.map(Ok).map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
@@ -272,14 +279,18 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(1);
     const LONG: Duration = Duration::from_secs(60);
 
-    /// What a command hears from a host.
-    async fn state(address: SocketAddr, sign: Duration) -> Result<Value, Failure> {
-        let host = Host {
+    fn host(address: SocketAddr, patience: Patience) -> Host {
+        Host {
             base: format!("http://{address}"),
             token: Token::given("0123456789abcdef"),
             client: Client::builder().no_proxy().build().unwrap(),
-            patience: Patience { answer: SHORT, sign },
-        };
+            patience,
+        }
+    }
+
+    /// What a command hears from a host.
+    async fn state(address: SocketAddr, sign: Duration) -> Result<Value, Failure> {
+        let host = host(address, Patience { answer: SHORT, sign });
         let answer = host.ask(Method::GET, "/admin/state", None);
         tokio::time::timeout(LONG, answer).await.expect("it ends by itself")
     }
@@ -315,5 +326,34 @@ mod tests {
             }
         });
         assert!(matches!(state(address, LONG).await, Ok(Value::Object(_))));
+    }
+
+    /// What becomes of an order at a host that answers with this.
+    async fn ordered(status: &str, body: &str) -> Result<Result<Value, String>, Failure> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = host(listener.local_addr().unwrap(), Patience { answer: LONG, sign: LONG });
+        let length = body.len();
+        let answer =
+            format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert_ne!(stream.read(&mut [0; 4_096]).await.unwrap(), 0);
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        host.order(Method::POST, "/admin/policies/scheduler/rollback", None).await
+    }
+
+    #[tokio::test]
+    async fn only_what_a_host_says_of_the_order_is_a_refusal() {
+        let refused = r#"{"error": {"message": "it runs `fair`", "type": "conflict", "code": "not_there"}}"#;
+        assert!(matches!(ordered("409 Conflict", refused).await, Ok(Err(why)) if why == "it runs `fair`"));
+        for (status, body, says) in [
+            ("500 Internal Server Error", refused, "it runs `fair`"),
+            ("504 Gateway Timeout", "<html>", "the host answered 504"),
+            ("408 Request Timeout", "", "the host answered 408"),
+        ] {
+            let Err(Failure::Failed(why)) = ordered(status, body).await else { panic!("{status}") };
+            assert!(why.starts_with(says), "{why}");
+        }
     }
 }
