@@ -363,3 +363,24 @@ fn interrupted_rollout_is_rolled_back_unless_it_is_to_be_kept() {
     assert_eq!([0, 1].map(|at| fleet.live(at)), ["srpt", "continuous"]);
     fleet.ends();
 }
+
+#[test]
+fn host_that_could_not_save_what_a_rollout_changed_is_named() {
+    let home = Home::new();
+    let hosts = vec![Host::start(home.serve(KEPT, &["--policy-state", "policies"])), serving(&home)];
+    let fleet = Fleet { home, hosts };
+    fleet.is_listed_with("");
+    // Its answer comes when all so far is saved.
+    fleet.at(0, &["swap", "scheduler", "fair"]);
+    fs::remove_dir_all(fleet.home.path("policies")).unwrap();
+    let says = "a: not saved, so a restart would undo what was changed: ";
+    let at_once = ["--canaries", "none", "--hosts", "hosts.toml"];
+    let printed = fleet.sees(&[&["rollout", "scheduler", "srpt"], &at_once[..]].concat());
+    assert!(printed.contains(says) && !printed.contains("b: not saved"), "{printed}");
+    let listed = fleet.sees(&["list", "--hosts", "hosts.toml"]);
+    assert!(listed.contains(says) && !listed.contains("b: not saved"), "{listed}");
+    let again = json(&fleet.sees(&[&["rollout", "scheduler", "fair", "--json"], &at_once[..]].concat()));
+    let not_saved = [0, 1].map(|at| again["hosts"][at]["not_saved"].is_string());
+    assert_eq!((not_saved, &again["live_on_all"]), ([true, false], &Value::Bool(true)), "{again}");
+    fleet.ends();
+}

@@ -85,6 +85,9 @@ pub(super) async fn list(hosts: &[Named], json: bool, all: bool) -> Result<(), F
         println!("these hosts have the same policies in all slots");
     }
     quarantined(&names, &said);
+    for line in names.iter().zip(&said).filter_map(|(name, said)| unsaved(name, said.as_ref().ok()?)) {
+        println!("{line}");
+    }
     if all {
         println!("can be swapped in:");
         let available = available(&names, &said);
@@ -244,6 +247,12 @@ fn changes(names: &[&str], said: &[Said<Vec<HistoryEntry>>]) -> Vec<[String; 8]>
     let mut changes: Vec<_> = all.into_iter().map(row).collect();
     changes.append(&mut rows);
     changes
+}
+
+/// Says that a host could not save what was changed there, and why.
+pub(super) fn unsaved(name: &str, policies: &Policies) -> Option<String> {
+    let why = policies.not_saved.as_ref()?;
+    Some(format!("{name}: not saved, so a restart would undo what was changed: {why}"))
 }
 
 fn quarantined(names: &[&str], said: &[Said<Policies>]) {

@@ -16,7 +16,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::order::{Order, Source};
-use super::several::{Made, in_time, table};
+use super::several::{Made, in_time, table, unsaved};
 use super::{Kind, path, window};
 use crate::cli::Failure;
 use crate::cli::admin::{Host, parse, print_json};
@@ -277,11 +277,18 @@ impl Rollout<'_> {
 
     /// Looks at the slot of a host.
     async fn look(&self, at: usize) -> Result<PolicySlot, String> {
-        let (host, kind) = (&self.hosts[at].host, self.args.kind.name());
+        let policies = self.all_slots(at).await?;
+        self.own_slot(&policies).cloned().ok_or_else(|| format!("it has no {} slot", self.args.kind.name()))
+    }
+
+    async fn all_slots(&self, at: usize) -> Result<Policies, String> {
+        let host = &self.hosts[at].host;
         let policies = in_time(host, host.ask(Method::GET, "/admin/policies", None)).await?;
-        let policies: Policies = parse(policies).map_err(Failure::message)?;
-        let slot = policies.slots.into_iter().find(|slot| slot.kind == kind);
-        slot.ok_or_else(|| format!("it has no {kind} slot"))
+        parse(policies).map_err(Failure::message)
+    }
+
+    fn own_slot<'a>(&self, policies: &'a Policies) -> Option<&'a PolicySlot> {
+        policies.slots.iter().find(|slot| slot.kind == self.args.kind.name())
     }
 
     /// Fails if a host that has the policy, or had it at first, lost it meanwhile.
@@ -412,16 +419,20 @@ impl Rollout<'_> {
 
     /// Prints what happened on each host and what runs there now.
     async fn conclude(self, carried_out: Result<(), String>) -> Result<(), Failure> {
-        let looks = (0..self.hosts.len()).map(|at| self.look(at));
-        let now: Vec<Option<PolicySlot>> = join_all(looks).await.into_iter().map(Result::ok).collect();
+        let looks = (0..self.hosts.len()).map(|at| self.all_slots(at));
+        let policies: Vec<Option<Policies>> = join_all(looks).await.into_iter().map(Result::ok).collect();
+        let slot = |policies: &Option<Policies>| self.own_slot(policies.as_ref()?).cloned();
+        let now: Vec<Option<PolicySlot>> = policies.iter().map(slot).collect();
         let all = || self.hosts.iter().zip(&self.plan.steps).zip(now.iter().zip(&self.fates));
         let is_live =
             |slot: &Option<PolicySlot>| slot.as_ref().is_some_and(|slot| self.plan.target.is_live(slot));
         let live = now.iter().filter(|slot| is_live(slot)).count();
         if self.args.json {
-            let rows = all().map(|((named, step), (now, fate))| {
+            let not_saved = policies.iter().map(|policies| policies.as_ref()?.not_saved.as_ref());
+            let rows = all().zip(not_saved).map(|(((named, step), (now, fate)), not_saved)| {
                 json!({"host": named.name, "admin": named.host.base(), "before": made(&step.before),
-                       "now": now.as_ref().map(made), "outcome": fate.outcome, "detail": fate.detail})
+                       "now": now.as_ref().map(made), "outcome": fate.outcome, "detail": fate.detail,
+                       "not_saved": not_saved})
             });
             let is_everywhere = carried_out.is_ok() && live == now.len();
             print_json(&json!({"hosts": rows.collect::<Vec<_>>(), "live_on_all": is_everywhere}))?;
@@ -429,6 +440,10 @@ impl Rollout<'_> {
             let rows =
                 all().map(|((named, step), (now, fate))| plan::row(&named.name, step, now.as_ref(), fate));
             table(["host", "before", "now", "what happened"], rows);
+            let said = self.hosts.iter().zip(&policies);
+            for line in said.filter_map(|(named, policies)| unsaved(&named.name, policies.as_ref()?)) {
+                println!("{line}");
+            }
         }
         match carried_out {
             Ok(()) if live == now.len() => Ok(()),
