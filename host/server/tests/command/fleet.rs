@@ -1,7 +1,12 @@
 //! Several hosts by command: where their policies differ, and one policy brought to all of them or to none.
 
 use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -382,5 +387,73 @@ fn host_that_could_not_save_what_a_rollout_changed_is_named() {
     let again = json(&fleet.sees(&[&["rollout", "scheduler", "fair", "--json"], &at_once[..]].concat()));
     let not_saved = [0, 1].map(|at| again["hosts"][at]["not_saved"].is_string());
     assert_eq!((not_saved, &again["live_on_all"]), ([true, false], &Value::Bool(true)), "{again}");
+    fleet.ends();
+}
+
+/// In front of a host: holds swaps back until they may pass.
+struct Gate {
+    address: String,
+    held: Receiver<()>,
+    pass: Sender<()>,
+}
+
+impl Gate {
+    fn before(host: &Host) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let behind = host.admin.trim_start_matches("http://").to_owned();
+        let ((holds, held), (pass, passes)) = (channel(), channel::<()>());
+        let passes = Arc::new(Mutex::new(passes));
+        std::thread::spawn(move || {
+            while let Ok((mut client, _)) = listener.accept() {
+                let mut host = TcpStream::connect(&behind).unwrap();
+                let (mut from, mut to) = (host.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || io::copy(&mut from, &mut to));
+                let (holds, passes) = (holds.clone(), Arc::clone(&passes));
+                std::thread::spawn(move || {
+                    let mut part = [0; 65_536];
+                    while let Ok(length @ 1..) = client.read(&mut part) {
+                        if part.starts_with(b"PUT ") {
+                            let _ = holds.send(());
+                            let _ = passes.lock().unwrap().recv();
+                        }
+                        let _ = host.write_all(&part[..length]);
+                    }
+                    let _ = host.shutdown(Shutdown::Write);
+                });
+            }
+        });
+        Self { address, held, pass }
+    }
+}
+
+#[test]
+fn rollout_that_is_interrupted_during_its_last_swap_is_rolled_back() {
+    let home = Home::new();
+    let token = "token-of-a-1234";
+    let mut serve = home.serve(KEPT, &[]);
+    serve.env("INFER_ADMIN_TOKEN", token);
+    let fleet = Fleet { home, hosts: vec![Host::start(serve)] };
+    let gate = Gate::before(&fleet.hosts[0]);
+    let at_once = ["rollout", "scheduler", "srpt", "--canaries", "none", "--admin", &gate.address];
+    let mut rollout = fleet.command(&at_once);
+    rollout.env("INFER_ADMIN_TOKEN", token).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut rollout = rollout.spawn().expect("sh starts");
+    gate.held.recv_timeout(Duration::from_secs(60)).expect("it swaps");
+    assert!(Command::new("kill").args(["-INT", &rollout.id().to_string()]).status().unwrap().success());
+    let mut said = BufReader::new(rollout.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("stopping, and rolling back what was swapped; ") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it has ended");
+    }
+    gate.pass.send(()).unwrap();
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rollout.wait().unwrap().code(), Some(1), "{rest}");
+    assert!(rest.ends_with("error: the rollout stopped: it was interrupted\n"), "{rest}");
+    let mut describe = fleet.command(&["describe", "scheduler", "--json", "--admin", &fleet.hosts[0].admin]);
+    let output = describe.env("INFER_ADMIN_TOKEN", token).output().unwrap();
+    assert_eq!(json(&String::from_utf8(output.stdout).unwrap())["name"], "continuous", "{rest}");
     fleet.ends();
 }

@@ -45,6 +45,9 @@ const WINDOW_S: f64 = 30.0;
 /// Windows in which a verdict must come: one is extended up to fourfold, and idle time doesn't count.
 const WINDOWS: f64 = 20.0;
 
+/// Why a rollout stops that the user doesn't want any more.
+const INTERRUPTED: &str = "it was interrupted";
+
 /// Arguments of `infer policy rollout`.
 #[derive(Args)]
 pub struct RolloutArgs {
@@ -199,13 +202,17 @@ impl Rollout<'_> {
             if step.action == Action::Leave {
                 continue;
             }
-            if self.stop.count() > 0 {
-                return Err("it was interrupted".to_owned());
-            }
+            self.goes_on()?;
             self.all_keep_it().await?;
             self.bring(at, step).await?;
         }
-        self.all_keep_it().await
+        self.all_keep_it().await?;
+        self.goes_on()
+    }
+
+    /// Fails if the user wants it to stop.
+    fn goes_on(&self) -> Result<(), String> {
+        if self.stop.count() == 0 { Ok(()) } else { Err(INTERRUPTED.to_owned()) }
     }
 
     /// Brings the policy to a host, and waits for the verdict if it is a canary.
@@ -228,7 +235,7 @@ impl Rollout<'_> {
             answer = self.swap(at, step) => answer,
             () = stop.reached(2) => {
                 self.fates[at] = Fate::new(Outcome::Left, "it may still do what was asked");
-                return Err("it was interrupted".to_owned());
+                return Err(INTERRUPTED.to_owned());
             }
         };
         match answer {
@@ -252,7 +259,7 @@ impl Rollout<'_> {
         let longest = self.longest_wait();
         let watched = tokio::select! {
             biased;
-            () = stop.reached(1) => Err("it was interrupted".to_owned()),
+            () = stop.reached(1) => Err(INTERRUPTED.to_owned()),
             watched = tokio::time::timeout(longest, self.watch(at)) => watched.unwrap_or_else(|_| {
                 let why = "a window counts only time with work in it (see --wait and --canaries)";
                 Err(format!("no verdict within {} s; {why}", longest.as_secs()))
