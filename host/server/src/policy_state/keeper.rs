@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use infer_api::admin::HistoryEntry;
 use infer_core::policy::PolicyKind;
 use tokio::sync::watch;
 
@@ -180,8 +181,7 @@ impl Shared {
                 }
                 all
             });
-            let mut history = self.lasting.history(kind);
-            history.drain(..history.len().saturating_sub(HISTORY));
+            let history = worth_saving(self.lasting.history(kind));
             let (canary, shadow) = (standing.canary, standing.shadow);
             let record = SlotRecord { configured: said.now, swapped, canary, shadow, history };
             document.slots.insert(kind.name().to_owned(), record);
@@ -189,6 +189,20 @@ impl Shared {
         document.quarantine = self.lasting.quarantine().list();
         (document, components)
     }
+}
+
+/// The latest entries of a history. Of starts in a row with the same policy only the last counts: a host that fails after
+/// each start, again and again, would leave nothing else.
+fn worth_saving(mut history: Vec<HistoryEntry>) -> Vec<HistoryEntry> {
+    history.reverse();
+    history.dedup_by(|earlier, later| {
+        let made = (&earlier.to, &earlier.sha256, &earlier.config_sha256);
+        let is_again = made == (&later.to, &later.sha256, &later.config_sha256);
+        is_again && earlier.mode == "start" && later.mode == "start"
+    });
+    history.truncate(HISTORY);
+    history.reverse();
+    history
 }
 
 #[cfg(test)]
@@ -220,5 +234,25 @@ mod tests {
         keeper.close();
         assert_eq!(keeper.error(), None);
         assert!(dir.join("policies.json").exists());
+    }
+
+    #[test]
+    fn starts_in_a_row_leave_room_for_what_happened_before() {
+        let entry = |mode: &str, to: &str, step: u64| HistoryEntry {
+            mode: mode.to_owned(),
+            to: to.to_owned(),
+            step,
+            ..HistoryEntry::default()
+        };
+        let begun = [entry("start", "fair", 1), entry("swap", "srpt", 2)];
+        let starts = (0..2 * HISTORY as u64).map(|nth| entry("start", "srpt", 3 + nth));
+        let changed =
+            [entry("start", "fair", 1_000), entry("swap", "fair", 1_001), entry("swap", "fair", 1_002)];
+        let saved = worth_saving(begun.into_iter().chain(starts).chain(changed).collect());
+        let steps: Vec<u64> = saved.iter().map(|entry| entry.step).collect();
+        assert_eq!(steps, [1, 2, 2 + 2 * HISTORY as u64, 1_000, 1_001, 1_002]);
+        let swaps = (0..=HISTORY as u64).map(|nth| entry("swap", "srpt", nth));
+        let saved = worth_saving(swaps.collect());
+        assert_eq!((saved.len(), saved[0].step), (HISTORY, 1));
     }
 }
