@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -390,58 +391,85 @@ fn host_that_could_not_save_what_a_rollout_changed_is_named() {
     fleet.ends();
 }
 
-/// In front of a host: holds swaps back until they may pass.
+/// In front of a host: holds swaps back until they may pass, and loses connections.
 struct Gate {
-    address: String,
-    held: Receiver<()>,
+    fleet: Fleet,
+    rollout: Child,
     pass: Sender<()>,
+    /// How many looks at the policies get no answer.
+    lost: Arc<AtomicU32>,
 }
 
+const TOKEN: &str = "token-of-a-1234";
+
 impl Gate {
-    fn before(host: &Host) -> Self {
+    /// Begins a rollout through it, to one host and at once. Returns when the swap is held.
+    fn before_a_swap() -> Self {
+        let home = Home::new();
+        let mut serve = home.serve(KEPT, &[]);
+        serve.env("INFER_ADMIN_TOKEN", TOKEN);
+        let fleet = Fleet { home, hosts: vec![Host::start(serve)] };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let behind = host.admin.trim_start_matches("http://").to_owned();
-        let ((holds, held), (pass, passes)) = (channel(), channel::<()>());
-        let passes = Arc::new(Mutex::new(passes));
+        let behind = fleet.hosts[0].admin.trim_start_matches("http://").to_owned();
+        let ((holds, held), (pass, passes)) = (channel(), channel());
+        let (lost, passes) = (Arc::<AtomicU32>::default(), Arc::new(Mutex::new(passes)));
+        let loses = Arc::clone(&lost);
         std::thread::spawn(move || {
-            while let Ok((mut client, _)) = listener.accept() {
-                let mut host = TcpStream::connect(&behind).unwrap();
+            while let Ok((client, _)) = listener.accept() {
+                let host = TcpStream::connect(&behind).unwrap();
                 let (mut from, mut to) = (host.try_clone().unwrap(), client.try_clone().unwrap());
                 std::thread::spawn(move || io::copy(&mut from, &mut to));
-                let (holds, passes) = (holds.clone(), Arc::clone(&passes));
-                std::thread::spawn(move || {
-                    let mut part = [0; 65_536];
-                    while let Ok(length @ 1..) = client.read(&mut part) {
-                        if part.starts_with(b"PUT ") {
-                            let _ = holds.send(());
-                            let _ = passes.lock().unwrap().recv();
-                        }
-                        let _ = host.write_all(&part[..length]);
-                    }
-                    let _ = host.shutdown(Shutdown::Write);
-                });
+                let (holds, passes, loses) = (holds.clone(), Arc::clone(&passes), Arc::clone(&loses));
+                std::thread::spawn(move || relay(client, host, &holds, &passes, &loses));
             }
         });
-        Self { address, held, pass }
+        let at_once = ["rollout", "scheduler", "srpt", "--canaries", "none", "--admin", &address];
+        let mut rollout = fleet.command(&at_once);
+        rollout.env("INFER_ADMIN_TOKEN", TOKEN).stdout(Stdio::null()).stderr(Stdio::piped());
+        let rollout = rollout.spawn().expect("sh starts");
+        held.recv_timeout(Duration::from_secs(60)).expect("it swaps");
+        Self { fleet, rollout, pass, lost }
     }
+
+    fn live(&self) -> Value {
+        let host = &self.fleet.hosts[0].admin;
+        let mut describe = self.fleet.command(&["describe", "scheduler", "--json", "--admin", host]);
+        let output = describe.env("INFER_ADMIN_TOKEN", TOKEN).output().unwrap();
+        json(&String::from_utf8(output.stdout).unwrap())["name"].clone()
+    }
+}
+
+/// Hands a client's requests on to a host.
+fn relay(
+    mut client: TcpStream,
+    mut host: TcpStream,
+    holds: &Sender<()>,
+    passes: &Mutex<Receiver<()>>,
+    loses: &AtomicU32,
+) {
+    let mut part = [0; 65_536];
+    while let Ok(length @ 1..) = client.read(&mut part) {
+        if part.starts_with(b"PUT ") {
+            let _ = holds.send(());
+            let _ = passes.lock().unwrap().recv();
+        }
+        if part.starts_with(b"GET /admin/policies ") && loses.load(Ordering::SeqCst) > 0 {
+            loses.fetch_sub(1, Ordering::SeqCst);
+            let _ = client.shutdown(Shutdown::Both);
+            break;
+        }
+        let _ = host.write_all(&part[..length]);
+    }
+    let _ = host.shutdown(Shutdown::Both);
 }
 
 #[test]
 fn rollout_that_is_interrupted_during_its_last_swap_is_rolled_back() {
-    let home = Home::new();
-    let token = "token-of-a-1234";
-    let mut serve = home.serve(KEPT, &[]);
-    serve.env("INFER_ADMIN_TOKEN", token);
-    let fleet = Fleet { home, hosts: vec![Host::start(serve)] };
-    let gate = Gate::before(&fleet.hosts[0]);
-    let at_once = ["rollout", "scheduler", "srpt", "--canaries", "none", "--admin", &gate.address];
-    let mut rollout = fleet.command(&at_once);
-    rollout.env("INFER_ADMIN_TOKEN", token).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut rollout = rollout.spawn().expect("sh starts");
-    gate.held.recv_timeout(Duration::from_secs(60)).expect("it swaps");
-    assert!(Command::new("kill").args(["-INT", &rollout.id().to_string()]).status().unwrap().success());
-    let mut said = BufReader::new(rollout.stderr.take().unwrap());
+    let mut gate = Gate::before_a_swap();
+    let pid = gate.rollout.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let mut said = BufReader::new(gate.rollout.stderr.take().unwrap());
     let mut line = String::new();
     while !line.contains("stopping, and rolling back what was swapped; ") {
         line.clear();
@@ -450,10 +478,19 @@ fn rollout_that_is_interrupted_during_its_last_swap_is_rolled_back() {
     gate.pass.send(()).unwrap();
     let mut rest = String::new();
     said.read_to_string(&mut rest).unwrap();
-    assert_eq!(rollout.wait().unwrap().code(), Some(1), "{rest}");
+    assert_eq!(gate.rollout.wait().unwrap().code(), Some(1), "{rest}");
     assert!(rest.ends_with("error: the rollout stopped: it was interrupted\n"), "{rest}");
-    let mut describe = fleet.command(&["describe", "scheduler", "--json", "--admin", &fleet.hosts[0].admin]);
-    let output = describe.env("INFER_ADMIN_TOKEN", token).output().unwrap();
-    assert_eq!(json(&String::from_utf8(output.stdout).unwrap())["name"], "continuous", "{rest}");
+    assert_eq!(gate.live(), "continuous", "{rest}");
+    gate.fleet.ends();
+}
+
+#[test]
+fn lost_connection_does_not_stop_a_rollout() {
+    let gate = Gate::before_a_swap();
+    gate.lost.store(2, Ordering::SeqCst);
+    gate.pass.send(()).unwrap();
+    let Gate { fleet, rollout, .. } = gate;
+    let output = rollout.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", complaint(&output));
     fleet.ends();
 }

@@ -36,7 +36,7 @@ by then. Ctrl-C does the same; a second one leaves everything as it is.
 A canary's window counts only time with work in it, so on a host without requests it never ends. The command says so, \
 and waits (--wait) for requests, or for `infer policy promote` to accept the canary.";
 
-/// Time between two looks at a canary.
+/// Time between two looks at a host.
 const POLL: Duration = Duration::from_millis(500);
 /// Looks in a row that may fail before a host counts as gone.
 const FAILED_LOOKS: u32 = 5;
@@ -282,9 +282,17 @@ impl Rollout<'_> {
         Err(text)
     }
 
-    /// Looks at the slot of a host.
+    /// Looks at the slot of a host, several times if it doesn't answer: a lost connection is no lost host.
     async fn look(&self, at: usize) -> Result<PolicySlot, String> {
-        let policies = self.all_slots(at).await?;
+        let mut failures = 0;
+        let policies = loop {
+            match self.all_slots(at).await {
+                Ok(policies) => break policies,
+                Err(why) if failures + 1 >= FAILED_LOOKS => return Err(why),
+                Err(_) => failures += 1,
+            }
+            tokio::time::sleep(POLL).await;
+        };
         self.own_slot(&policies).cloned().ok_or_else(|| format!("it has no {} slot", self.args.kind.name()))
     }
 
@@ -346,18 +354,10 @@ impl Rollout<'_> {
 
     /// Waits for the verdict on a canary. Returns why it stays.
     async fn watch(&self, at: usize) -> Result<String, String> {
-        let (mut failures, mut idleness) = (0, Idleness::default());
+        let mut idleness = Idleness::default();
         loop {
             tokio::time::sleep(POLL).await;
-            let slot = match self.look(at).await {
-                Ok(slot) => slot,
-                Err(_) if failures + 1 < FAILED_LOOKS => {
-                    failures += 1;
-                    continue;
-                }
-                Err(why) => return Err(why),
-            };
-            failures = 0;
+            let slot = self.look(at).await?;
             match verdict(&slot, &self.plan.target) {
                 Verdict::Stays(reason) => return Ok(reason),
                 Verdict::Gone(why) => return Err(why),
