@@ -2,8 +2,8 @@
 //! were worse off.
 //!
 //! Together with the configuration that failed, a component is not accepted again for as long as the host runs, or
-//! longer with `--policy-state`, unless an operator forces it. Other configurations of it are: a bad experiment must not block the way back to one
-//! that works. Native policies are part of the host and are never listed.
+//! longer with `--policy-state`, unless an operator forces it. Other configurations of it are: a bad experiment must not
+//! block the way back to one that works. Native policies are part of the host and are never listed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

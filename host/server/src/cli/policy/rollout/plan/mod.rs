@@ -88,8 +88,11 @@ impl Target {
 
     /// The failure that bars it from a host, unless it is forced.
     fn quarantined<'a>(&self, kind: &str, policies: &'a Policies) -> Option<(&'a str, &'a str)> {
+        // A list may have failed as a whole, with the configurations of its members.
+        let configs = || Value::Array(self.parts.iter().map(|(_, config)| config.clone()).collect());
+        let list = (self.parts.len() > 1).then(|| (self.sha256.clone(), configs()));
         let bars = |sha256: &str, config: &Value| {
-            self.parts.iter().any(|(own, with)| own == sha256 && with == config)
+            self.parts.iter().chain(&list).any(|(own, with)| own == sha256 && with == config)
         };
         let mut entries = policies.quarantine.iter().filter(|entry| entry.kind == kind);
         let found = entries.find(|entry| bars(&entry.sha256, &entry.config))?;

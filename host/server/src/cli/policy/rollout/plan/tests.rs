@@ -160,6 +160,32 @@ fn quarantined_policy_needs_force_and_only_with_its_configuration() {
 }
 
 #[test]
+fn list_is_barred_by_its_own_quarantine_and_by_that_of_a_member() {
+    let config = json!({"memory-aware": {"reserve": 0.2}});
+    let list = order("memory-aware,builtin", Some(config));
+    let wanted = Wanted { kind: "admission", ..wanted(&list) };
+    let barred = |sha256: &str, config: Value| {
+        let mut seen = host("1");
+        seen.policies.quarantine.push(QuarantineEntry {
+            sha256: sha256.into(),
+            config,
+            kind: "admission".into(),
+            ..QuarantineEntry::default()
+        });
+        plan(&wanted, &[("a", Ok(seen))]).is_err()
+    };
+    for (sha256, config, is_barred) in [
+        ("a1", json!({"reserve": 0.2}), true),
+        ("a1", empty(), false),
+        ("a1+", json!([{"reserve": 0.2}, {}]), true),
+        ("a1+", json!([{}, {}]), false),
+        ("a1", json!([{"reserve": 0.2}, {}]), false),
+    ] {
+        assert_eq!(barred(sha256, config.clone()), is_barred, "{sha256} {config}");
+    }
+}
+
+#[test]
 fn component_must_have_the_interface_of_the_hosts() {
     let order = Order { source: Source::Component(b"wasm".to_vec()), config: None };
     let of = |interface: &str| Wanted { interface: Some(interface.to_owned()), ..wanted(&order) };
