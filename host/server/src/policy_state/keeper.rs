@@ -2,12 +2,13 @@
 //! whoever made a change may wait until it is saved.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use infer_api::admin::HistoryEntry;
+use infer_core::Micros;
 use infer_core::policy::PolicyKind;
 use tokio::sync::watch;
 
@@ -53,6 +54,19 @@ struct Saved {
     changes: u64,
     /// Why that failed.
     error: Option<String>,
+    /// Since when the next attempt has been under way.
+    begun: Option<Micros>,
+}
+
+impl Saved {
+    fn error_at(&self, now: Micros, dir: &Path) -> Option<String> {
+        let hangs = self.begun.is_some_and(|begun| u128::from(now.since(begun).0) > PATIENCE.as_micros());
+        if hangs { Some(too_slow(dir)) } else { self.error.clone() }
+    }
+}
+
+fn too_slow(dir: &Path) -> String {
+    format!("{} has taken longer than {} s so far", dir.display(), PATIENCE.as_secs())
 }
 
 impl Keeper {
@@ -100,17 +114,13 @@ impl Keeper {
         match tried {
             Ok(Ok(saved)) => saved.error.clone(),
             Ok(Err(_)) => Some("nothing saves it any more".to_owned()),
-            Err(_) => Some(format!(
-                "{} has taken longer than {} s so far",
-                self.shared.dir.display(),
-                PATIENCE.as_secs()
-            )),
+            Err(_) => Some(too_slow(&self.shared.dir)),
         }
     }
 
-    /// Why the last attempt to save failed, if it did.
+    /// Why the last attempt to save failed, if it did, or that the disk seems to hang.
     pub fn error(&self) -> Option<String> {
-        self.shared.saved.borrow().error.clone()
+        self.shared.saved.borrow().error_at(self.shared.clock.now(), &self.shared.dir)
     }
 
     /// Saves what has changed last, and gives up the directory. Blocks.
@@ -130,6 +140,7 @@ impl Shared {
         let mut now = changes.count();
         loop {
             let (document, components) = self.collect();
+            self.saved.send_modify(|saved| saved.begun = Some(self.clock.now()));
             let outcome = store.save(&document, &components);
             let failed = outcome.is_err();
             self.tell(now.changes, outcome);
@@ -157,7 +168,7 @@ impl Shared {
                 None if saved.error.is_some() => tracing::info!("swaps and the quarantine are saved again in {dir}"),
                 _ => {}
             }
-            *saved = Saved { changes, error };
+            *saved = Saved { changes, error, begun: None };
         });
     }
 
@@ -234,6 +245,20 @@ mod tests {
         keeper.close();
         assert_eq!(keeper.error(), None);
         assert!(dir.join("policies.json").exists());
+    }
+
+    #[test]
+    fn disk_that_hangs_is_an_error_after_a_while() {
+        let error = |begun: Option<u64>, last: Option<&str>| {
+            let (begun, error) = (begun.map(Micros), last.map(str::to_owned));
+            Saved { changes: 1, error, begun }.error_at(Micros(60_000_000), Path::new("d"))
+        };
+        assert_eq!(error(None, None), None);
+        assert_eq!(error(Some(59_000_000), Some("full")).as_deref(), Some("full"));
+        assert_eq!(error(Some(59_000_000), None), None);
+        for last in [None, Some("full")] {
+            assert_eq!(error(Some(1_000_000), last).as_deref(), Some("d has taken longer than 10 s so far"));
+        }
     }
 
     #[test]
