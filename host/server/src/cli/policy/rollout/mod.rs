@@ -202,24 +202,22 @@ impl Rollout<'_> {
             if step.action == Action::Leave {
                 continue;
             }
-            self.goes_on()?;
             self.all_keep_it().await?;
             self.bring(at, step).await?;
         }
-        self.all_keep_it().await?;
-        self.goes_on()
-    }
-
-    /// Fails if the user wants it to stop.
-    fn goes_on(&self) -> Result<(), String> {
-        if self.stop.count() == 0 { Ok(()) } else { Err(INTERRUPTED.to_owned()) }
+        self.all_keep_it().await
     }
 
     /// Brings the policy to a host, and waits for the verdict if it is a canary.
     async fn bring(&mut self, at: usize, step: &Step) -> Result<(), String> {
         let hosts = self.hosts;
         let name = &hosts[at].name;
-        match self.look(at).await {
+        let found = tokio::select! {
+            biased;
+            () = self.stop.reached(1) => return Err(INTERRUPTED.to_owned()),
+            found = self.look(at) => found,
+        };
+        match found {
             Ok(slot) if step.is_there(&slot) => {}
             Ok(slot) => {
                 let (found, before) = (Made::of(&slot).words(), Made::of(&step.before).words());
@@ -306,10 +304,14 @@ impl Rollout<'_> {
         policies.slots.iter().find(|slot| slot.kind == self.args.kind.name())
     }
 
-    /// Fails if a host that has the policy, or had it at first, lost it meanwhile.
+    /// Fails if a host that has the policy, or had it at first, lost it meanwhile, or if the user wants it to stop.
     async fn all_keep_it(&mut self) -> Result<(), String> {
         let good: Vec<usize> = (0..self.fates.len()).filter(|&at| self.fates[at].is_good()).collect();
-        let slots = join_all(good.iter().map(|&at| self.look(at))).await;
+        let slots = tokio::select! {
+            biased;
+            () = self.stop.reached(1) => return Err(INTERRUPTED.to_owned()),
+            slots = join_all(good.iter().map(|&at| self.look(at))) => slots,
+        };
         let mut result = Ok(());
         for (at, slot) in good.into_iter().zip(slots) {
             let why = match slot {
