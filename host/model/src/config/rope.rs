@@ -134,7 +134,12 @@ impl LongRope {
     /// past the original positions, but then a token would depend on what follows it, and neither keys that were computed
     /// before nor those of a cached prefix would do. So all sequences have the same, as in vLLM.
     fn factors(&self, positions: usize) -> &[f32] {
-        if positions > self.original { &self.long } else { &self.short }
+        if self.takes_long(positions) { &self.long } else { &self.short }
+    }
+
+    /// Whether sequences have the factors for long texts if they have up to `positions` tokens.
+    pub fn takes_long(&self, positions: usize) -> bool {
+        positions > self.original
     }
 }
 

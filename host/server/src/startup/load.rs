@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use infer_core::{EngineConfig, Executor, Limits, Micros};
+use infer_model::config::RopeScaling;
 use infer_model::{
     DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelError, ModelErrorKind,
     SamplingDefaults, Source, Tokenizer,
@@ -75,6 +76,16 @@ impl LoadedModel {
         if let Some(placed) = &placed {
             let left = placed.pool_bytes(config, entries(config))?;
             sizing = sizing::size(config, &shapes, Room::Device(&left))?;
+        }
+        for rope in &model.config.ropes {
+            let RopeScaling::Long(rope) = &rope.scaling else { continue };
+            let factors = if rope.takes_long(sizing.max_seq_len as usize) { "long" } else { "short" };
+            tracing::info!(
+                factors,
+                max_seq_len = sizing.max_seq_len,
+                original = rope.original,
+                "LongRoPE: all sequences have the same factors, by max-seq-len"
+            );
         }
         let Checkpoint { source, names } = checkpoint;
         Ok(Self { model, placed, tokenizer, source, names, adapters, stop_tokens, sampling, sizing })
