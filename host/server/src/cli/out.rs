@@ -1,5 +1,5 @@
-//! Where commands write: `print!` and `println!` (the standard library's macros panic if nothing can be written), and
-//! files that `--out` names. What they show may come from clients, policies, models and other hosts, so a terminal gets
+//! Where commands write: `print!`, `println!` and `eprintln!` (the standard library's macros panic if nothing can be
+//! written), and files that `--out` names. What they show may come from clients, policies, models and other hosts, so a terminal gets
 //! it without what controls terminals.
 
 use std::ffi::OsString;
@@ -38,6 +38,11 @@ fn put_styled(text: Arguments<'_>, dimmed: bool) {
     }
     let _ = writeln!(std::io::stderr().lock(), "error: can't write the output: {error}");
     std::process::exit(1);
+}
+
+/// Writes a line to stderr if that takes it: what a command says beside its work must not end the work.
+pub(super) fn note(text: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// A text without what controls a terminal or reorders what it shows. Such characters, except line breaks and tabs, are
@@ -131,6 +136,10 @@ macro_rules! print {
 macro_rules! println {
     () => { $crate::cli::out::put(format_args!("\n")) };
     ($($text:tt)*) => { $crate::cli::out::put(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::cli::out::note(format_args!($($text)*)) };
 }
 
 #[cfg(test)]

@@ -323,6 +323,22 @@ fn hosts_are_rolled_back_if_the_policy_fails_on_a_later_one() {
 }
 
 #[test]
+fn rollout_that_nobody_hears_goes_on() {
+    let fleet = Fleet::of(2);
+    let at_once = ["rollout", "scheduler", "srpt", "--canaries", "none", "--hosts", "hosts.toml"];
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let status = fleet.command(&at_once).stdout(Stdio::null()).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!([0, 1].map(|at| fleet.live(at)), ["srpt", "srpt"]);
+    // Neither does a failure become a panic.
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let nothing = ["rollout", "scheduler", "nothing", "--hosts", "hosts.toml"];
+    let status = fleet.command(&nothing).stdout(Stdio::null()).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+    fleet.ends();
+}
+
+#[test]
 fn a_change_by_somebody_else_stops_the_rollout_and_stays() {
     let fleet = Fleet::of(2);
     let rollout = fleet.rolls_out(&["srpt"]);
