@@ -366,21 +366,26 @@ fn a_change_by_somebody_else_stops_the_rollout_and_stays() {
 #[test]
 fn interrupted_rollout_is_rolled_back_unless_it_is_to_be_kept() {
     let fleet = Fleet::of(2);
-    let interrupted = |arguments: &[&str]| {
+    let interrupted = |signal: &str, arguments: &[&str]| {
         let rollout = fleet.rolls_out(arguments);
         until("the first host is on trial", || fleet.is_on_trial(0));
         let pid = rollout.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         Fleet::stops(rollout)
     };
-    let (said, printed) = interrupted(&["srpt"]);
+    // The terminal is closed.
+    let (said, printed) = interrupted("-HUP", &["srpt"]);
+    assert!(row(&printed, "a").contains("rolled back"), "{said}{printed}");
+    assert_eq!([0, 1].map(|at| fleet.live(at)), ["continuous", "continuous"]);
+
+    let (said, printed) = interrupted("-INT", &["srpt"]);
     assert!(said.contains("stopping, and rolling back what was swapped; "), "{said}");
     assert!(said.contains("\nerror: the rollout stopped: a: it was interrupted\n"), "{said}");
     assert!(row(&printed, "a").ends_with("rolled back"), "{printed}");
     assert!(row(&printed, "b").ends_with("not reached"), "{printed}");
     assert_eq!([0, 1].map(|at| fleet.live(at)), ["continuous", "continuous"]);
 
-    let (_, printed) = interrupted(&["srpt", "--keep"]);
+    let (_, printed) = interrupted("-INT", &["srpt", "--keep"]);
     assert!(row(&printed, "a").ends_with("failed: it was interrupted"), "{printed}");
     assert_eq!([0, 1].map(|at| fleet.live(at)), ["srpt", "continuous"]);
     fleet.ends();

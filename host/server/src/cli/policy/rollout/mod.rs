@@ -31,7 +31,7 @@ Nothing is changed before every host has answered, accepts the token for the rol
 The hosts follow in the order of --hosts, then of --admin; one that runs the policy with this configuration already is \
 left alone. Each swap is made only if the host still runs what it ran at first. If a host refuses or loses the policy, \
 or can't be reached, the rollout stops and rolls back the hosts that had taken it, unless another policy is live there \
-by then. Ctrl-C does the same; a second one leaves everything as it is.
+by then. Ctrl-C does the same, as does the end of its terminal; a second Ctrl-C leaves everything as it is.
 
 A canary's window counts only time with work in it, so on a host without requests it never ends. The command says so, \
 and waits (--wait) for requests, or for `infer policy promote` to accept the canary.";

@@ -1,5 +1,5 @@
 //! Ctrl-C, and SIGTERM likewise: the first one stops a rollout and has it rolled back, the second one leaves things as
-//! they are.
+//! they are. A terminal that is closed (SIGHUP) stops it, too, but however often it says so, it ends no rollback.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -15,16 +15,24 @@ impl Stop {
     pub fn listen(first: impl Fn() + Send + 'static) -> Result<Self, Failure> {
         let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
         let mut terminations = signal(SignalKind::terminate()).map_err(Failure::failed)?;
+        // A handler would undo `nohup`.
+        let mut hangups = if ignores_hangups() {
+            None
+        } else {
+            Some(signal(SignalKind::hangup()).map_err(Failure::failed)?)
+        };
         let (count, counted) = watch::channel(0);
         tokio::spawn(async move {
             loop {
-                tokio::select! {
-                    Some(()) = interrupts.recv() => {}
-                    Some(()) = terminations.recv() => {}
+                let is_hangup = tokio::select! {
+                    Some(()) = interrupts.recv() => false,
+                    Some(()) = terminations.recv() => false,
+                    Some(()) = async { hangups.as_mut()?.recv().await } => true,
                     else => return,
-                }
-                count.send_modify(|count| *count += 1);
-                if *count.borrow() == 1 {
+                };
+                let before = *count.borrow();
+                count.send_replace(next(before, is_hangup));
+                if before == 0 {
                     first();
                 }
             }
@@ -42,9 +50,43 @@ impl Stop {
     }
 }
 
+/// How often the user wanted it to stop, after one more signal. The kernel and the shell both report a closed terminal.
+fn next(count: u32, is_hangup: bool) -> u32 {
+    if is_hangup { count.max(1) } else { count + 1 }
+}
+
+/// Whether the process was started so that it outlives its terminal. Only Linux says so.
+fn ignores_hangups() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| are_ignored(&status))
+}
+
+fn are_ignored(status: &str) -> bool {
+    let mut masks = status.lines().filter_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = masks.next().and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The lowest bit is that of the signal 1.
+    mask.is_some_and(|mask| mask & 1 == 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn closed_terminal_counts_once() {
+        assert_eq!(next(0, true), 1);
+        assert_eq!(next(1, true), 1);
+        assert_eq!(next(2, true), 2);
+        assert_eq!(next(next(0, true), false), 2);
+    }
+
+    #[test]
+    fn what_is_ignored_is_read_from_its_mask() {
+        let status = |mask: &str| format!("SigBlk:\t0000000000000001\nSigIgn:\t{mask}\nSigCgt:\t1\n");
+        for (mask, ignored) in [("0000000000001001", true), ("0000000000001000", false), ("", false)] {
+            assert_eq!(are_ignored(&status(mask)), ignored, "{mask}");
+        }
+        assert!(!are_ignored(""));
+    }
 
     #[tokio::test]
     async fn is_reached_after_as_many_times() {
