@@ -373,8 +373,12 @@ fn interrupted_rollout_is_rolled_back_unless_it_is_to_be_kept() {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         Fleet::stops(rollout)
     };
-    // The terminal is closed.
-    let (said, printed) = interrupted("-HUP", &["srpt"]);
+    // The terminal is closed, unless that is ignored here (`nohup`).
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut masks = status.lines().filter_map(|line| line.strip_prefix("SigIgn:"));
+    let ignores =
+        masks.next().is_some_and(|mask| mask.trim().ends_with(['1', '3', '5', '7', '9', 'b', 'd', 'f']));
+    let (said, printed) = interrupted(if ignores { "-TERM" } else { "-HUP" }, &["srpt"]);
     assert!(row(&printed, "a").contains("rolled back"), "{said}{printed}");
     assert_eq!([0, 1].map(|at| fleet.live(at)), ["continuous", "continuous"]);
 
@@ -409,6 +413,39 @@ fn host_that_could_not_save_what_a_rollout_changed_is_named() {
     let again = json(&fleet.sees(&[&["rollout", "scheduler", "fair", "--json"], &at_once[..]].concat()));
     let not_saved = [0, 1].map(|at| again["hosts"][at]["not_saved"].is_string());
     assert_eq!((not_saved, &again["live_on_all"]), ([true, false], &Value::Bool(true)), "{again}");
+    fleet.ends();
+}
+
+#[test]
+fn host_that_hangs_is_named_and_holds_up_no_rollback_of_others() {
+    let fleet = Fleet::of(2);
+    let mut rollout = fleet.rolls_out(&["srpt"]);
+    let mut said = BufReader::new(rollout.stderr.take().unwrap());
+    until("the first host is on trial", || fleet.is_on_trial(0));
+    fleet.at(0, &["promote", "scheduler"]);
+    until("the second host is on trial", || fleet.is_on_trial(1));
+    let signal = |signal: &str, pid: u32| {
+        assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+    };
+    signal("-STOP", fleet.hosts[1].child.id());
+    let mut until_said = |words: &str| {
+        let mut line = String::new();
+        while !line.contains(words) {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "it never says: {words}");
+        }
+    };
+    until_said("b: doesn't answer (1 of 5): ");
+    signal("-INT", rollout.id());
+    // It isn't known yet what becomes of the other one.
+    until_said("a: rolled back");
+    assert_eq!(fleet.live(0), "continuous");
+    assert!(rollout.try_wait().unwrap().is_none());
+    signal("-CONT", fleet.hosts[1].child.id());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rollout.wait().unwrap().code(), Some(1), "{rest}");
+    assert_eq!(fleet.live(1), "continuous", "{rest}");
     fleet.ends();
 }
 

@@ -190,7 +190,7 @@ struct Rollout<'a> {
     stop: Stop,
     /// What happened on each host so far.
     fates: Vec<Fate>,
-    /// The hosts that have, or may have, taken the policy; latest last.
+    /// The hosts that have, or may have, taken the policy.
     taken: Vec<usize>,
 }
 
@@ -286,8 +286,14 @@ impl Rollout<'_> {
         let policies = loop {
             match self.all_slots(at).await {
                 Ok(policies) => break policies,
-                Err(why) if failures + 1 >= FAILED_LOOKS => return Err(why),
-                Err(_) => failures += 1,
+                Err(why) => {
+                    failures += 1;
+                    if failures >= FAILED_LOOKS {
+                        return Err(why);
+                    }
+                    let name = &self.hosts[at].name;
+                    say(format!("{name}: doesn't answer ({failures} of {FAILED_LOOKS}): {why}"));
+                }
             }
             tokio::time::sleep(POLL).await;
         };
@@ -384,17 +390,24 @@ impl Rollout<'_> {
         ));
     }
 
-    /// Brings back what ran before, on the hosts that still run the policy; those that took it last first.
+    /// Brings back what ran before, on the hosts that still run the policy: on all at once, because one that doesn't
+    /// answer must not hold up the others.
     async fn roll_back(&mut self) {
-        let stop = self.stop.clone();
-        for at in std::mem::take(&mut self.taken).into_iter().rev() {
+        let taken = std::mem::take(&mut self.taken);
+        let rollout = &*self;
+        let restored = join_all(taken.into_iter().map(|at| async move {
             let fate = tokio::select! {
                 biased;
-                () = stop.reached(2) => Some(Fate::new(Outcome::Left, "")),
-                fate = self.restore(at) => fate,
+                () = rollout.stop.reached(2) => Some(Fate::new(Outcome::Left, "")),
+                fate = rollout.restore(at) => fate,
             };
+            if let Some(fate) = &fate {
+                say(format!("{}: {}", rollout.hosts[at].name, fate.words()));
+            }
+            (at, fate)
+        }));
+        for (at, fate) in restored.await {
             if let Some(fate) = fate {
-                say(format!("{}: {}", self.hosts[at].name, fate.words()));
                 self.fates[at] = fate;
             }
         }
