@@ -89,6 +89,16 @@ impl Fleet {
         (said, printed)
     }
 
+    /// Kills a host, and starts it again at the same address.
+    fn restarts(&mut self, host: usize, arguments: &[&str]) {
+        let address = self.hosts[host].admin.trim_start_matches("http://").to_owned();
+        let port = address.rsplit(':').next().unwrap().parse().unwrap();
+        drop(self.hosts.remove(host));
+        let _kept = Port::at(port);
+        let again = Host::start(self.home.serve(KEPT, &[&["--admin", &address], arguments].concat()));
+        self.hosts.insert(host, again);
+    }
+
     fn ends(self) {
         self.hosts.into_iter().for_each(Host::ends);
     }
@@ -392,6 +402,27 @@ fn interrupted_rollout_is_rolled_back_unless_it_is_to_be_kept() {
     let (_, printed) = interrupted("-INT", &["srpt", "--keep"]);
     assert!(row(&printed, "a").ends_with("failed: it was interrupted"), "{printed}");
     assert_eq!([0, 1].map(|at| fleet.live(at)), ["srpt", "continuous"]);
+    fleet.ends();
+}
+
+#[test]
+fn host_that_was_restarted_meanwhile_gets_back_what_ran_before() {
+    const STATE: [&str; 2] = ["--policy-state", "policies"];
+    let home = Home::new();
+    let hosts = vec![Host::start(home.serve(KEPT, &STATE)), serving(&home)];
+    let mut fleet = Fleet { home, hosts };
+    fleet.is_listed_with("");
+    fleet.at(0, &["swap", "scheduler", "fair"]);
+    let rollout = fleet.rolls_out(&["srpt"]);
+    until("the first host is on trial", || fleet.is_on_trial(0));
+    fleet.at(0, &["promote", "scheduler"]);
+    until("the second host is on trial", || fleet.is_on_trial(1));
+    fleet.restarts(0, &STATE);
+    assert_eq!(fleet.live(0), "srpt");
+    assert!(Command::new("kill").args(["-INT", &rollout.id().to_string()]).status().unwrap().success());
+    let (said, printed) = Fleet::stops(rollout);
+    assert!(row(&printed, "a").ends_with("rolled back"), "{said}{printed}");
+    assert_eq!([0, 1].map(|at| fleet.live(at)), ["fair", "continuous"], "{said}");
     fleet.ends();
 }
 

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use infer_api::admin::{AvailablePolicy, HistoryEntry, Policies, PolicySlot, QuarantineEntry};
+use infer_api::admin::{AvailablePolicy, HistoryEntry, Policies, PolicySlot, QuarantineEntry, SwapAnswer};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -38,6 +38,15 @@ impl Made {
             name: slot.name.clone(),
             sha256: slot.sha256.clone(),
             config_sha256: slot.config_sha256.clone(),
+        }
+    }
+
+    /// What is live after a change.
+    pub fn of_answer(answer: &SwapAnswer) -> Self {
+        Self {
+            name: answer.to.clone(),
+            sha256: answer.sha256.clone(),
+            config_sha256: answer.config_sha256.clone(),
         }
     }
 

@@ -405,8 +405,9 @@ impl Rollout<'_> {
                 say(format!("{}: {}", rollout.hosts[at].name, fate.words()));
             }
             (at, fate)
-        }));
-        for (at, fate) in restored.await {
+        }))
+        .await;
+        for (at, fate) in restored {
             if let Some(fate) = fate {
                 self.fates[at] = fate;
             }
@@ -433,10 +434,36 @@ impl Rollout<'_> {
             Err(failure) => return left(format!("it can't be rolled back: {}", failure.message())),
         };
         let before = &self.plan.steps[at].before;
-        let is_back = (&answer.to, &answer.sha256, &answer.config_sha256)
-            == (&before.name, &before.sha256, &before.config_sha256);
-        let note = if is_back { String::new() } else { format!("to {}, not to what ran before", answer.to) };
-        Some(Fate::new(Outcome::RolledBack, note))
+        if Made::of_answer(&answer) == Made::of(before) {
+            return Some(Fate::new(Outcome::RolledBack, ""));
+        }
+        // After a restart the host goes back to the policy that is configured.
+        Some(match self.bring_back(at, &answer).await {
+            Ok(()) => Fate::new(Outcome::RolledBack, ""),
+            Err(why) => {
+                let (found, before) = (Made::of_answer(&answer).words(), Made::of(before).words());
+                let why = format!("{found}, not {before}, which can't be brought back: {why}");
+                Fate::new(Outcome::RolledBackToAnother, why)
+            }
+        })
+    }
+
+    /// Swaps in what ran before on a host that a rollback has led to something else.
+    async fn bring_back(&self, at: usize, found: &SwapAnswer) -> Result<(), String> {
+        let before = &self.plan.steps[at].before;
+        let policies = self.all_slots(at).await?;
+        let order = plan::by_name(before, &policies)
+            .ok_or_else(|| "the host doesn't know it by its name any more".to_owned())?;
+        let mut query = vec![("of", plan::of(&found.to, &found.sha256))];
+        let body = order.body(&mut query);
+        let path = path(self.args.kind, "", query);
+        let answer = self.hosts[at].host.ask(Method::PUT, &path, Some(body)).await;
+        let answer: SwapAnswer = answer.and_then(parse).map_err(Failure::message)?;
+        if Made::of_answer(&answer) == Made::of(before) {
+            Ok(())
+        } else {
+            Err(format!("its name leads to {}", Made::of_answer(&answer).words()))
+        }
     }
 
     /// Prints what happened on each host and what runs there now.

@@ -1,9 +1,9 @@
 //! What a rollout does, as plain functions of what hosts said: whether it may begin, what it does to each host, what
 //! became of a canary, and the table at its end. Nothing here asks a host.
 
-use infer_api::admin::{OperatorInfo, Policies, PolicySlot, State};
+use infer_api::admin::{AvailablePolicy, OperatorInfo, Policies, PolicySlot, State};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::super::order::{Order, Source};
@@ -187,6 +187,33 @@ pub(super) fn of(name: &str, sha256: &str) -> String {
     if sha256.is_empty() { name.to_owned() } else { sha256.to_owned() }
 }
 
+/// How what a slot ran is swapped in by name, if the host still knows each part under its name.
+pub(super) fn by_name(slot: &PolicySlot, policies: &Policies) -> Option<Order> {
+    let is_known = |name: &str, sha256: &str| {
+        let is_it = |policy: &AvailablePolicy| {
+            (policy.kind.as_str(), policy.name.as_str(), policy.sha256.as_str())
+                == (slot.kind.as_str(), name, sha256)
+        };
+        policies.available.iter().any(is_it)
+    };
+    let Value::Array(members) = &slot.config else {
+        let config = Some(slot.config.clone()).filter(|config| config.is_object());
+        return is_known(&slot.name, &slot.sha256)
+            .then(|| Order { source: Source::Names(slot.name.clone()), config });
+    };
+    let digests: Vec<&str> = slot.sha256.split('+').collect();
+    let (mut names, mut configs) = (Vec::new(), Map::new());
+    for (member, sha256) in members.iter().zip(&digests) {
+        let name = member["name"].as_str().filter(|name| is_known(name, sha256))?;
+        configs.insert(name.to_owned(), member["config"].clone());
+        names.push(name);
+    }
+    // Configurations go by name, so each may be there once.
+    let is_whole = names.len() == digests.len() && names.len() == members.len();
+    (is_whole && configs.len() == names.len())
+        .then(|| Order { source: Source::Names(names.join(",")), config: Some(Value::Object(configs)) })
+}
+
 /// Plans a rollout over hosts with these names, or says all that is wrong.
 pub(super) fn plan(wanted: &Wanted<'_>, hosts: &[(&str, Result<Seen, String>)]) -> Result<Plan, Vec<String>> {
     let (mut wrong, mut planned) = (Vec::new(), Vec::new());
@@ -363,6 +390,8 @@ pub(super) enum Outcome {
     Failed,
     /// It had taken the policy, and has its former one again.
     RolledBack,
+    /// It had taken the policy, and has one again that is neither this one nor its former one.
+    RolledBackToAnother,
     /// It was not rolled back.
     Left,
 }
@@ -390,6 +419,7 @@ impl Fate {
             Outcome::Live => "live",
             Outcome::Failed => "failed",
             Outcome::RolledBack => "rolled back",
+            Outcome::RolledBackToAnother => "rolled back to another policy",
             Outcome::Left => "left as it is",
         };
         let detail = self.detail.lines().next().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Plans and verdicts of what hosts might say.
 
-use infer_api::admin::{AvailablePolicy, CanaryInfo, HostInfo, QuarantineEntry};
+use infer_api::admin::{CanaryInfo, HostInfo, QuarantineEntry};
 
 use super::*;
 
@@ -242,6 +242,34 @@ fn another_configuration_of_the_same_policy_is_a_change() {
 }
 
 #[test]
+fn what_ran_before_is_named_only_if_the_host_knows_it() {
+    let policies = host("1").policies;
+    let named = |slot: PolicySlot| {
+        let Order { source: Source::Names(names), config } = by_name(&slot, &policies)? else {
+            panic!("names are no component")
+        };
+        Some((names, config))
+    };
+    let config = json!({"patience_ms": 5});
+    let srpt = slot("scheduler", "srpt", "51", config.clone());
+    assert_eq!(named(srpt), Some(("srpt".to_owned(), Some(config))));
+    let native = slot("scheduler", "builtin-fcfs", "", empty());
+    assert_eq!(named(native), Some(("builtin-fcfs".to_owned(), Some(empty()))));
+    assert_eq!(named(slot("scheduler", "srpt", "52", empty())), None, "another component");
+    assert_eq!(named(slot("admission", "srpt", "51", empty())), None, "another slot");
+
+    let member = |name: &str, config: Value| json!({"name": name, "config": config});
+    let reserve = json!({"reserve": 0.2});
+    let both = json!([member("memory-aware", reserve.clone()), member("builtin-accept", empty())]);
+    let list = slot("admission", "memory-aware+builtin-accept", "a1+", both.clone());
+    let configs = json!({"memory-aware": reserve, "builtin-accept": {}});
+    assert_eq!(named(list), Some(("memory-aware,builtin-accept".to_owned(), Some(configs))));
+    assert_eq!(named(slot("admission", "memory-aware+builtin-accept", "a2+", both)), None);
+    let twice = json!([member("memory-aware", empty()), member("memory-aware", empty())]);
+    assert_eq!(named(slot("admission", "memory-aware+memory-aware", "a1+a1", twice)), None);
+}
+
+#[test]
 fn verdicts_are_read_from_the_slot() {
     let target = Target::of("scheduler", &order("srpt", None), &host("1").policies).unwrap();
     let canary = |state: &str, sha256: &str| {
@@ -293,6 +321,11 @@ fn rows_say_what_ran_what_runs_and_what_happened() {
         (None, Fate::ahead(Action::Canary), ["?", "not reached"]),
         (Some(&step.before), Fate::ahead(Action::Leave), [before, "had it already"]),
         (Some(&step.before), Fate::new(Outcome::Failed, "a\nb"), [before, "failed: a"]),
+        (
+            Some(&step.before),
+            Fate::new(Outcome::RolledBackToAnother, "x"),
+            [before, "rolled back to another policy: x"],
+        ),
     ] {
         let row = row("a", &step, now, &fate);
         assert_eq!(row, ["a", before, cells[0], cells[1]]);
