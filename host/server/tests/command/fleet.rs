@@ -95,7 +95,7 @@ impl Fleet {
         let port = address.rsplit(':').next().unwrap().parse().unwrap();
         drop(self.hosts.remove(host));
         let _kept = Port::at(port);
-        let again = Host::start(self.home.serve(KEPT, &[&["--admin", &address], arguments].concat()));
+        let again = Host::start(self.home.serve(KEPT, &[&["--admin", &address][..], arguments].concat()));
         self.hosts.insert(host, again);
     }
 
@@ -362,10 +362,16 @@ fn a_change_by_somebody_else_stops_the_rollout_and_stays() {
     assert_eq!([0, 1].map(|at| fleet.live(at)), ["continuous", "fair"]);
 
     // On the host that is on trial, too.
-    let rollout = fleet.rolls_out(&["srpt"]);
-    until("the first host is on trial", || fleet.is_on_trial(0));
-    fleet.at(0, &["rollback", "scheduler", "--of", "srpt"]);
-    let (said, printed) = Fleet::stops(rollout);
+    let fails = |arguments: &[&str]| {
+        let rollout = fleet.rolls_out(arguments);
+        until("the first host is on trial", || fleet.is_on_trial(0));
+        fleet.at(0, &["rollback", "scheduler", "--of", "srpt"]);
+        Fleet::stops(rollout)
+    };
+    let (_, printed) = fails(&["srpt", "--json"]);
+    let why = "the canary was rolled back: an operator rolled it back";
+    assert_eq!(json(&printed)["stopped"], serde_json::json!({"host": "a", "why": why}), "{printed}");
+    let (said, printed) = fails(&["srpt"]);
     let why = "\nerror: the rollout stopped: a: the canary was rolled back: an operator rolled it back\n";
     assert!(said.contains(why), "{said}");
     assert!(row(&printed, "b").ends_with("not reached"), "{printed}");
@@ -394,13 +400,19 @@ fn interrupted_rollout_is_rolled_back_unless_it_is_to_be_kept() {
 
     let (said, printed) = interrupted("-INT", &["srpt"]);
     assert!(said.contains("stopping, and rolling back what was swapped; "), "{said}");
-    assert!(said.contains("\nerror: the rollout stopped: a: it was interrupted\n"), "{said}");
-    assert!(row(&printed, "a").ends_with("rolled back"), "{printed}");
+    assert!(said.contains("\nerror: the rollout stopped: it was interrupted\n"), "{said}");
+    assert!(row(&printed, "a").ends_with("rolled back: no verdict: it was interrupted"), "{printed}");
     assert!(row(&printed, "b").ends_with("not reached"), "{printed}");
     assert_eq!([0, 1].map(|at| fleet.live(at)), ["continuous", "continuous"]);
 
+    let (_, printed) = interrupted("-INT", &["srpt", "--json"]);
+    let done = json(&printed);
+    let stopped = serde_json::json!({"host": null, "why": "it was interrupted"});
+    assert_eq!((&done["stopped"], &done["live_on_all"]), (&stopped, &false.into()), "{done}");
+    assert_eq!(done["hosts"][0]["detail"], "no verdict: it was interrupted", "{done}");
+
     let (_, printed) = interrupted("-INT", &["srpt", "--keep"]);
-    assert!(row(&printed, "a").ends_with("failed: it was interrupted"), "{printed}");
+    assert!(row(&printed, "a").ends_with("no verdict: it was interrupted"), "{printed}");
     assert_eq!([0, 1].map(|at| fleet.live(at)), ["srpt", "continuous"]);
     fleet.ends();
 }

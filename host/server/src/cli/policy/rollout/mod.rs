@@ -48,6 +48,26 @@ const WINDOWS: f64 = 20.0;
 /// Why a rollout stops that the user doesn't want any more.
 const INTERRUPTED: &str = "it was interrupted";
 
+/// Why a rollout stops.
+struct Stopped {
+    /// The host that made it stop, unless that was the user.
+    host: Option<String>,
+    why: String,
+}
+
+impl Stopped {
+    fn interrupted() -> Self {
+        Self { host: None, why: INTERRUPTED.to_owned() }
+    }
+
+    fn words(&self) -> String {
+        match &self.host {
+            Some(host) => format!("{host}: {}", self.why),
+            None => self.why.clone(),
+        }
+    }
+}
+
 /// Arguments of `infer policy rollout`.
 #[derive(Args)]
 pub struct RolloutArgs {
@@ -195,8 +215,8 @@ struct Rollout<'a> {
 }
 
 impl Rollout<'_> {
-    /// Brings the policy to one host after the other. The error says why it stopped.
-    async fn carry_out(&mut self) -> Result<(), String> {
+    /// Brings the policy to one host after the other.
+    async fn carry_out(&mut self) -> Result<(), Stopped> {
         let plan = self.plan;
         for (at, step) in plan.steps.iter().enumerate() {
             if step.action == Action::Leave {
@@ -209,12 +229,12 @@ impl Rollout<'_> {
     }
 
     /// Brings the policy to a host, and waits for the verdict if it is a canary.
-    async fn bring(&mut self, at: usize, step: &Step) -> Result<(), String> {
+    async fn bring(&mut self, at: usize, step: &Step) -> Result<(), Stopped> {
         let hosts = self.hosts;
         let name = &hosts[at].name;
         let found = tokio::select! {
             biased;
-            () = self.stop.reached(1) => return Err(INTERRUPTED.to_owned()),
+            () = self.stop.reached(1) => return Err(Stopped::interrupted()),
             found = self.look(at) => found,
         };
         match found {
@@ -233,7 +253,7 @@ impl Rollout<'_> {
             answer = self.swap(at, step) => answer,
             () = stop.reached(2) => {
                 self.fates[at] = Fate::new(Outcome::Left, "it may still do what was asked");
-                return Err(INTERRUPTED.to_owned());
+                return Err(Stopped::interrupted());
             }
         };
         match answer {
@@ -257,27 +277,33 @@ impl Rollout<'_> {
         let longest = self.longest_wait();
         let watched = tokio::select! {
             biased;
-            () = stop.reached(1) => Err(INTERRUPTED.to_owned()),
-            watched = tokio::time::timeout(longest, self.watch(at)) => watched.unwrap_or_else(|_| {
-                let why = "a window counts only time with work in it (see --wait and --canaries)";
-                Err(format!("no verdict within {} s; {why}", longest.as_secs()))
-            }),
+            () = stop.reached(1) => {
+                self.fates[at] = Fate::new(Outcome::Undecided, INTERRUPTED);
+                return Err(Stopped::interrupted());
+            }
+            watched = tokio::time::timeout(longest, self.watch(at)) => watched,
         };
         match watched {
-            Ok(reason) => {
+            Ok(Ok(reason)) => {
                 say(format!("{name}: stays: {reason}"));
                 self.fates[at] = Fate::new(Outcome::Live, reason);
                 Ok(())
             }
-            Err(why) => self.fails(at, why),
+            Ok(Err(why)) => self.fails(at, why),
+            Err(_) => {
+                let why = "a window counts only time with work in it (see --wait and --canaries)";
+                let why = format!("none within {} s; {why}", longest.as_secs());
+                let text = format!("no verdict: {why}");
+                self.fates[at] = Fate::new(Outcome::Undecided, why);
+                Err(Stopped { host: Some(name.clone()), why: text })
+            }
         }
     }
 
-    /// Notes that a host failed, and says so with its name.
-    fn fails<T>(&mut self, at: usize, why: String) -> Result<T, String> {
-        let text = format!("{}: {why}", self.hosts[at].name);
-        self.fates[at] = Fate::new(Outcome::Failed, why);
-        Err(text)
+    /// Notes that a host failed, which stops the rollout.
+    fn fails<T>(&mut self, at: usize, why: String) -> Result<T, Stopped> {
+        self.fates[at] = Fate::new(Outcome::Failed, why.clone());
+        Err(Stopped { host: Some(self.hosts[at].name.clone()), why })
     }
 
     /// Looks at the slot of a host, several times if it doesn't answer: a lost connection is no lost host.
@@ -311,11 +337,11 @@ impl Rollout<'_> {
     }
 
     /// Fails if a host that has the policy, or had it at first, lost it meanwhile, or if the user wants it to stop.
-    async fn all_keep_it(&mut self) -> Result<(), String> {
+    async fn all_keep_it(&mut self) -> Result<(), Stopped> {
         let good: Vec<usize> = (0..self.fates.len()).filter(|&at| self.fates[at].is_good()).collect();
         let slots = tokio::select! {
             biased;
-            () = self.stop.reached(1) => return Err(INTERRUPTED.to_owned()),
+            () = self.stop.reached(1) => return Err(Stopped::interrupted()),
             slots = join_all(good.iter().map(|&at| self.look(at))) => slots,
         };
         let mut result = Ok(());
@@ -409,7 +435,7 @@ impl Rollout<'_> {
         .await;
         for (at, fate) in restored {
             if let Some(fate) = fate {
-                self.fates[at] = fate;
+                self.fates[at] = fate.after(&self.fates[at]);
             }
         }
     }
@@ -467,7 +493,7 @@ impl Rollout<'_> {
     }
 
     /// Prints what happened on each host and what runs there now.
-    async fn conclude(self, carried_out: Result<(), String>) -> Result<(), Failure> {
+    async fn conclude(self, carried_out: Result<(), Stopped>) -> Result<(), Failure> {
         let looks = (0..self.hosts.len()).map(|at| self.all_slots(at));
         let policies: Vec<Option<Policies>> = join_all(looks).await.into_iter().map(Result::ok).collect();
         let slot = |policies: &Option<Policies>| self.own_slot(policies.as_ref()?).cloned();
@@ -483,8 +509,11 @@ impl Rollout<'_> {
                        "now": now.as_ref().map(made), "outcome": fate.outcome, "detail": fate.detail,
                        "not_saved": not_saved})
             });
-            let is_everywhere = carried_out.is_ok() && live == now.len();
-            print_json(&json!({"hosts": rows.collect::<Vec<_>>(), "live_on_all": is_everywhere}))?;
+            let stopped = carried_out.as_ref().err();
+            let stopped = stopped.map(|Stopped { host, why }| json!({"host": host, "why": why}));
+            let is_everywhere = stopped.is_none() && live == now.len();
+            print_json(&json!({"hosts": rows.collect::<Vec<_>>(), "live_on_all": is_everywhere,
+                               "stopped": stopped}))?;
         } else {
             let rows =
                 all().map(|((named, step), (now, fate))| plan::row(&named.name, step, now.as_ref(), fate));
@@ -497,7 +526,10 @@ impl Rollout<'_> {
         match carried_out {
             Ok(()) if live == now.len() => Ok(()),
             Ok(()) => Err(Failure::Failed(format!("the policy is live on {live} of {} hosts", now.len()))),
-            Err(why) => Err(Failure::Failed(format!("the rollout stopped: {why}"))),
+            Err(stopped) => {
+                let why = stopped.words();
+                Err(Failure::Failed(format!("the rollout stopped: {why}")))
+            }
         }
     }
 }

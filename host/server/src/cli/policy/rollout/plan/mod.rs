@@ -388,6 +388,8 @@ pub(super) enum Outcome {
     Live,
     /// It did not take the policy, or did not keep it.
     Failed,
+    /// It has the policy as a canary, without a verdict.
+    Undecided,
     /// It had taken the policy, and has its former one again.
     RolledBack,
     /// It had taken the policy, and has one again that is neither this one nor its former one.
@@ -407,6 +409,16 @@ impl Fate {
         Self::new(outcome, "")
     }
 
+    /// This one, which followed on another one, with what made it necessary.
+    pub fn after(self, earlier: &Self) -> Self {
+        if !matches!(earlier.outcome, Outcome::Failed | Outcome::Undecided) || earlier.detail.is_empty() {
+            return self;
+        }
+        let why = earlier.words();
+        let detail = if self.detail.is_empty() { why } else { format!("{}; before: {why}", self.detail) };
+        Self { detail, ..self }
+    }
+
     /// Whether the policy is live there.
     pub fn is_good(&self) -> bool {
         matches!(self.outcome, Outcome::Unchanged | Outcome::Live)
@@ -418,6 +430,7 @@ impl Fate {
             Outcome::NotReached => "not reached",
             Outcome::Live => "live",
             Outcome::Failed => "failed",
+            Outcome::Undecided => "no verdict",
             Outcome::RolledBack => "rolled back",
             Outcome::RolledBackToAnother => "rolled back to another policy",
             Outcome::Left => "left as it is",

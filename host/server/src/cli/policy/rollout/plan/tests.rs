@@ -332,3 +332,15 @@ fn rows_say_what_ran_what_runs_and_what_happened() {
         assert_eq!(fate.is_good(), fate.outcome == Outcome::Unchanged);
     }
 }
+
+#[test]
+fn a_rollback_keeps_what_made_it_necessary() {
+    let (live, failed) = (Fate::new(Outcome::Live, "no fault"), Fate::new(Outcome::Failed, "a\nb"));
+    let undecided = Fate::new(Outcome::Undecided, "it was interrupted");
+    let back = || Fate::new(Outcome::RolledBack, "");
+    assert_eq!(back().after(&live), back());
+    assert_eq!(back().after(&failed).words(), "rolled back: failed: a");
+    assert_eq!(back().after(&undecided).words(), "rolled back: no verdict: it was interrupted");
+    let left = Fate::new(Outcome::Left, "it doesn't answer").after(&failed);
+    assert_eq!(left.words(), "left as it is: it doesn't answer; before: failed: a");
+}
