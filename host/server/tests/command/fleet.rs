@@ -20,13 +20,22 @@ use crate::process::{COMPLETION, Home, Host, complaint};
 struct Fleet {
     home: Home,
     hosts: Vec<Host>,
+    /// What commands get in the environment.
+    token: Option<&'static str>,
+}
+
+/// A host whose token outlives it.
+fn with_token(home: &Home, arguments: &[&str]) -> Host {
+    let mut serve = home.serve(KEPT, arguments);
+    serve.env("INFER_ADMIN_TOKEN", TOKEN);
+    Host::start(serve)
 }
 
 impl Fleet {
     fn of(count: usize) -> Self {
         let home = Home::new();
         let hosts: Vec<Host> = (0..count).map(|_| serving(&home)).collect();
-        let fleet = Self { home, hosts };
+        let fleet = Self { home, hosts, token: None };
         fleet.is_listed_with("");
         fleet
     }
@@ -42,6 +51,7 @@ impl Fleet {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.home.command("", &["policy"]);
         command.args(arguments).env_remove("INFER_HOSTS").env_remove("INFER_ADMIN");
+        command.envs(self.token.map(|token| ("INFER_ADMIN_TOKEN", token)));
         command
     }
 
@@ -89,13 +99,13 @@ impl Fleet {
         (said, printed)
     }
 
-    /// Kills a host, and starts it again at the same address.
+    /// Kills a host with a token of the environment, and starts it again at the same address.
     fn restarts(&mut self, host: usize, arguments: &[&str]) {
         let address = self.hosts[host].admin.trim_start_matches("http://").to_owned();
         let port = address.rsplit(':').next().unwrap().parse().unwrap();
         drop(self.hosts.remove(host));
         let _kept = Port::at(port);
-        let again = Host::start(self.home.serve(KEPT, &[&["--admin", &address][..], arguments].concat()));
+        let again = with_token(&self.home, &[&["--admin", &address][..], arguments].concat());
         self.hosts.insert(host, again);
     }
 
@@ -173,7 +183,7 @@ fn token_of_the_file_is_for_its_host_alone() {
         Host::start(serve)
     };
     let hosts = given.map(start).into();
-    let fleet = Fleet { home, hosts };
+    let fleet = Fleet { home, hosts, token: None };
     fs::create_dir(fleet.home.path("site")).unwrap();
     let table = |name: &str, host: &Host| {
         fs::write(fleet.home.path(&format!("site/{name}.token")), given[usize::from(name == "b")]).unwrap();
@@ -421,8 +431,8 @@ fn interrupted_rollout_is_rolled_back_unless_it_is_to_be_kept() {
 fn host_that_was_restarted_meanwhile_gets_back_what_ran_before() {
     const STATE: [&str; 2] = ["--policy-state", "policies"];
     let home = Home::new();
-    let hosts = vec![Host::start(home.serve(KEPT, &STATE)), serving(&home)];
-    let mut fleet = Fleet { home, hosts };
+    let hosts = vec![with_token(&home, &STATE), with_token(&home, &[])];
+    let mut fleet = Fleet { home, hosts, token: Some(TOKEN) };
     fleet.is_listed_with("");
     fleet.at(0, &["swap", "scheduler", "fair"]);
     let rollout = fleet.rolls_out(&["srpt"]);
@@ -439,10 +449,30 @@ fn host_that_was_restarted_meanwhile_gets_back_what_ran_before() {
 }
 
 #[test]
+fn host_that_lost_the_policy_in_a_restart_is_said_to_have_been_restarted() {
+    let home = Home::new();
+    let hosts = vec![with_token(&home, &[]), with_token(&home, &[])];
+    let mut fleet = Fleet { home, hosts, token: Some(TOKEN) };
+    fleet.is_listed_with("");
+    let rollout = fleet.rolls_out(&["srpt"]);
+    until("the first host is on trial", || fleet.is_on_trial(0));
+    fleet.at(0, &["promote", "scheduler"]);
+    until("the second host is on trial", || fleet.is_on_trial(1));
+    fleet.restarts(0, &[]);
+    fleet.at(1, &["promote", "scheduler"]);
+    let (said, printed) = Fleet::stops(rollout);
+    let why = "lost the policy: it was restarted meanwhile, and `continuous` is live there now";
+    assert!(said.contains(&format!("\nerror: the rollout stopped: a: {why}\n")), "{said}");
+    assert!(row(&printed, "a").ends_with(why), "{printed}");
+    assert!(row(&printed, "b").ends_with("rolled back"), "{printed}");
+    fleet.ends();
+}
+
+#[test]
 fn host_that_could_not_save_what_a_rollout_changed_is_named() {
     let home = Home::new();
     let hosts = vec![Host::start(home.serve(KEPT, &["--policy-state", "policies"])), serving(&home)];
-    let fleet = Fleet { home, hosts };
+    let fleet = Fleet { home, hosts, token: None };
     fleet.is_listed_with("");
     // Its answer comes when all so far is saved.
     fleet.at(0, &["swap", "scheduler", "fair"]);
@@ -509,7 +539,7 @@ impl Gate {
         let home = Home::new();
         let mut serve = home.serve(KEPT, &[]);
         serve.env("INFER_ADMIN_TOKEN", TOKEN);
-        let fleet = Fleet { home, hosts: vec![Host::start(serve)] };
+        let fleet = Fleet { home, hosts: vec![Host::start(serve)], token: None };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let behind = fleet.hosts[0].admin.trim_start_matches("http://").to_owned();

@@ -241,8 +241,8 @@ impl Rollout<'_> {
             Ok(slot) if step.is_there(&slot) => {}
             Ok(slot) => {
                 let (found, before) = (Made::of(&slot).words(), Made::of(&step.before).words());
-                let why = format!("runs {found} now, not {before}: somebody else has changed it");
-                return self.fails(at, why);
+                let by = self.changed_by(at).await;
+                return self.fails(at, format!("runs {found} now, not {before}: {by}"));
             }
             Err(why) => return self.fails(at, why),
         }
@@ -326,6 +326,28 @@ impl Rollout<'_> {
         self.own_slot(&policies).cloned().ok_or_else(|| format!("it has no {} slot", self.args.kind.name()))
     }
 
+    /// Whether it is known that a host was restarted since the preflight.
+    async fn is_restarted(&self, at: usize) -> bool {
+        let host = &self.hosts[at].host;
+        let state = in_time(host, host.ask(Method::GET, "/admin/state", None)).await;
+        let state = state.and_then(|state| parse::<State>(state).map_err(Failure::message));
+        state.is_ok_and(|state| self.plan.steps[at].is_another_run(&state.host.run))
+    }
+
+    /// Why a host has lost the policy, with its restart, which explains more than what it runs since.
+    async fn gone(&self, at: usize, why: String) -> String {
+        if self.is_restarted(at).await { format!("it was restarted meanwhile, and {why}") } else { why }
+    }
+
+    /// What else than this rollout changes a host.
+    async fn changed_by(&self, at: usize) -> &'static str {
+        if self.is_restarted(at).await {
+            "it was restarted meanwhile"
+        } else {
+            "somebody else has changed it"
+        }
+    }
+
     async fn all_slots(&self, at: usize) -> Result<Policies, String> {
         let host = &self.hosts[at].host;
         let policies = in_time(host, host.ask(Method::GET, "/admin/policies", None)).await?;
@@ -349,7 +371,7 @@ impl Rollout<'_> {
             let why = match slot {
                 Ok(slot) if self.plan.target.is_live(&slot) => continue,
                 Ok(slot) => match verdict(&slot, &self.plan.target) {
-                    Verdict::Gone(why) => why,
+                    Verdict::Gone(why) => self.gone(at, why).await,
                     Verdict::Watching { .. } | Verdict::Stays(_) => "it is on trial once more".to_owned(),
                 },
                 Err(why) => why,
@@ -394,7 +416,7 @@ impl Rollout<'_> {
             let slot = self.look(at).await?;
             match verdict(&slot, &self.plan.target) {
                 Verdict::Stays(reason) => return Ok(reason),
-                Verdict::Gone(why) => return Err(why),
+                Verdict::Gone(why) => return Err(self.gone(at, why).await),
                 Verdict::Watching { watched_s, window_s } => {
                     if idleness.is_news(watched_s) {
                         self.say_idle(at, &slot, watched_s, window_s);
@@ -445,9 +467,11 @@ impl Rollout<'_> {
         let left = |why: String| Some(Fate::new(Outcome::Left, why));
         let slot = match self.look(at).await {
             Ok(slot) if !self.plan.target.is_in(&slot) => {
-                let is_news = self.fates[at].outcome == Outcome::Live;
-                let why = || format!("it runs {} now: somebody else has changed it", Made::of(&slot).words());
-                return if is_news { left(why()) } else { None };
+                if self.fates[at].outcome != Outcome::Live {
+                    return None;
+                }
+                let by = self.changed_by(at).await;
+                return left(format!("it runs {} now: {by}", Made::of(&slot).words()));
             }
             Ok(slot) => slot,
             Err(why) => return left(format!("it can't be rolled back: {why}")),

@@ -146,6 +146,8 @@ pub(super) struct Plan {
 /// What it does to a host.
 #[derive(Debug, PartialEq)]
 pub(super) struct Step {
+    /// The host's run at the preflight; empty if it doesn't say.
+    pub run: String,
     /// What ran there at the preflight.
     pub before: PolicySlot,
     pub action: Action,
@@ -174,6 +176,11 @@ impl Step {
     /// Whether a slot still runs what the preflight saw. `of` alone would miss another configuration.
     pub fn is_there(&self, slot: &PolicySlot) -> bool {
         Made::of(slot) == Made::of(&self.before) && slot.state == self.before.state
+    }
+
+    /// Whether this is another run of the host.
+    pub fn is_another_run(&self, run: &str) -> bool {
+        ![self.run.as_str(), run].contains(&"") && self.run != run
     }
 
     /// The policy of the preflight, for `?of=`.
@@ -218,8 +225,9 @@ pub(super) fn by_name(slot: &PolicySlot, policies: &Policies) -> Option<Order> {
 pub(super) fn plan(wanted: &Wanted<'_>, hosts: &[(&str, Result<Seen, String>)]) -> Result<Plan, Vec<String>> {
     let (mut wrong, mut planned) = (Vec::new(), Vec::new());
     for (name, seen) in hosts {
-        match seen.as_ref().map_err(|why| vec![why.clone()]).and_then(|seen| look(wanted, seen)) {
-            Ok(of_host) => planned.push((*name, of_host)),
+        let looked = seen.as_ref().map_err(|why| vec![why.clone()]);
+        match looked.and_then(|seen| Ok((look(wanted, seen)?, &seen.run))) {
+            Ok(((target, before), run)) => planned.push((*name, (target, before, run))),
             Err(all) => wrong.extend(all.into_iter().map(|why| format!("{name}: {why}"))),
         }
     }
@@ -227,14 +235,14 @@ pub(super) fn plan(wanted: &Wanted<'_>, hosts: &[(&str, Result<Seen, String>)]) 
         hosts.iter().filter_map(|(name, seen)| Some((*name, seen.as_ref().ok()?))).collect();
     wrong.extend(twice(&answered));
     wrong.extend(interfaces(&answered));
-    let targets: Vec<(&str, &Target)> = planned.iter().map(|(name, (target, _))| (*name, target)).collect();
+    let targets: Vec<(&str, &Target)> = planned.iter().map(|(name, (target, ..))| (*name, target)).collect();
     wrong.extend(components(&targets));
     let target = match targets.first() {
         Some((_, target)) if wrong.is_empty() => (*target).clone(),
         _ => return Err(wrong),
     };
     let mut tried = false;
-    let steps = planned.into_iter().map(|(_, (target, before))| {
+    let steps = planned.into_iter().map(|(_, (target, before, run))| {
         let action = match wanted.canaries {
             _ if target.is_live(&before) => Action::Leave,
             Canaries::None => Action::Now,
@@ -242,7 +250,7 @@ pub(super) fn plan(wanted: &Wanted<'_>, hosts: &[(&str, Result<Seen, String>)]) 
             Canaries::First | Canaries::All => Action::Canary,
         };
         tried |= action != Action::Leave;
-        Step { before, action }
+        Step { run: run.clone(), before, action }
     });
     Ok(Plan { steps: steps.collect(), target })
 }

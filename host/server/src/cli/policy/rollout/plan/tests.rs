@@ -16,6 +16,10 @@ fn slot(kind: &str, name: &str, sha256: &str, config: Value) -> PolicySlot {
     }
 }
 
+fn step(before: PolicySlot, action: Action) -> Step {
+    Step { run: "1".to_owned(), before, action }
+}
+
 fn available(kind: &str, name: &str, sha256: &str) -> AvailablePolicy {
     AvailablePolicy {
         kind: kind.into(),
@@ -232,12 +236,12 @@ fn targets_are_recognized_in_slots_as_hosts_show_them() {
 
 #[test]
 fn another_configuration_of_the_same_policy_is_a_change() {
-    let step = Step { before: slot("scheduler", "fair", "f1", empty()), action: Action::Canary };
+    let step = step(slot("scheduler", "fair", "f1", empty()), Action::Canary);
     assert_eq!(step.of(), "f1");
     assert!(step.is_there(&PolicySlot { calls: 7, ..step.before.clone() }));
     assert!(!step.is_there(&slot("scheduler", "fair", "f1", json!({"x": 1}))));
     assert!(!step.is_there(&PolicySlot { state: "canary".into(), ..step.before.clone() }));
-    let native = Step { before: slot("scheduler", "builtin-fcfs", "", empty()), action: Action::Now };
+    let native = self::step(slot("scheduler", "builtin-fcfs", "", empty()), Action::Now);
     assert_eq!(native.of(), "builtin-fcfs");
 }
 
@@ -267,6 +271,17 @@ fn what_ran_before_is_named_only_if_the_host_knows_it() {
     assert_eq!(named(slot("admission", "memory-aware+builtin-accept", "a2+", both)), None);
     let twice = json!([member("memory-aware", empty()), member("memory-aware", empty())]);
     assert_eq!(named(slot("admission", "memory-aware+memory-aware", "a1+a1", twice)), None);
+}
+
+#[test]
+fn restarted_host_has_another_run() {
+    let order = order("srpt", None);
+    let plan = plan(&wanted(&order), &[("a", Ok(host("1"))), ("b", Ok(host("")))]).unwrap();
+    let another = |at: usize, run: &str| plan.steps[at].is_another_run(run);
+    assert_eq!(
+        [another(0, "1"), another(0, "2"), another(0, ""), another(1, "2")],
+        [false, true, false, false]
+    );
 }
 
 #[test]
@@ -315,7 +330,7 @@ fn host_without_work_is_noticed_once_until_work_comes() {
 
 #[test]
 fn rows_say_what_ran_what_runs_and_what_happened() {
-    let step = Step { before: slot("scheduler", "fair", "f1", empty()), action: Action::Canary };
+    let step = step(slot("scheduler", "fair", "f1", empty()), Action::Canary);
     let before = "fair (native)";
     for (now, fate, cells) in [
         (None, Fate::ahead(Action::Canary), ["?", "not reached"]),
