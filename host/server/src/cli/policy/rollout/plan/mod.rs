@@ -1,7 +1,7 @@
 //! What a rollout does, as plain functions of what hosts said: whether it may begin, what it does to each host, what
 //! became of a canary, and the table at its end. Nothing here asks a host.
 
-use infer_api::admin::{AvailablePolicy, OperatorInfo, Policies, PolicySlot, State};
+use infer_api::admin::{AvailablePolicy, CanaryInfo, OperatorInfo, Policies, PolicySlot, State};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -348,7 +348,11 @@ pub(super) enum Verdict {
 pub(super) fn verdict(slot: &PolicySlot, target: &Target) -> Verdict {
     let canary = slot.canary.as_ref();
     if target.is_in(slot) && slot.state == "canary" {
-        let (watched_s, window_s) = canary.map_or((0.0, 0.0), |canary| (canary.watched_s, canary.window_s));
+        let (watched_s, window_s) = canary.map_or((0.0, 0.0), |canary| {
+            let CanaryInfo { watched_s, window_s, longest_s, .. } = *canary;
+            // A trial goes on beyond its window if that was extended.
+            (watched_s, if watched_s < window_s { window_s } else { longest_s.max(window_s) })
+        });
         return Verdict::Watching { watched_s, window_s };
     }
     if target.is_live(slot) {
@@ -365,16 +369,20 @@ pub(super) fn verdict(slot: &PolicySlot, target: &Target) -> Verdict {
 pub(super) struct Idleness {
     watched_s: f64,
     looks: u32,
+    is_said: bool,
 }
 
 impl Idleness {
-    /// Takes in the next look. True once each time that the host has had no work for a while.
+    /// Takes in the next look. True once, when the host has had no work for a while: work that comes and goes is no
+    /// news.
     pub fn is_news(&mut self, watched_s: f64) -> bool {
         if watched_s > self.watched_s {
-            *self = Self { watched_s, looks: 0 };
+            (self.watched_s, self.looks) = (watched_s, 0);
         }
         self.looks = self.looks.saturating_add(1);
-        self.looks == IDLE_LOOKS
+        let is_news = self.looks >= IDLE_LOOKS && !self.is_said;
+        self.is_said |= is_news;
+        is_news
     }
 }
 

@@ -1,6 +1,6 @@
 //! Plans and verdicts of what hosts might say.
 
-use infer_api::admin::{CanaryInfo, HostInfo, QuarantineEntry};
+use infer_api::admin::{HostInfo, QuarantineEntry};
 
 use super::*;
 
@@ -300,11 +300,18 @@ fn verdicts_are_read_from_the_slot() {
     let own = || slot("scheduler", "srpt", "51", empty());
     let other = || slot("scheduler", "fair", "f1", empty());
     let gone = |why: &str| Verdict::Gone(why.to_owned());
+    let extended = |watched_s: f64| {
+        let canary =
+            canary("watching", "51").map(|canary| CanaryInfo { watched_s, longest_s: 120.0, ..canary });
+        PolicySlot { state: "canary".into(), canary, ..own() }
+    };
     for (slot, expected) in [
         (
             PolicySlot { state: "canary".into(), canary: canary("watching", "51"), ..own() },
             Verdict::Watching { watched_s: 2.0, window_s: 30.0 },
         ),
+        (extended(2.0), Verdict::Watching { watched_s: 2.0, window_s: 30.0 }),
+        (extended(40.0), Verdict::Watching { watched_s: 40.0, window_s: 120.0 }),
         (PolicySlot { canary: canary("promoted", "51"), ..own() }, Verdict::Stays("as it was".to_owned())),
         (
             PolicySlot { canary: canary("rolled_back", "51"), ..other() },
@@ -319,13 +326,14 @@ fn verdicts_are_read_from_the_slot() {
 }
 
 #[test]
-fn host_without_work_is_noticed_once_until_work_comes() {
+fn host_without_work_is_noticed_once() {
     let mut idleness = Idleness::default();
     let mut news = |watched_s: f64, looks: u32| (0..looks).filter(|_| idleness.is_news(watched_s)).count();
-    assert_eq!(news(0.0, IDLE_LOOKS - 1), 0);
-    assert_eq!(news(0.0, 3 * IDLE_LOOKS), 1);
-    assert_eq!(news(0.5, IDLE_LOOKS), 1);
     assert_eq!((1..100).map(|look| news(f64::from(look), 1)).sum::<usize>(), 0);
+    assert_eq!(news(99.0, IDLE_LOOKS - 2), 0);
+    assert_eq!(news(99.0, 3 * IDLE_LOOKS), 1);
+    // Work came, and went again.
+    assert_eq!(news(99.5, 3 * IDLE_LOOKS), 0);
 }
 
 #[test]
