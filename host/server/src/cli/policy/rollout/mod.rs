@@ -189,7 +189,7 @@ fn show_plan(args: &RolloutArgs, hosts: &[Named], plan: &Plan) -> Result<(), Fai
         return print_json(&json!({"hosts": steps().map(row).collect::<Vec<_>>()}));
     }
     let row = |(named, step): (&Named, &Step)| {
-        [named.name.clone(), Made::of(&step.before).words(), step.action.words().to_owned()]
+        [named.name.clone(), plan::cell(&step.before), step.action.words().to_owned()]
     };
     table(["host", "now", "would be done"], steps().map(row));
     println!("nothing was changed");

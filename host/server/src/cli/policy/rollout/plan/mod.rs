@@ -458,8 +458,14 @@ impl Fate {
 
 /// A row of the table at the end. `now` is `None` for a host that doesn't answer.
 pub(super) fn row(host: &str, step: &Step, now: Option<&PolicySlot>, fate: &Fate) -> [String; 4] {
-    let now = now.map_or_else(|| "?".to_owned(), |slot| Made::of(slot).words());
-    [host.to_owned(), Made::of(&step.before).words(), now, fate.words()]
+    let now = now.map_or_else(|| "?".to_owned(), cell);
+    [host.to_owned(), cell(&step.before), now, fate.words()]
+}
+
+/// What a slot runs, with its state unless it is live for good.
+pub(super) fn cell(slot: &PolicySlot) -> String {
+    let words = Made::of(slot).words();
+    if slot.state == "live" { words } else { format!("{words}, {}", slot.state) }
 }
 
 #[cfg(test)]

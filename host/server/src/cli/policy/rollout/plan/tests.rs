@@ -340,7 +340,13 @@ fn host_without_work_is_noticed_once() {
 fn rows_say_what_ran_what_runs_and_what_happened() {
     let step = step(slot("scheduler", "fair", "f1", empty()), Action::Canary);
     let before = "fair (native)";
+    let tried = PolicySlot { state: "canary".into(), ..slot("scheduler", "srpt", "51", empty()) };
     for (now, fate, cells) in [
+        (
+            Some(&tried),
+            Fate::new(Outcome::Undecided, "none within 3 s; idle"),
+            ["srpt (native), canary", "no verdict: none within 3 s; idle"],
+        ),
         (None, Fate::ahead(Action::Canary), ["?", "not reached"]),
         (Some(&step.before), Fate::ahead(Action::Leave), [before, "had it already"]),
         (Some(&step.before), Fate::new(Outcome::Failed, "a\nb"), [before, "failed: a"]),
