@@ -90,8 +90,8 @@ pub(super) async fn list(hosts: &[Named], json: bool, all: bool) -> Result<(), F
     for (_, difference) in &differences {
         println!("{difference}");
     }
-    if differences.is_empty() && said.iter().flatten().count() > 1 {
-        println!("these hosts have the same policies in all slots");
+    if let Some(words) = alike(&said).filter(|_| differences.is_empty()) {
+        println!("{words}");
     }
     quarantined(&names, &said);
     for line in names.iter().zip(&said).filter_map(|(name, said)| unsaved(name, said.as_ref().ok()?)) {
@@ -169,6 +169,15 @@ fn complete<T>(names: &[&str], said: &[Said<T>]) -> Result<(), Failure> {
     let missing = names.iter().zip(said).filter_map(|(name, said)| Some((name, said.as_ref().err()?)));
     let lines: Vec<String> = missing.map(|(name, why)| format!("{name}: {why}")).collect();
     if lines.is_empty() { Ok(()) } else { Err(Failure::Failed(lines.join("\n"))) }
+}
+
+/// That hosts don't differ, if there is more than one to compare. Of one that gave no answer nobody knows.
+fn alike(said: &[Said<Policies>]) -> Option<&'static str> {
+    match said.iter().flatten().count() {
+        0 | 1 => None,
+        all if all == said.len() => Some("these hosts have the same policies in all slots"),
+        _ => Some("the hosts that answered have the same policies in all slots"),
+    }
 }
 
 /// The live policies of a slot, of the hosts that have one.
@@ -369,6 +378,13 @@ mod tests {
         let Err(Failure::Failed(why)) = complete(&["w", "x"], &said) else { panic!("one said nothing") };
         assert_eq!(why, "x: it can't be reached");
         assert!(complete(&["w"], &said[..1]).is_ok());
+
+        let answers = || host(Vec::new());
+        assert_eq!(alike(&said), None, "there is nothing to compare");
+        let words = alike(&[answers(), answers()]).unwrap();
+        assert!(words.starts_with("these hosts have "), "{words}");
+        let words = alike(&[answers(), Err("it can't be reached".to_owned()), answers()]).unwrap();
+        assert!(words.starts_with("the hosts that answered have "), "{words}");
     }
 
     #[test]
