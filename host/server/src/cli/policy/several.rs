@@ -254,7 +254,11 @@ fn changes(names: &[&str], said: &[Said<Vec<HistoryEntry>>]) -> Vec<[String; 8]>
         [
             name.to_owned(),
             entry.at_utc.clone(),
-            entry.step.to_string(),
+            if entry.before_restart {
+                format!("{} before restart", entry.step)
+            } else {
+                entry.step.to_string()
+            },
             entry.mode.clone(),
             format!("{from} -> {}", entry.to),
             show::made_of(&entry.sha256, &entry.config_sha256),
@@ -395,7 +399,8 @@ mod tests {
             to: to.into(),
             ..HistoryEntry::default()
         };
-        let one = vec![entry("03:00:00", "start", "fair"), entry("05:00:00", "swap", "srpt")];
+        let mut one = vec![entry("03:00:00", "start", "fair"), entry("05:00:00", "swap", "srpt")];
+        (one[0].before_restart, one[0].step, one[1].step) = (true, 7, 2);
         let other = vec![
             entry("04:00:00", "start", "fair"),
             entry("05:00:00", "swap", "srpt"),
@@ -407,6 +412,8 @@ mod tests {
         let order: Vec<_> = rows.iter().map(|row| format!("{} {}", row[0], row[4])).collect();
         let want = ["a - -> fair", "b - -> fair", "a - -> srpt", "b - -> srpt", "b - -> slo"];
         assert_eq!(order, want);
+        let steps: Vec<_> = rows.iter().filter(|row| row[0] == "a").map(|row| row[2].as_str()).collect();
+        assert_eq!(steps, ["7 before restart", "2"], "steps count from a start");
     }
 
     #[test]
