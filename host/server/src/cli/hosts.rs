@@ -32,8 +32,8 @@ pub struct HostsArg {
     /// Admin plane of a host; may be given several times [default: http://127.0.0.1:8001] [env: INFER_ADMIN]
     #[arg(long, value_name = "URL")]
     admin: Vec<String>,
-    /// TOML file with a table `[hosts.NAME]` for each host: its `admin`, and its `token-file`, if it has one of its own
-    /// [env: INFER_HOSTS]
+    /// TOML file with a table `[hosts.NAME]` for each host: its `admin`, and its `token-file`, if it has one of its own.
+    /// The variable counts only without --admin, and before INFER_ADMIN [env: INFER_HOSTS]
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
     /// File with the admin token of hosts that have no file of their own [default: INFER_ADMIN_TOKEN, else the file
@@ -73,7 +73,8 @@ impl HostsArg {
         Ok(all)
     }
 
-    /// The file, and what named it. The variable gives way to any flag that names hosts.
+    /// The file, and what named it. The variable gives way to any flag that names hosts: what the command line says is
+    /// all it means.
     fn file(&self) -> Result<Option<(&'static str, PathBuf)>, Failure> {
         if let Some(path) = &self.hosts {
             return Ok(Some(("--hosts", path.clone())));

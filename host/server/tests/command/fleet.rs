@@ -174,6 +174,28 @@ fn list_and_history_show_several_hosts_and_where_they_differ() {
 }
 
 #[test]
+fn variables_name_hosts_only_where_no_flag_does() {
+    let fleet = Fleet::of(2);
+    let [a, b] = [0, 1].map(|at| fleet.hosts[at].admin.clone());
+    let (a, b) = (a.as_str(), b.as_str());
+    let listed = |arguments: &[&str]| {
+        let mut list =
+            fleet.command(&[&["rollout", "scheduler", "srpt", "--dry-run", "--json"], arguments].concat());
+        let output = list.env("INFER_HOSTS", "hosts.toml").env("INFER_ADMIN", b).output().unwrap();
+        assert!(output.status.success(), "{}", complaint(&output));
+        let hosts = json(&String::from_utf8(output.stdout).unwrap());
+        let hosts = hosts["hosts"].as_array().unwrap();
+        hosts.iter().map(|host| host["admin"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[]), [a, b]);
+    assert_eq!(listed(&["--admin", a]), [a]);
+    fs::write(fleet.home.path("one.toml"), format!("[hosts.a]\nadmin = \"{a}\"\n")).unwrap();
+    assert_eq!(listed(&["--hosts", "one.toml"]), [a]);
+    assert_eq!(listed(&["--hosts", "one.toml", "--admin", b]), [a, b]);
+    fleet.ends();
+}
+
+#[test]
 fn token_of_the_file_is_for_its_host_alone() {
     let home = Home::new();
     let given = ["token-of-a-1234", "token-of-b-1234"];
