@@ -129,7 +129,7 @@ impl Host {
         let status = response.status();
         let bytes = self.answered(response.bytes()).await?;
         if !status.is_success() {
-            let why = refusal(status, &bytes);
+            let why = self.refusal(status, &bytes);
             let is_its_own = serde_json::from_slice::<ErrorBody>(&bytes).is_ok();
             return if status.is_client_error() && is_its_own {
                 Ok(Err(why))
@@ -151,7 +151,7 @@ impl Host {
             Ok(parts) if status.is_success() || parts.get("error").is_none() => {
                 Ok((parts, status.is_success()))
             }
-            _ => Err(Failure::Failed(refusal(status, &bytes))),
+            _ => Err(Failure::Failed(self.refusal(status, &bytes))),
         }
     }
 
@@ -168,7 +168,7 @@ impl Host {
             return Ok(response);
         }
         let bytes = self.answered(response.bytes()).await?;
-        Err(Failure::Failed(refusal(status, &bytes)))
+        Err(Failure::Failed(self.refusal(status, &bytes)))
     }
 
     async fn send(
@@ -219,6 +219,21 @@ impl Host {
         Failure::Failed(format!("{} can't be reached: {why}", self.base))
     }
 
+    /// What a response says that is neither a success nor tells of parts.
+    fn refusal(&self, status: StatusCode, body: &[u8]) -> String {
+        if let Ok(ErrorBody { error }) = serde_json::from_slice::<ErrorBody>(body) {
+            return error.message;
+        }
+        // Something between may answer so in place of the host.
+        if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT {
+            return format!("the host answered {status}");
+        }
+        format!(
+            "the host answered {status}, but not as an admin plane does; is {} another server?",
+            self.base
+        )
+    }
+
     /// The failure for want of a token. Where no host responds, that is the reason for it.
     async fn without_token(&self, missing: &str) -> Failure {
         match tokio::time::timeout(CONNECT_TIME, self.client.get(&self.base).send()).await {
@@ -226,14 +241,6 @@ impl Host {
             // Something is there, even if it doesn't answer.
             Ok(Ok(_)) | Err(_) => Failure::Failed(missing.to_owned()),
         }
-    }
-}
-
-/// What a response says that is neither a success nor tells of parts.
-fn refusal(status: StatusCode, body: &[u8]) -> String {
-    match serde_json::from_slice::<ErrorBody>(body) {
-        Ok(ErrorBody { error }) => error.message,
-        Err(_) => format!("the host answered {status}"),
     }
 }
 
@@ -351,6 +358,11 @@ mod tests {
             ("500 Internal Server Error", refused, "it runs `fair`"),
             ("504 Gateway Timeout", "<html>", "the host answered 504"),
             ("408 Request Timeout", "", "the host answered 408"),
+            (
+                "404 Not Found",
+                "<html>",
+                "the host answered 404 Not Found, but not as an admin plane does; is ",
+            ),
         ] {
             let Err(Failure::Failed(why)) = ordered(status, body).await else { panic!("{status}") };
             assert!(why.starts_with(says), "{why}");
