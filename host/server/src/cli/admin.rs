@@ -29,6 +29,19 @@ struct Patience {
     sign: Duration,
 }
 
+/// What a request is for.
+#[derive(Clone, Copy)]
+enum Asks {
+    ToKnow,
+    ToDo,
+}
+
+impl Asks {
+    fn of(method: &Method) -> Self {
+        if method.is_safe() { Self::ToKnow } else { Self::ToDo }
+    }
+}
+
 /// The flags that name a host and its token.
 #[derive(Args)]
 pub struct AdminArg {
@@ -125,9 +138,10 @@ impl Host {
         path: &str,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<Result<Value, String>, Failure> {
+        let asks = Asks::of(&method);
         let response = self.send(method, path, body).await?;
         let status = response.status();
-        let bytes = self.answered(response.bytes()).await?;
+        let bytes = self.answered(asks, response.bytes()).await?;
         if !status.is_success() {
             let why = self.refusal(status, &bytes);
             let is_its_own = serde_json::from_slice::<ErrorBody>(&bytes).is_ok();
@@ -144,9 +158,10 @@ impl Host {
     /// Asks for something whose parts succeed or fail each by itself. Returns the JSON that tells of each, and whether
     /// all have succeeded: the response's status is an error if one has failed.
     pub async fn ask_for_parts(&self, method: Method, path: &str) -> Result<(Value, bool), Failure> {
+        let asks = Asks::of(&method);
         let response = self.send(method, path, None).await?;
         let status = response.status();
-        let bytes = self.answered(response.bytes()).await?;
+        let bytes = self.answered(asks, response.bytes()).await?;
         match serde_json::from_slice::<Value>(&bytes) {
             Ok(parts) if status.is_success() || parts.get("error").is_none() => {
                 Ok((parts, status.is_success()))
@@ -162,12 +177,13 @@ impl Host {
         path: &str,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<Response, Failure> {
+        let asks = Asks::of(&method);
         let response = self.send(method, path, body).await?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
-        let bytes = self.answered(response.bytes()).await?;
+        let bytes = self.answered(asks, response.bytes()).await?;
         Err(Failure::Failed(self.refusal(status, &bytes)))
     }
 
@@ -181,16 +197,21 @@ impl Host {
             Ok(token) => token.as_str(),
             Err(missing) => return Err(self.without_token(missing).await),
         };
+        let asks = Asks::of(&method);
         let mut request = self.client.request(method, format!("{}{path}", self.base)).bearer_auth(token);
         if let Some((content_type, bytes)) = body {
             request = request.header("content-type", content_type).body(bytes);
         }
-        self.answered(request.send()).await
+        self.answered(asks, request.send()).await
     }
 
     /// Waits for a response for as long as the host answers at all: one that compiles a policy, or waits for the end of
     /// a step, takes its time.
-    async fn answered<T>(&self, response: impl Future<Output = reqwest::Result<T>>) -> Result<T, Failure> {
+    async fn answered<T>(
+        &self,
+        asks: Asks,
+        response: impl Future<Output = reqwest::Result<T>>,
+    ) -> Result<T, Failure> {
         let Patience { answer, sign } = self.patience;
         let silence = async {
             loop {
@@ -204,10 +225,14 @@ impl Host {
         tokio::select! {
             biased;
             response = response => response.map_err(|e| self.unreachable(&e)),
-            () = silence => Err(Failure::Failed(format!(
-                "{} accepts connections, but answers nothing; if it is only busy, it may still do what was asked",
-                self.base
-            ))),
+            () = silence => {
+                let may = match asks {
+                    Asks::ToKnow => "",
+                    Asks::ToDo => "; if it is only busy, it may still do what was asked",
+                };
+                let base = &self.base;
+                Err(Failure::Failed(format!("{base} accepts connections, but answers nothing{may}")))
+            }
         }
     }
 
@@ -307,7 +332,15 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let answer = state(listener.local_addr().unwrap(), SHORT).await;
         let Err(Failure::Failed(why)) = answer else { panic!("it has no state") };
-        assert!(why.contains(" accepts connections, but answers nothing"), "{why}");
+        assert!(why.ends_with(" accepts connections, but answers nothing"), "{why}");
+        let host = host(listener.local_addr().unwrap(), Patience { answer: SHORT, sign: SHORT });
+        let order = host.order(Method::POST, "/admin/policies/scheduler/rollback", None);
+        let order = tokio::time::timeout(LONG, order).await.expect("it ends by itself");
+        let Err(Failure::Failed(why)) = order else { panic!("nobody took it") };
+        assert!(
+            why.ends_with(" answers nothing; if it is only busy, it may still do what was asked"),
+            "{why}"
+        );
     }
 
     #[tokio::test]
