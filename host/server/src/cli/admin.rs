@@ -69,6 +69,9 @@ pub(super) fn usual_address() -> Result<String, Failure> {
 
 /// The token in the file of `--token-file`.
 pub(super) fn named_token(path: &Path) -> Result<Token, Failure> {
+    if path.as_os_str().is_empty() {
+        return Err(Failure::Usage("--token-file: an empty text names no file".to_owned()));
+    }
     token::read(path).map_err(|error| Failure::Usage(format!("--token-file: {error}")))
 }
 

@@ -146,7 +146,14 @@ fn listed(shown: &str, document: &Document<'_>, entry: &Entry<'_>, folder: &Path
         let text = field.text().ok_or_else(|| document.wrong(&field, "expected a text"));
         match field.key.as_str() {
             "admin" => admin = Some((format!("{shown}:{}: {}", document.line(&field), field.path), text?)),
-            "token-file" => token_file = Some(folder.join(text?)),
+            "token-file" => {
+                let file = text?;
+                if file.is_empty() {
+                    let why = "names no file; leave it out if the host has no token file of its own";
+                    return Err(document.wrong(&field, why));
+                }
+                token_file = Some(folder.join(file));
+            }
             other => {
                 let near = document.near(other, &KEYS);
                 return Err(document.wrong(&field, format!("unknown key{near}")));
@@ -201,6 +208,10 @@ mod tests {
                 "[hosts.a]\nadmin = \"x\"\ntoken_fil = \"t\"",
                 "f:3: hosts.a.token_fil: unknown key; did you mean `token-file`?",
             ),
+            (
+                "[hosts.a]\nadmin = \"x\"\ntoken-file = \"\"",
+                "f:3: hosts.a.token-file: names no file; leave it out",
+            ),
             ("[hosts.a", "f:1: "),
         ] {
             let error = parse("f", text, Path::new("")).unwrap_err();
@@ -236,6 +247,10 @@ mod tests {
         );
         fails(arg(&[], Some(&dir.path().join("none")), None), "--hosts: can't read ");
         fails(arg(&["10.0.0.1:8001"], None, Some(&dir.path().join("none"))), "--token-file: can't read ");
+        fails(
+            arg(&["10.0.0.1:8001"], None, Some(Path::new(""))),
+            "--token-file: an empty text names no file",
+        );
         std::fs::write(&file, "[hosts.a]\nadmin = \"ftp://x\"\n").unwrap();
         fails(arg(&[], Some(&file), None), "hosts.toml:2: hosts.a.admin: ftp://x is not a URL like");
     }
