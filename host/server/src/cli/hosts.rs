@@ -49,6 +49,26 @@ pub(super) struct Named {
     pub host: Host,
 }
 
+impl Named {
+    /// Whether the file names it, so that its address alone says less.
+    pub fn is_listed(&self) -> bool {
+        self.name != unlisted(&self.host)
+    }
+
+    /// A failure of this host, with its name if the file gives it one.
+    pub fn located(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Failed(why) if self.is_listed() => Failure::Failed(format!("{}: {why}", self.name)),
+            failure => failure,
+        }
+    }
+}
+
+/// What a host is called that the file doesn't name.
+fn unlisted(host: &Host) -> &str {
+    host.base().trim_start_matches("http://")
+}
+
 impl HostsArg {
     /// All hosts, at least one: those of the file first, in its order.
     pub(super) fn all(&self) -> Result<Vec<Named>, Failure> {
@@ -67,7 +87,7 @@ impl HostsArg {
         }
         for address in given {
             let host = Host::at("--admin", &address, shared.clone())?;
-            all.push(Named { name: host.base().trim_start_matches("http://").to_owned(), host });
+            all.push(Named { name: unlisted(&host).to_owned(), host });
         }
         distinct(&all)?;
         Ok(all)
@@ -227,6 +247,8 @@ mod tests {
         // That its token file is missing concerns only this host.
         let all = arg(&["10.0.0.2:8001", "http://10.0.0.3:8001/"], Some(&file), None).all();
         let all = all.unwrap_or_else(|failure| panic!("{}", failure.message()));
+        let said = |at: usize| all[at].located(Failure::Failed("no".to_owned())).message();
+        assert_eq!([said(0), said(1)], ["a: no", "no"]);
         let names: Vec<_> = all.iter().map(|named| (named.name.as_str(), named.host.base())).collect();
         let want = [
             ("a", "http://10.0.0.1:8001"),

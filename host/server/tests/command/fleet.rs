@@ -164,6 +164,14 @@ fn list_and_history_show_several_hosts_and_where_they_differ() {
     assert!(row(&printed, "down").ends_with("no answer"), "{printed}");
     assert!(said.contains("down: ") && said.contains(" can't be reached: "), "{said}");
     assert!(said.contains("a: the admin plane requires "), "a wrong token is no answer either: {said}");
+    // Alone it has its name, too.
+    let down = format!("[hosts.down]\nadmin = \"127.0.0.1:{}\"\n", port.number);
+    fs::write(fleet.home.path("one.toml"), down).unwrap();
+    for asks in [&["list"][..], &["history", "scheduler"]] {
+        let said = complaint(&fleet.types(&[asks, &["--hosts", "one.toml"]].concat()));
+        let start = "error: down: http://127.0.0.1:";
+        assert!(said.starts_with(start) && !said.contains("--bundled"), "{said}");
+    }
     let output = list(&["--json"]);
     let listed = json(&String::from_utf8(output.stdout).unwrap());
     assert_eq!(output.status.code(), Some(1), "{listed}");

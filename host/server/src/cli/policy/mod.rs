@@ -183,7 +183,13 @@ async fn live(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::List { bundled: true, json, .. } => list_bundled(json),
         LiveCommand::List { all, hosts, json, .. } => match &hosts.all()?[..] {
             [one] => {
-                let policies = all_policies(&one.host).await?;
+                let policies = if one.is_listed() {
+                    // Who has a file of hosts doesn't mean the policies in this binary.
+                    let policies = one.host.ask(Method::GET, "/admin/policies", None).await;
+                    policies.map_err(|failure| one.located(failure))?
+                } else {
+                    all_policies(&one.host).await?
+                };
                 print(json, policies, |policies: Policies| show::list(&policies, all))
             }
             several => several::list(several, json, all).await,
@@ -208,7 +214,10 @@ async fn live(command: LiveCommand) -> Result<(), Failure> {
             print(target.json, Host::of(&target.admin)?.ask(Method::POST, &path, None).await?, show::swap)
         }
         LiveCommand::History { kind, hosts, json } => match &hosts.all()?[..] {
-            [one] => print(json, one.host.ask(Method::GET, &history(kind), None).await?, show::history),
+            [one] => {
+                let history = one.host.ask(Method::GET, &history(kind), None).await;
+                print(json, history.map_err(|failure| one.located(failure))?, show::history)
+            }
             several => several::history(several, kind, json).await,
         },
         LiveCommand::Describe { what, bundled: true, target } => describe_bundled(&target, &what),
