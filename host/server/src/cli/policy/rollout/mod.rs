@@ -467,11 +467,15 @@ impl Rollout<'_> {
         let left = |why: String| Some(Fate::new(Outcome::Left, why));
         let slot = match self.look(at).await {
             Ok(slot) if !self.plan.target.is_in(&slot) => {
-                if self.fates[at].outcome != Outcome::Live {
-                    return None;
-                }
-                let by = self.changed_by(at).await;
-                return left(format!("it runs {} now: {by}", Made::of(&slot).words()));
+                return match (self.fates[at].outcome, verdict(&slot, &self.plan.target)) {
+                    (Outcome::Failed, _) => None,
+                    // The verdict came after all.
+                    (Outcome::Undecided, Verdict::Gone(why)) => left(self.gone(at, why).await),
+                    _ => {
+                        let by = self.changed_by(at).await;
+                        left(format!("it runs {} now: {by}", Made::of(&slot).words()))
+                    }
+                };
             }
             Ok(slot) => slot,
             Err(why) => return left(format!("it can't be rolled back: {why}")),
