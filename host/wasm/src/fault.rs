@@ -82,7 +82,7 @@ pub fn lack(error: &Error) -> Option<String> {
 
 /// The guest function that failed, demangled: the innermost that is neither the panic machinery nor the library of
 /// the language.
-fn innermost_function(error: &Error) -> Option<String> {
+pub(crate) fn innermost_function(error: &Error) -> Option<String> {
     let backtrace = error.downcast_ref::<WasmBacktrace>()?;
     let mut names = backtrace.frames().iter().filter_map(|frame| {
         let name = frame.symbols().iter().find_map(|symbol| symbol.name()).or_else(|| frame.func_name())?;

@@ -3,7 +3,9 @@
 
 use std::process::ExitCode;
 
+use infer_wasm::wasi;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    ExitCode::from(infer_wasm::wasi::run(&arguments))
+    ExitCode::from(wasi::run(&arguments, wasi::LIMIT))
 }

@@ -11,6 +11,7 @@ mod package;
 mod test;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use infer_core::policy::PolicyInfo;
@@ -37,6 +38,9 @@ pub enum AuthorCommand {
     /// Runs a program compiled to wasm32-wasip2, for `infer policy test`
     #[command(hide = true)]
     RunWasi {
+        /// Seconds of processor time after which it is ended
+        #[arg(long, value_name = "SECONDS")]
+        limit: u64,
         /// The program and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         program: Vec<String>,
@@ -86,9 +90,9 @@ pub fn run(command: AuthorCommand) -> Result<(), Failure> {
         AuthorCommand::Test(args) => test::run(&args),
         AuthorCommand::Inspect(args) => inspect::run(&args),
         AuthorCommand::Bench(args) => bench::run(&args),
-        AuthorCommand::RunWasi { program } => {
+        AuthorCommand::RunWasi { limit, program } => {
             // This process exits with the program's code.
-            std::process::exit(i32::from(infer_wasm::wasi::run(&program)))
+            std::process::exit(i32::from(infer_wasm::wasi::run(&program, Duration::from_secs(limit))))
         }
     }
 }

@@ -16,6 +16,10 @@ pub struct TestArgs {
     /// Directory of the crate
     #[arg(value_name = "DIR", default_value = ".")]
     folder: PathBuf,
+    /// Ends tests that have used this much processor time (all tests of a file together), and says where they were
+    #[arg(long, value_name = "SECONDS", default_value_t = infer_wasm::wasi::LIMIT.as_secs(),
+        value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
     /// Passed on to `cargo test`
     #[arg(last = true, value_name = "CARGO ARGS")]
     rest: Vec<String>,
@@ -31,7 +35,7 @@ pub(super) fn run(args: &TestArgs) -> Result<(), Failure> {
         Failure::Failed(format!("cargo can't run {this}, because its path is not UTF-8; move it"))
     })?;
     // A TOML list, because the path may contain spaces; JSON strings are valid TOML.
-    let runner = serde_json::json!([this, "policy", "run-wasi"]);
+    let runner = serde_json::json!([this, "policy", "run-wasi", "--limit", args.limit.to_string()]);
     let status = cargo()
         .current_dir(&package.folder)
         .args(["test", "--target", TARGET, "--config"])
