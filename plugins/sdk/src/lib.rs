@@ -105,7 +105,8 @@ pub trait Policy: Sized + 'static {
 }
 
 /// Makes the crate a component of one kind: `export_policy!(scheduler: MyPolicy)`, or `admission:`, or
-/// `prefix_cache:`. Expands to nothing except on `wasm32-unknown-unknown`.
+/// `prefix_cache:`. Expands to nothing except on `wasm32-unknown-unknown`, and in tests to `ExportedPolicy`, an alias of
+/// the policy's type for the tests that `infer policy replay --as-test` writes: they look for it in the crate's root.
 #[macro_export]
 macro_rules! export_policy {
     (scheduler: $policy:ty) => {
@@ -123,6 +124,10 @@ macro_rules! export_policy {
 #[macro_export]
 macro_rules! __export_policy {
     ($policy:ty, $kind:ident, $guest:ident) => {
+        #[cfg(test)]
+        #[allow(dead_code, reason = "for tests made of faults")]
+        type ExportedPolicy = $policy;
+
         #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
         const _: () = {
             ::std::thread_local! {

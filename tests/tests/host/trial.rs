@@ -155,8 +155,10 @@ async fn failing_canary_is_rolled_back_quarantined_and_can_be_replayed() {
     let once = ask(ReplayOptions::default());
     assert_eq!((&*once.question, once.same, once.asked), ("schedule", Some(false), 1), "{once:?}");
     assert!(once.then.starts_with("trap: schedule() trapped"), "{once:?}");
+    assert!(once.answer.as_ref().is_some_and(|plan| plan["run"].is_array()), "{once:?}");
     let often = ask(ReplayOptions { times: 500, ..ReplayOptions::default() });
     assert_eq!((often.fails, often.same, often.asked), (true, Some(true), 101), "{often:?}");
+    assert_eq!((&often.answer, &often.view), (&None, &once.view), "a trap answers nothing");
     let component = infer_bundle::find("scheduler", "static-batch").expect("bundled").component.to_vec();
     let other = ask(ReplayOptions { component: Some(component), times: 500, ..ReplayOptions::default() });
     assert!(other.policy.starts_with("static-batch ") && other.same == Some(false), "{other:?}");

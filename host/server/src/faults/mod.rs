@@ -5,12 +5,14 @@
 //! directory that only this user can read: views hold tenants' numbers and lengths, never text. A separate thread
 //! writes them. Deliberately absent: the requests themselves, and whatever else the host knows.
 
+mod as_test;
 mod format;
 mod plan;
 mod recorder;
 mod replay;
 mod storage;
 
+pub use as_test::as_test;
 pub use format::{
     cache_events_json, cache_events_of_json, question_json, question_of_json, step_view_json,
     step_view_of_json,

@@ -7,9 +7,10 @@ use infer_wasm::{LoadError, PolicyLoader};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::format::{Artifact, VERSION, question_name};
+use super::format::{Artifact, VERSION, question_json, question_name};
 use super::plan;
 use crate::policies::{self, PolicyError};
+use crate::trace::answer_json;
 
 /// Limit of a fault file, far above what hosts write.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -38,6 +39,11 @@ pub struct Replayed {
     pub policy: String,
     /// The function that was called.
     pub question: String,
+    /// Its arguments, as in a fault file.
+    pub view: Value,
+    /// The answer of the last call, as in a recording of decisions. `None` if there was none, or if the policy's state
+    /// was exported and imported.
+    pub answer: Option<Value>,
     /// The recorded fault.
     pub then: String,
     /// The fault or answer of the last call.
@@ -80,12 +86,15 @@ pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Re
         Ok(policy) => policy,
         // It failed before it was called.
         Err(ReplayError::Policy(PolicyError::Load(LoadError::SelfTest { view, fault }))) => {
-            let question = question_name(&artifact.question.view()).to_owned();
             let now = format!("{fault} (in its self-test on the view `{view}`)");
+            let view = artifact.question.view();
+            let question = question_name(&view).to_owned();
             let policy = format!("{} {}", artifact.policy.name, artifact.policy.version);
             return Ok(Replayed {
                 policy,
                 question,
+                view: question_json(&view),
+                answer: None,
                 then,
                 now,
                 fails: true,
@@ -106,24 +115,33 @@ pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Re
     }
     let view = artifact.question.view();
     let mut asked = 0;
-    let outcome = loop {
+    let (answer, outcome) = loop {
         asked += 1;
-        let outcome = ask(&mut policy, &view);
+        let (answer, outcome) = ask(&mut policy, &view);
         if outcome.is_err() || asked >= options.times {
-            break outcome;
+            break (answer, outcome);
         }
     };
     let fails = outcome.is_err();
     let (now, same) = match outcome {
         Err(fault) => (fault.to_string(), Some(fault.kind == fault_kind)),
-        Ok(answer) if cannot_show(fault_kind, &view) => (answer, None),
-        Ok(answer) => (answer, Some(false)),
+        Ok(in_short) if cannot_show(fault_kind, &view) => (in_short, None),
+        Ok(in_short) => (in_short, Some(false)),
     };
-    let policy = format!("{} {}", info.name, info.version);
-    Ok(Replayed { policy, question: question_name(&view).to_owned(), then, now, fails, same, asked })
+    Ok(Replayed {
+        policy: format!("{} {}", info.name, info.version),
+        question: question_name(&view).to_owned(),
+        view: question_json(&view),
+        answer: answer.as_ref().map(answer_json),
+        then,
+        now,
+        fails,
+        same,
+        asked,
+    })
 }
 
-fn read(path: &Path) -> Result<Artifact, ReplayError> {
+pub(super) fn read(path: &Path) -> Result<Artifact, ReplayError> {
     let unreadable = |error| ReplayError::File(path.to_owned(), error);
     let wrong = |why: String| ReplayError::Format(path.to_owned(), why);
     if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_FILE_BYTES {
@@ -190,30 +208,42 @@ fn component_beside(path: &Path, sha256: &str) -> Result<Vec<u8>, ReplayError> {
 
 /// Whether a single call can't reproduce a fault: because it judges many calls, or depends on events that a prefix
 /// cache received before.
-fn cannot_show(fault: FaultKind, view: &FaultView) -> bool {
+pub(super) fn cannot_show(fault: FaultKind, view: &FaultView) -> bool {
     let of_many = matches!(fault, FaultKind::Starvation | FaultKind::StepBudget);
     of_many || matches!(view, FaultView::Observe(_) | FaultView::Evict { .. })
 }
 
-/// Makes the call; returns the answer in short.
-fn ask(policy: &mut AnyPolicy, view: &FaultView) -> Result<String, PolicyFault> {
+/// Makes the call; returns the answer, and the answer in short or what is wrong with it.
+fn ask(policy: &mut AnyPolicy, view: &FaultView) -> (Option<Answer>, Result<String, PolicyFault>) {
     if let FaultView::Lifecycle = view {
-        let state = policy.lifecycle().export_state()?;
-        policy.lifecycle().restart()?;
-        return Ok(format!("exports {} bytes of state and restarts", state.len()));
+        return (None, export_and_restart(policy));
     }
     let mismatch = || PolicyFault::new(FaultKind::Setup, "the call does not belong to this kind of policy");
-    let answer = view.put_to(policy).ok_or_else(mismatch)??;
-    let invalid = |message: String| PolicyFault::new(FaultKind::InvalidDecision, message);
-    match (view, &answer) {
-        (FaultView::Schedule(step), Answer::Plan(plan)) => plan::check(step, plan)?,
-        (FaultView::Reuse(hit), &Answer::Reuse(reuse)) if reuse > hit.cached_tokens => {
-            let cached = hit.cached_tokens;
-            return Err(invalid(format!("it reuses {reuse} tokens, but only {cached} are cached")));
+    match view.put_to(policy).unwrap_or_else(|| Err(mismatch())) {
+        Ok(answer) => {
+            let outcome = judge(view, &answer).map(|()| in_short(&answer, view));
+            (Some(answer), outcome)
         }
-        _ => {}
+        Err(fault) => (None, Err(fault)),
     }
-    Ok(in_short(&answer, view))
+}
+
+fn export_and_restart(policy: &mut AnyPolicy) -> Result<String, PolicyFault> {
+    let state = policy.lifecycle().export_state()?;
+    policy.lifecycle().restart()?;
+    Ok(format!("exports {} bytes of state and restarts", state.len()))
+}
+
+/// Holds an answer against the rules that need nothing but the call.
+fn judge(view: &FaultView, answer: &Answer) -> Result<(), PolicyFault> {
+    match (view, answer) {
+        (FaultView::Schedule(step), Answer::Plan(plan)) => plan::check(step, plan),
+        (FaultView::Reuse(hit), &Answer::Reuse(reuse)) if reuse > hit.cached_tokens => {
+            let message = format!("it reuses {reuse} tokens, but only {} are cached", hit.cached_tokens);
+            Err(PolicyFault::new(FaultKind::InvalidDecision, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Describes an answer in a few words.

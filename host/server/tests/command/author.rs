@@ -40,6 +40,97 @@ fn fails(folder: &Path, args: &[&str], code: i32, part: &str) {
     assert!(said.contains(part), "{args:?} does not say `{part}`: {said}");
 }
 
+/// Appends the test that `infer policy replay --as-test` makes of a fault to those of a crate, under the name returned.
+fn add_test_of_a_fault(folder: &Path, crate_name: &str, slot: &str, question: &Value) -> String {
+    let fault = json!({
+        "format": 1, "slot": slot, "step": 7, "at_us": 1, "shadow": false, "removed": false, "state": "",
+        "policy": {"name": "mine", "version": "0.1.0",
+            "members": [{"name": "mine", "version": "0.1.0", "sha256": "0".repeat(64), "config": {}}]},
+        "fault": {"kind": "trap", "message": "it failed"}, "question": question,
+    });
+    std::fs::write(folder.join("fault.json"), fault.to_string()).unwrap();
+    let test = succeeds(folder, &["replay", "fault.json", "--as-test"]);
+    let tests = folder.join(crate_name).join("src/tests.rs");
+    let others = std::fs::read_to_string(&tests).unwrap();
+    std::fs::write(&tests, others + "\n" + &test).unwrap();
+    let module = test.lines().find_map(|line| line.strip_prefix("mod ")?.strip_suffix(" {"));
+    format!("test tests::{}::is_answered ...", module.unwrap())
+}
+
+/// Calls of every function of a kind, with something in every structure.
+fn calls(kind: &str) -> Vec<Value> {
+    let memory = json!({"block_size": 16, "total_blocks": 100, "free_blocks": 60, "cached_blocks": 10});
+    let of = json!({"now": 9, "id": 3, "tenant": 1, "session": 4, "prompt_tokens": 64});
+    let with = |more: Value| {
+        let mut all = of.clone();
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all
+    };
+    match kind {
+        "admission" => {
+            let mut load = json!({"now": 9, "memory": memory});
+            for name in [
+                "max_running",
+                "running",
+                "max_waiting",
+                "waiting",
+                "waiting_tokens",
+                "waiting_prompt_tokens",
+                "expected_output_tokens",
+                "prefill_tokens_per_second",
+                "output_tokens_per_second",
+                "promised_blocks",
+                "tenant_running",
+                "tenant_waiting",
+                "tenant_weight_permille",
+                "tenant_rate_per_minute",
+                "tenant_burst",
+                "tenant_prompt_tokens_served",
+                "tenant_output_tokens_served",
+            ] {
+                load[name] = json!(8);
+            }
+            let request =
+                with(json!({"priority": -1, "arrived": 5, "deadline": u64::MAX, "cached_tokens": 32,
+                "max_new_tokens": 8, "expected_tokens": 8}));
+            vec![
+                json!({"admit": {"request": request, "load": load}}),
+                json!({"measure": load}),
+                json!("lifecycle"),
+            ]
+        }
+        "prefix-cache" => {
+            let events = json!({"memory": memory, "at": [1, 2], "kind": [0, 2], "block": [4, 4],
+                "parent": [u32::MAX, u32::MAX], "depth": [0, 0], "tenant": [1, 1], "session": [4, 4]});
+            let ended = with(json!({"generated_tokens": 8, "reused_tokens": 32, "memory": memory}));
+            vec![
+                json!({"reuse": with(json!({"cached_tokens": 32, "same_session": true}))}),
+                json!({"retain": ended}),
+                json!({"observe": events}),
+                json!({"evict": {"now": 9, "need": 1}}),
+            ]
+        }
+        _ => {
+            let rows = |id: u64, computed: u32, generated: u32| {
+                json!({"id": [id], "tenant": [1], "session": [4], "priority": [-1], "arrived": [5],
+                    "deadline": [u64::MAX], "prompt_tokens": [64], "computed_tokens": [computed],
+                    "pending_tokens": [0], "idle_blocks": [0], "generated_tokens": [generated],
+                    "max_new_tokens": [20], "expected_tokens": [8], "blocks": [4], "freeable_blocks": [4],
+                    "preemptions": [0]})
+            };
+            let tenants = json!({"id": [1], "weight_permille": [1000], "running": [1], "waiting": [1],
+                "prompt_tokens_served": [64], "output_tokens_served": [1]});
+            let limits = json!({"max_batch_tokens": 64, "max_running": 4, "prefill_chunk": 64,
+                "max_prefill_sequences": 4, "max_prefill_tokens": 64});
+            vec![json!({"schedule": {
+                "now": 9, "number": 7, "last_step": 1, "last_prefill_tokens": 0, "last_decodes": 1,
+                "idle_since": u64::MAX, "starvation_bound": 5_000_000, "limits": limits, "memory": memory,
+                "running": rows(1, 64, 1), "waiting": rows(2, 0, 0), "tenants": tenants,
+            }})]
+        }
+    }
+}
+
 #[test]
 fn new_scheduler_builds_and_passes_every_check() {
     let home = tempfile::tempdir().unwrap();
@@ -90,8 +181,13 @@ fn new_policies_of_the_other_kinds_pass_their_tests_and_show_what_fails() {
         let configured = "/// Of another policy.\n#[derive(serde::Deserialize, serde::Serialize)]\n\
             pub struct Other {\n    /// A key.\n    pub key: u64,\n}\n";
         std::fs::write(&source, format!("{text}\n{configured}")).unwrap();
+        let of_faults: Vec<String> =
+            calls(kind).iter().map(|call| add_test_of_a_fault(folder, kind, kind, call)).collect();
         let tested = succeeds(folder, &["test", kind]);
         assert!(tested.contains("test tests::configuration_matches_its_schema ... ok"), "{tested}");
+        for test in of_faults {
+            assert!(tested.contains(&test), "{test} {tested}");
+        }
     }
     let source = folder.join("admission/src/lib.rs");
     let text = std::fs::read_to_string(&source).unwrap();
@@ -124,8 +220,10 @@ fn copy_of_a_shipped_policy_passes_its_tests_and_every_check() {
     assert!(said.starts_with("mine: a scheduler policy that does what `srpt` does."), "{said}");
     let readme = std::fs::read_to_string(folder.join("mine/README.md")).unwrap();
     assert!(readme.contains("infer sim compare --scheduler srpt --scheduler ./mine.wasm"), "{readme}");
+    let of_fault = add_test_of_a_fault(folder, "mine", "scheduler", &calls("scheduler")[0]);
     let tested = succeeds(folder, &["test", "mine"]);
     assert!(tested.contains("test tests::configuration_matches_its_schema ... ok"), "{tested}");
+    assert!(tested.contains(&of_fault), "{of_fault} {tested}");
     let report = succeeds(folder, &["check", "mine", "--json"]);
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!((&report["passed"], &report["name"]), (&true.into(), &"mine".into()));

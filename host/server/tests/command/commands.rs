@@ -348,6 +348,12 @@ fn replay_fails_if_the_policy_still_fails() {
         assert_eq!(output.status.code(), Some(code), "{slot} {kind}");
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(answer["fails"], code == 1, "{slot} {kind}: {answer}");
+        let decided = if slot == "prefix-cache" { json!([]) } else { Value::Null };
+        assert_eq!(answer["answer"], decided, "{slot} {kind}: {answer}");
+        if slot == "prefix-cache" {
+            let said = String::from_utf8_lossy(&replay(&["--show"]).stdout).into_owned();
+            assert!(said.contains("asked\n  evict: now 1, need 1\nanswered\n  answer: []\n"), "{said}");
+        }
     }
 }
 
