@@ -259,7 +259,8 @@ pub const SETTINGS: &[Setting] = &[
         "fault-dir",
         "DIR",
         "infer/faults in the user's cache",
-        "Directory for recorded policy faults, which `infer policy replay` reads",
+        "Directory for recorded policy faults, which `infer policy replay` reads; created with mode 0700, which one that \
+         exists must have",
     ).worded(),
     switch("show-text", "off", "Show the text of cached prefixes on the admin plane"),
     model_setting("threads", "N", "all cores", "Compute threads").worded(),

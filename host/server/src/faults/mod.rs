@@ -20,9 +20,25 @@ pub use format::{
 pub use recorder::FaultRecorder;
 pub use replay::{ReplayError, ReplayOptions, Replayed, replay};
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::{Config, ConfigError};
 
 /// Returns the default directory of fault files.
 pub fn default_dir() -> Option<PathBuf> {
     crate::policies::cache_base().map(|base| base.join("faults"))
+}
+
+/// Refuses a configured directory that can't be used, without changing anything.
+pub fn check_place(config: &Config) -> Result<(), ConfigError> {
+    match config.fault_dir.as_deref().map(|dir| (dir, storage::check(dir))) {
+        Some((dir, Err(error))) if error.kind() != io::ErrorKind::NotFound => Err(wrong_place(dir, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// What to say of a configured directory.
+pub fn wrong_place(dir: &Path, why: &io::Error) -> ConfigError {
+    ConfigError(format!("--fault-dir: {}: {why}", dir.display()))
 }

@@ -22,13 +22,8 @@ impl Storage {
     /// Opens the directory, or creates it. Fails if other users can read it.
     pub fn open(dir: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let metadata = fs::symlink_metadata(dir)?;
-        let ours = metadata.uid() == rustix::process::geteuid().as_raw();
-        if metadata.is_dir() && ours && metadata.mode() & 0o077 == 0 {
-            Ok(Self { dir: dir.to_owned() })
-        } else {
-            Err(io::Error::other("must be a directory of this user with mode 0700"))
-        }
+        check(dir)?;
+        Ok(Self { dir: dir.to_owned() })
     }
 
     /// Whether a file is there.
@@ -90,6 +85,18 @@ impl Storage {
             done => done,
         }
     }
+}
+
+/// Fails if a directory is not there, or if other users can read it.
+pub(super) fn check(dir: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(dir)?;
+    let ours = metadata.uid() == rustix::process::geteuid().as_raw();
+    if metadata.is_dir() && ours && metadata.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::other(
+        "it must be a directory of this user that nobody else can read: mode 0700 (chmod 700)",
+    ))
 }
 
 /// Shortens a digest for a fault file's name.

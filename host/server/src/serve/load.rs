@@ -16,7 +16,7 @@ use crate::app::{App, Seeds, Served, ServedAdapter};
 use crate::cache_file::{self, Keeper};
 use crate::config::{Config, MaxSeqLen};
 use crate::data::{Compiler, Embeds, GivenTemplate, PendingTemplate};
-use crate::engine::{self, AtEnd, ChannelBounds, EngineHandle, EngineThread};
+use crate::engine::{self, AtEnd, ChannelBounds, EngineThread};
 use crate::faults::{self, FaultRecorder};
 use crate::offload;
 use crate::policies::{self, Choices, Origins, PolicyManager};
@@ -55,6 +55,8 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
     let loader = policies::loader_with(&config.policy_limits)?;
     let saved = policy_state::open(config)?;
     let (slots, origins) = initial_policies(&loader, &app.reload.choices())?;
+    let origins = Arc::new(origins);
+    let recorder = fault_recorder(config, &origins)?;
     let mut restored = saved.map(|saved| saved.load(&loader, &origins, app.clock));
     let template = GivenTemplate::open(config)?;
     cache_file::check(config)?;
@@ -82,8 +84,9 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
     };
     let thread = engine::spawn(engine, executor, app.clock, bounds, at_end)
         .map_err(|e| StartError::Io("can't start the engine thread", e))?;
-    let origins = Arc::new(origins);
-    write_faults(config, &thread.handle, &origins);
+    if let Some(recorder) = recorder {
+        thread.handle.observer().write_faults(recorder);
+    }
     let mut policies = PolicyManager::new(loader, thread.handle.clone(), Arc::clone(&origins));
     if let Some(restored) = restored {
         let configured = restored.configured();
@@ -186,13 +189,16 @@ pub fn initial_policies(loader: &PolicyLoader, choices: &Choices) -> Result<(Pol
     policies::load_initial(loader, choices).map_err(|(kind, error)| StartError::Policy(kind.name(), error))
 }
 
-/// Starts recording policy faults. If the directory can't be used, the host runs without these records.
-fn write_faults(config: &Config, engine: &EngineHandle, origins: &Arc<Origins>) {
-    let Some(dir) = config.fault_dir.clone().or_else(faults::default_dir) else { return };
+/// Starts recording policy faults. If the usual directory can't be used, the host runs without these records; one that was
+/// asked for must be usable, because faults can't be recorded later.
+fn fault_recorder(config: &Config, origins: &Arc<Origins>) -> Result<Option<FaultRecorder>, StartError> {
+    let Some(dir) = config.fault_dir.clone().or_else(faults::default_dir) else { return Ok(None) };
     match FaultRecorder::start(&dir, Arc::clone(origins)) {
-        Ok(recorder) => engine.observer().write_faults(recorder),
+        Ok(recorder) => Ok(Some(recorder)),
+        Err(error) if config.fault_dir.is_some() => Err(faults::wrong_place(&dir, &error).into()),
         Err(error) => {
             tracing::warn!("policy faults are not recorded: {}: {error}; see --fault-dir", dir.display());
+            Ok(None)
         }
     }
 }

@@ -22,6 +22,7 @@ use super::progress::Meter;
 use super::sizing::{self, Room, Shapes, Sizing};
 use crate::cache_file::{self, Probed};
 use crate::config::{Config, ConfigError, GenerationConfig, Origin};
+use crate::faults;
 use crate::offload;
 use crate::policy_state;
 use crate::serve::StartError;
@@ -194,6 +195,7 @@ pub fn check(config: &Config) -> Result<Option<Checkpoint>, StartError> {
     check_dtype(config, on_gpu)?;
     cache_file::check(config)?;
     policy_state::check_place(config)?;
+    faults::check_place(config)?;
     offload::check(config)?;
     match checkpoint::locate(&config.model)? {
         Found::Local(checkpoint) => {

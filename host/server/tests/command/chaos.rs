@@ -8,6 +8,7 @@ use crate::process::{COMPLETION, Home, Host, complaint};
 use std::fs;
 use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -324,7 +325,12 @@ fn errors_that_need_no_model_come_before_a_download() {
         &[&UNREACHABLE[..], &replay].concat(),
         &["--kv-events-replay:", &endpoint, "in use"],
     );
-    for wrong in [["--scheduler", "contiuous"], broken] {
+    let readable = ["--fault-dir", "readable"];
+    fs::create_dir(home.path("readable")).unwrap();
+    fs::set_permissions(home.path("readable"), fs::Permissions::from_mode(0o755)).unwrap();
+    let words = ["--fault-dir: readable: it must be", "mode 0700"];
+    home.fails(2, NO_HUB, &with(&readable), &words);
+    for wrong in [["--scheduler", "contiuous"], broken, readable] {
         let output = home.command("", &[&["config", "check"], &wrong[..]].concat()).output().unwrap();
         let said = complaint(&output);
         assert!(output.status.code() == Some(2) && said.contains(wrong[1]), "{said}");
