@@ -20,7 +20,8 @@ bit-identical; exit code 1 if any differs. A prefix cache may know more about it
 reveal: if it was already running when the recording started, its answers may differ in the order of blocks. After a \
 gap in the recording, or if a policy doesn't import its recorded state, its calls are skipped until its state is \
 recorded again. With --scheduler, --admission or --prefix-cache, the calls go to another policy instead; its \
-differences are shown and are no failure.";
+differences are shown and are no failure. The other slots are checked as usual, except those whose components are \
+neither bundled nor given with --component: their calls are skipped then, while without these flags they are an error.";
 
 /// Differences shown per slot.
 const SHOWN: usize = 3;
@@ -52,11 +53,13 @@ pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
     let loader = policies::loader()?;
     let components = Components::new(&loader, &args.component)?;
     let given = [&args.scheduler, &args.admission, &args.prefix_cache];
+    let asks_another = given.iter().any(|given| given.is_some());
     let mut slots = Vec::new();
     for (kind, given) in PolicyKind::ALL.into_iter().zip(given) {
         let other = given.as_deref().map(|text| choice(kind, text)).transpose()?;
         slots.push(Slot {
             kind,
+            may_lack: asks_another && other.is_none(),
             other,
             known: Vec::new(),
             asked: None,
@@ -102,7 +105,7 @@ fn report(slots: &[Slot], lost: u64) -> Result<(), Failure> {
     let mut text = String::new();
     let mut differ = 0;
     for Slot { kind, other, tally, .. } in slots {
-        let Tally { asked, equal, skipped, cold, examples } = tally;
+        let Tally { asked, equal, skipped, cold, absent, examples } = tally;
         let what = match kind {
             PolicyKind::Scheduler => "plans",
             PolicyKind::Admission => "answers of admission policies",
@@ -118,6 +121,9 @@ fn report(slots: &[Slot], lost: u64) -> Result<(), Failure> {
         if *cold > 0 {
             text += &format!("  {cold} more follow a state that the policy did not import\n");
         }
+        if *absent > 0 {
+            text += &format!("  {absent} {what} are not checked: their component is not here\n");
+        }
         for example in examples {
             text += &format!("  {example}\n");
         }
@@ -130,15 +136,22 @@ fn report(slots: &[Slot], lost: u64) -> Result<(), Failure> {
     emit(None, &text)?;
     if slots.iter().all(|slot| slot.tally.asked == 0) {
         let sum = |count: fn(&Tally) -> u64| slots.iter().map(|slot| count(&slot.tally)).sum::<u64>();
-        let why = match (sum(|tally| tally.skipped), sum(|tally| tally.cold)) {
-            (0, 0) => "the recording contains no decisions".to_owned(),
-            (skipped, 0) => {
-                format!("no decision could be checked: all {skipped} are behind a gap; record again")
+        let counts = [
+            (sum(|tally| tally.skipped), "are behind a gap"),
+            (sum(|tally| tally.cold), "follow a state that the policy did not import"),
+            (sum(|tally| tally.absent), "are of policies whose components are not here"),
+        ];
+        let told: Vec<String> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        let why = match (told.as_slice(), counts[0].0) {
+            ([], _) => "the recording contains no decisions".to_owned(),
+            ([_], gaps @ 1..) => {
+                format!("no decision could be checked: all {gaps} are behind a gap; record again")
             }
-            (skipped, cold) => format!(
-                "no decision could be checked: {skipped} are behind a gap, and {cold} follow a state that the policy \
-                 did not import"
-            ),
+            _ => format!("no decision could be checked: {}", told.join(", and ")),
         };
         return Err(Failure::Failed(why));
     }
@@ -157,6 +170,8 @@ struct Replay<'a> {
 /// The replay of one policy slot.
 struct Slot {
     kind: PolicyKind,
+    /// Whether calls of a policy whose component is not here are skipped: another slot is what the user asks about.
+    may_lack: bool,
     /// Called instead of the recorded policies.
     other: Option<Choice>,
     /// Policies that have been live so far.
@@ -174,6 +189,8 @@ enum Adrift {
     Gap,
     /// The policy did not import its recorded state. A host starts it cold then, which is no fault.
     Cold,
+    /// The policy's component is not here.
+    Absent,
 }
 
 /// Counts of a slot.
@@ -185,6 +202,8 @@ struct Tally {
     skipped: u64,
     /// Calls after a state that was not imported.
     cold: u64,
+    /// Calls of a policy whose component is not here.
+    absent: u64,
     examples: Vec<String>,
 }
 
@@ -215,6 +234,7 @@ impl<'a> Replay<'a> {
             let skipped = match why {
                 Adrift::Gap => &mut slot.tally.skipped,
                 Adrift::Cold => &mut slot.tally.cold,
+                Adrift::Absent => &mut slot.tally.absent,
             };
             *skipped += 1;
             return Ok(note);
@@ -235,7 +255,7 @@ impl<'a> Replay<'a> {
 
 impl Slot {
     /// Loads the policy for `question` unless it is loaded already, and restores its recorded state. If the policy does
-    /// not import that, the slot is adrift; returns what it said.
+    /// not import that, or is not here, the slot is adrift; returns what to say about it.
     fn prepare(
         &mut self,
         question: &Question,
@@ -249,7 +269,15 @@ impl Slot {
         }
         let choice = match &self.other {
             Some(other) => other.clone(),
-            None => components.find(&self.named(&question.sha256)?)?,
+            None => {
+                let named = self.named(&question.sha256)?;
+                if let Some(lack) = components.lack(&named).filter(|_| self.may_lack) {
+                    (self.asked, self.adrift) = (None, Some(Adrift::Absent));
+                    let first = self.tally.absent == 0;
+                    return Ok(first.then(|| format!("{lack}, so its calls are skipped; see --component")));
+                }
+                components.find(&named)?
+            }
         };
         let mut policy = choice.load(loader)?;
         if policy.kind() != self.kind {

@@ -103,7 +103,7 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
         let slot = |kind: PolicyKind| -> Result<Choice, Failure> {
             let policy = head.policies.iter().find(|policy| policy.kind == kind.name());
             let policy = policy.ok_or_else(|| wrong(format!("the recording names no {kind} policy")))?;
-            components.find(policy).map_err(|error| wrong(format!("{error} with --component")))
+            components.find(policy).map_err(wrong)
         };
         let [scheduler, admission, cache] = PolicyKind::ALL.map(slot);
         let (scheduler, admission, cache) = (scheduler?, admission?, cache?);

@@ -164,8 +164,7 @@ impl Components {
             let component = match member.sha256.as_str() {
                 "" => None,
                 digest => Some(self.component(digest).ok_or_else(|| {
-                    let name = &member.name;
-                    format!("{kind} `{name}` with SHA-256 {digest} is not bundled; give its file")
+                    format!("{}; give its file with --component FILE.wasm", is_not_bundled(policy, member))
                 })?),
             };
             Ok(Member { name: member.name.clone(), component, config: member.config.to_string() })
@@ -179,11 +178,23 @@ impl Components {
         Ok(Choice { kind, origin: format!("{kind} {label} of the recording"), label, members })
     }
 
+    /// What `find` lacks for a policy.
+    pub fn lack(&self, policy: &trace::Policy) -> Option<String> {
+        let has = |digest: &str| digest.is_empty() || self.component(digest).is_some();
+        let missing = policy.members.iter().find(|member| !has(&member.sha256))?;
+        Some(is_not_bundled(policy, missing))
+    }
+
     fn component(&self, digest: &str) -> Option<Vec<u8>> {
         let given = self.given.iter().find(|(known, _)| known == digest).map(|(_, bytes)| bytes.clone());
         let bundled = || infer_bundle::POLICIES.iter().find(|policy| policy.sha256 == digest);
         given.or_else(|| Some(bundled()?.component.to_vec()))
     }
+}
+
+fn is_not_bundled(policy: &trace::Policy, member: &trace::Member) -> String {
+    let trace::Member { name, sha256, .. } = member;
+    format!("{} `{name}` with SHA-256 {sha256} is not bundled", policy.kind)
 }
 
 #[cfg(test)]

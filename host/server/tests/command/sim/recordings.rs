@@ -296,7 +296,7 @@ fn decisions_after_a_state_that_is_not_imported_are_skipped() {
     let refusal = "line 2: the prefix-cache policy lru did not import its recorded state: this policy keeps no state; its";
     for (lines, code, says) in [
         (&all[..], 0, "2 more follow a state that the policy did not import\n"),
-        (&cold[..], 1, "no decision could be checked: 0 are behind a gap, and 2 follow a state"),
+        (&cold[..], 1, "no decision could be checked: 2 follow a state that the policy did not import"),
     ] {
         let line = |line: &trace::Line| serde_json::to_string(line).expect("JSON") + "\n";
         std::fs::write(&path, lines.iter().map(line).collect::<String>()).expect("it can be written");
@@ -306,4 +306,81 @@ fn decisions_after_a_state_that_is_not_imported_are_skipped() {
         assert!(said.contains(says) && said.matches(refusal).count() == 1, "{said}");
         assert_eq!(code == 0, said.starts_with("1 of 1 answers of prefix caches are equal\n"), "{said}");
     }
+}
+
+#[test]
+fn unknown_component_matters_only_to_who_asks_about_its_slot() {
+    let digest = "ab".repeat(32);
+    let policy = |kind: &str, name: &str, sha256: &str| trace::Policy {
+        kind: kind.to_owned(),
+        members: vec![trace::Member {
+            name: name.to_owned(),
+            sha256: sha256.to_owned(),
+            config: serde_json::json!({}),
+        }],
+    };
+    let head = trace::Head {
+        format: trace::FORMAT,
+        decisions: true,
+        policies: vec![policy("admission", "mine", &digest)],
+        ..trace::Head::default()
+    };
+    let asked = |kind: &str, sha256: &str, question: serde_json::Value, answer: serde_json::Value| {
+        trace::Line::Asked(Box::new(trace::Asked {
+            kind: kind.to_owned(),
+            sha256: sha256.to_owned(),
+            state: Some(String::new()),
+            question,
+            answer,
+            ..trace::Asked::default()
+        }))
+    };
+    let unknown = || {
+        let memory =
+            serde_json::json!({"block_size": 16, "total_blocks": 8, "free_blocks": 4, "cached_blocks": 2});
+        let mut load = serde_json::json!({"now": 5, "memory": memory});
+        for name in [
+            "max_running",
+            "running",
+            "max_waiting",
+            "waiting",
+            "waiting_tokens",
+            "waiting_prompt_tokens",
+            "expected_output_tokens",
+            "prefill_tokens_per_second",
+            "output_tokens_per_second",
+            "promised_blocks",
+            "tenant_running",
+            "tenant_waiting",
+            "tenant_weight_permille",
+            "tenant_rate_per_minute",
+            "tenant_burst",
+            "tenant_prompt_tokens_served",
+            "tenant_output_tokens_served",
+        ] {
+            load[name] = serde_json::json!(1);
+        }
+        asked("admission", &digest, serde_json::json!({"measure": load}), serde_json::json!({}))
+    };
+    let evict = serde_json::json!({"evict": {"now": 1, "need": 1}});
+    let known = asked("prefix-cache", "", evict, serde_json::json!([]));
+    let lines = [trace::Line::Head(Box::new(head)), unknown(), unknown(), known];
+    let line = |line: &trace::Line| serde_json::to_string(line).expect("JSON") + "\n";
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("unknown.jsonl");
+    std::fs::write(&path, lines.iter().map(line).collect::<String>()).expect("it can be written");
+    let path = path.to_str().expect("UTF-8");
+
+    let output = sim(&["decisions", path]);
+    let said = text(&output.stderr);
+    let lacks = format!("admission `mine` with SHA-256 {digest} is not bundled");
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(&format!("{lacks}; give its file with --component FILE.wasm")), "{said}");
+
+    let output = sim(&["decisions", path, "--prefix-cache", "lru"]);
+    let (shown, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    assert!(shown.contains("2 answers of admission policies are not checked: their component"), "{shown}");
+    assert!(shown.contains("1 of 1 answers of prefix caches are equal"), "{shown}");
+    assert_eq!(said.matches(&lacks).count(), 1, "{said}");
 }
