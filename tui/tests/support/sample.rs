@@ -33,6 +33,7 @@ pub fn state(tick: u64) -> State {
         host: HostInfo {
             version: "0.1.0".into(),
             run: "5eed".into(),
+            started_unix_s: 1_700_000_000,
             model: "demo".into(),
             dtype: "bf16".into(),
             device: "cpu".into(),

@@ -117,6 +117,10 @@ pub struct HostInfo {
     /// Empty from hosts that don't send it.
     #[serde(default)]
     pub run: String,
+    /// When it was started, in seconds since 1970, as `created` of its models says on the data plane. 0 from hosts that
+    /// don't send it.
+    #[serde(default)]
+    pub started_unix_s: u64,
     /// Name of the served model.
     pub model: String,
     /// Type of the weights: `f32`, `bf16`, `f16`, `q8` or `q4`.

@@ -69,6 +69,7 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
         host: HostInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             run: served.run(),
+            started_unix_s: app.clock.started_unix_s(),
             model: served.model_names[0].clone(),
             dtype: served.weights.clone(),
             device: served.device.clone(),

@@ -172,6 +172,13 @@ impl Client {
         own["max_model_len"].as_u64().and_then(|tokens| u32::try_from(tokens).ok())
     }
 
+    /// When the server was started, in seconds since 1970; `None` unless it is a host of ours.
+    pub async fn started(&self) -> Option<u64> {
+        let models = self.models().await.ok()?;
+        let card = &models["data"][0];
+        card["created"].as_u64().filter(|_| card["owned_by"] == "infer")
+    }
+
     async fn first_model(&self) -> Result<String, String> {
         let models = self.models().await?;
         // Other servers' model cards lack some of our fields, but all have an id.

@@ -372,6 +372,7 @@ mod tests {
             version: String::new(),
             settings: BTreeMap::new(),
             policies: BTreeMap::new(),
+            policies_after: BTreeMap::new(),
             url: String::new(),
             dialect: Dialect::Named,
             api: Api::Completions,

@@ -137,6 +137,7 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
         version: env!("CARGO_PKG_VERSION").to_owned(),
         settings: plan.settings,
         policies: plan.policies,
+        policies_after: BTreeMap::new(),
         url: client.url().to_owned(),
         dialect: plan.target.dialect,
         api: plan.target.api,
@@ -147,6 +148,11 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
         workloads,
         sustained,
     })
+}
+
+/// When the server at a target was started, in seconds since 1970; `None` unless it is a host of ours that tells.
+pub async fn started(target: &Target) -> Option<u64> {
+    Client::connect(target.clone()).await.ok()?.started().await
 }
 
 /// Sends a workload without a baseline.

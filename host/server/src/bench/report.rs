@@ -24,6 +24,9 @@ pub struct Report {
     /// Policies of that host by slot, when the measurement began.
     #[serde(default)]
     pub policies: BTreeMap<String, SlotPolicy>,
+    /// Those when it ended, if any was swapped or removed meanwhile; then it measured several.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub policies_after: BTreeMap<String, SlotPolicy>,
     /// Where requests went.
     pub url: String,
     /// Stream format of the server.

@@ -55,10 +55,14 @@ impl Report {
             self.settings.iter().map(|(key, value)| format!("--{key} {value}")).collect();
         let settings = if settings.is_empty() { "default settings".to_owned() } else { settings.join(" ") };
         let mut lines = vec![format!("infer {} with {settings}", self.version)];
-        let policies: Vec<String> =
-            self.policies.iter().map(|(slot, policy)| format!("{slot} {}", policy.text())).collect();
-        if !policies.is_empty() {
-            lines.push(format!("policies: {}", policies.join(", ")));
+        for (when, policies) in
+            [("policies", &self.policies), ("changed meanwhile; policies at the end", &self.policies_after)]
+        {
+            let policies: Vec<String> =
+                policies.iter().map(|(slot, policy)| format!("{slot} {}", policy.text())).collect();
+            if !policies.is_empty() {
+                lines.push(format!("{when}: {}", policies.join(", ")));
+            }
         }
         lines
     }
@@ -105,6 +109,11 @@ mod tests {
             r#"policies: admission slo+fair 1.2.0 (SHA-256 0123456789ab+0123456789ab) [{},{"x":"<y>"}], scheduler builtin 1.2.0"#,
         ];
         assert_eq!(full.about(), lines);
+        let changed = Report {
+            policies_after: [("scheduler".to_owned(), policy("fair", "", ""))].into(),
+            ..full.clone()
+        };
+        assert_eq!(changed.about()[2], "changed meanwhile; policies at the end: scheduler fair 1.2.0");
         let text = full.text();
         assert!(lines.iter().all(|line| text.contains(&format!("\n{line}\n"))), "{text}");
         let page = html(&[full]);

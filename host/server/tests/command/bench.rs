@@ -5,7 +5,8 @@ use std::fs;
 use infer_api::trace;
 use serde_json::{Value, json};
 
-use crate::process::{Home, complaint};
+use crate::commands::KEPT;
+use crate::process::{Home, Host, complaint};
 use crate::sim::recording;
 
 #[test]
@@ -105,6 +106,34 @@ fn trace_is_replayed_against_a_host_that_knows_its_tenants() {
         let output = home.command("", &["bench", "serve", "--trace", file]).output().expect("sh starts");
         assert!(!output.status.success() && complaint(&output).contains(said), "{}", complaint(&output));
     }
+}
+
+#[test]
+fn policies_of_a_running_host_are_those_of_its_admin_plane() {
+    let home = Home::new();
+    let head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type";
+    fs::write(home.path("day.csv"), [head, "0.1,ChatGPT,40,5,45,API log"].join("\n")).unwrap();
+    let host = Host::start(home.serve(KEPT, &["--scheduler", "fair", "--admission", "slo,memory-aware"]));
+    let measured = |admin: &str| {
+        let bench = ["bench", "serve", "--url", &*host.data, "--trace", "day.csv", "--format", "json"];
+        let output = home.command(&format!("export INFER_ADMIN={admin}"), &bench).output().unwrap();
+        let said = complaint(&output);
+        assert!(output.status.success(), "{said}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (report, said)
+    };
+    let (report, said) = measured(&host.admin);
+    let policies = &report["policies"];
+    assert_eq!(policies["scheduler"]["name"], "fair", "{said}: {policies}");
+    assert_eq!(policies["admission"]["name"], "slo+memory-aware", "{policies}");
+    let fair = infer_bundle::find("scheduler", "fair").unwrap();
+    assert_eq!(policies["scheduler"]["sha256"], fair.sha256, "{policies}");
+    assert_eq!(report.get("policies_after"), None, "they stayed");
+
+    let (report, said) = measured("http://127.0.0.1:1");
+    assert_eq!(report["policies"], json!({}));
+    assert!(said.contains("INFER_ADMIN: ") && said.contains("names no policies"), "{said}");
+    host.ends();
 }
 
 #[test]

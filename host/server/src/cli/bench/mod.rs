@@ -3,6 +3,7 @@
 mod engine;
 mod kernels;
 mod measured;
+mod policies;
 mod rate;
 mod report;
 mod robust;

@@ -7,6 +7,7 @@ use clap::{Args, FromArgMatches as _, ValueEnum};
 
 use super::super::flags::Flags;
 use super::super::serve::raise_open_files;
+use super::policies::Source;
 use super::rate::RateArgs;
 use super::trace::{Access, TraceArgs, Traced};
 use super::{Failure, check_out, emit, report, runtime};
@@ -39,6 +40,9 @@ sessions, priorities and deadlines. A server in this process knows the trace's t
 How many requests a second a server can promise: twice or half the last rate until one is sustained and one \
 isn't, then between the two until they are within 5 %. Requests that fail count as late. `all` is W2 here.
   infer bench serve --url http://HOST:8000 --find-rate --ttft-target-ms 500 --itl-target-ms 50
+
+A report names the policies of the host. Those of --url are known if INFER_ADMIN (default: port 8001 of this machine) is \
+its admin plane and a token for it is here, as for `infer policy list`.
 
 To measure another server and compare both on one page:
   infer bench serve --url http://HOST:8080 --dialect openai --baseline off --format json --out peer.json
@@ -225,23 +229,26 @@ async fn measure(
         (None, Some(server)) => format!("http://{}", server.data_addr),
         (None, None) => unreachable!("a server is started unless there is a URL"),
     };
-    let policies = match &own {
-        Some(server) => report::live_policies(server).await?,
-        None => BTreeMap::new(),
+    let target = Target {
+        url,
+        trust: args.trust.clone(),
+        dialect: args.dialect,
+        api: args.api,
+        lengths: args.lengths,
+        api_key: access.api_key.clone(),
+        model: args.served_model.clone(),
     };
+    let source = match &own {
+        Some(server) => Source::Own(server),
+        None => Source::at(&target).await?,
+    };
+    let live = source.live().await?;
+    let policies = live.policies();
     if let (Some(traced), Some(server)) = (&traced, &own) {
         traced.warn_of_differences(server, &policies);
     }
     let plan = Plan {
-        target: Target {
-            url,
-            trust: args.trust.clone(),
-            dialect: args.dialect,
-            api: args.api,
-            lengths: args.lengths,
-            api_key: access.api_key.clone(),
-            model: args.served_model.clone(),
-        },
+        target,
         workloads,
         recordings: traced.into_iter().map(|traced| traced.recording).collect(),
         seed,
@@ -251,7 +258,10 @@ async fn measure(
         settings,
         policies,
     };
-    let report = bench::run(plan, baseline).await.map_err(Failure::failed);
+    let mut report = bench::run(plan, baseline).await.map_err(Failure::failed);
+    if let Ok(report) = &mut report {
+        report.policies_after = source.changed(&live).await;
+    }
     if let Some(server) = own {
         server.shutdown().await;
     }
