@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use infer_api::trace::Step;
-use infer_sim::cost::{Fitted, Observation, Work, calibrate};
+use infer_sim::cost::{Fit, Fitted, Observation, Work, calibrate};
 use infer_sim::report::fit;
 
 use super::result::{Format, ResultArgs};
@@ -25,6 +25,14 @@ always give the same profile.";
 /// Why a recording can't be used to fit or judge a profile.
 pub const DRAFT_TOKENS: &str =
     "the recorded host used draft tokens (--speculate), which profiles don't model; record without them";
+
+/// Errors in percent that a profile should stay within, by `host/sim/FIDELITY.md`: of a step at the median, at the 95th
+/// percentile, and of all steps together.
+const AIM: [f64; 3] = [5.0, 10.0, 5.0];
+/// Steps below this median consist mostly of what the host does besides computing, in microseconds.
+const SHORT_US: f64 = 1_000.0;
+/// Steps that varied traffic needs.
+const FEW: u64 = 500;
 
 /// Arguments of `infer sim calibrate`.
 #[derive(Args)]
@@ -87,6 +95,9 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
          {:+.1} %",
         found.fit.steps, found.fit.error_p50_percent, found.fit.error_p95_percent, found.fit.total_percent
     );
+    if let Some(doubt) = doubt(&found.fit, median_us(&observations)) {
+        eprintln!("warning: {doubt}");
+    }
     let text = match args.result.format {
         Format::Text => fit::text(&fitted),
         Format::Json => fitted.to_json(),
@@ -94,6 +105,36 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
         Format::Html => fit::html(&fitted),
     };
     emit(out, &text)
+}
+
+/// What to say of a profile that doesn't predict its own recording as well as it should.
+fn doubt(fit: &Fit, median_us: f64) -> Option<String> {
+    let errors = [fit.error_p50_percent, fit.error_p95_percent, fit.total_percent.abs()];
+    if errors.iter().zip(AIM).all(|(error, aim)| *error <= aim) {
+        return None;
+    }
+    let [p50, p95, total] = AIM;
+    let cause = if fit.total_percent < -total {
+        "together they took longer than their work explains, so something else ran on the machine, such as the load \
+         generator; record while it is otherwise idle"
+    } else if median_us < SHORT_US {
+        "half of them took less than a millisecond, of which waking threads and sending tokens is a large part; record a \
+         larger model or longer contexts"
+    } else if fit.steps < FEW {
+        "there are few of them; record more, and more varied traffic"
+    } else {
+        "either the machine was not idle, or they did work that a profile doesn't know (adapters, constrained outputs)"
+    };
+    Some(format!(
+        "this profile doesn't predict its own steps within {p50} % (median), {p95} % (95th percentile) and {total} % (total), \
+         so what is simulated with it is off, too. Likely, {cause}. `infer sim judge` says how far off other recordings are."
+    ))
+}
+
+fn median_us(observations: &[Observation]) -> f64 {
+    let mut us: Vec<f64> = observations.iter().map(|observation| observation.us).collect();
+    us.sort_by(f64::total_cmp);
+    us.get(us.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Turns recorded steps into observations.
@@ -138,4 +179,34 @@ fn work(step: &Step) -> Work {
         work.add(tokens, context, drew != 0);
     }
     work
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubts_name_the_likely_cause() {
+        let fit = |steps, error_p50_percent, error_p95_percent, total_percent| Fit {
+            steps,
+            error_p50_percent,
+            error_p95_percent,
+            total_percent,
+        };
+        for (fit, median_us, says) in [
+            (fit(4_000, 2.1, 7.8, -0.3), 9_000.0, None),
+            (fit(4_000, 5.0, 10.0, 5.0), 200.0, None),
+            (fit(4_000, 19.0, 60.0, -16.0), 9_000.0, Some("something else ran on the machine")),
+            (fit(4_000, 2.0, 9.0, -6.0), 9_000.0, Some("something else ran on the machine")),
+            (fit(4_000, 9.0, 30.0, 1.0), 300.0, Some("less than a millisecond")),
+            (fit(90, 2.0, 12.0, 1.0), 9_000.0, Some("there are few of them")),
+            (fit(4_000, 9.0, 30.0, 7.0), 9_000.0, Some("adapters, constrained outputs")),
+        ] {
+            let doubt = doubt(&fit, median_us);
+            match says {
+                None => assert_eq!(doubt, None, "{fit:?}"),
+                Some(says) => assert!(doubt.as_ref().is_some_and(|doubt| doubt.contains(says)), "{doubt:?}"),
+            }
+        }
+    }
 }

@@ -70,6 +70,7 @@ fn replay_has_the_second_level_that_the_recorded_host_had_where_copies_have_a_pr
     assert!(said.status.success(), "{}", text(&said.stderr));
     assert!(text(&said.stderr).contains("left out 10 steps that copied blocks"), "{}", text(&said.stderr));
     assert!(text(&said.stderr).contains("90 steps; error of"));
+    assert!(!text(&said.stderr).contains("warning: "), "{}", text(&said.stderr));
 
     let compare = |more: &[&str]| {
         let output = sim(&[&["compare", "--scheduler", "builtin", "--trace", &path], more].concat());
@@ -80,6 +81,28 @@ fn replay_has_the_second_level_that_the_recorded_host_had_where_copies_have_a_pr
     assert_eq!(compare(&[]), (true, false));
     assert_eq!(compare(&["--offload-blocks", "0"]), (false, false));
     assert_eq!(compare(&["--device", profile]), (false, true));
+}
+
+#[test]
+fn profile_of_a_busy_machine_is_doubted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let steps = measured(dir.path());
+    let disturbed = |step: &str| match serde_json::from_str(step).expect("a line") {
+        trace::Line::Step(mut step) if step.step % 5 == 0 => {
+            step.end = step.at + 5 * (step.end - step.at);
+            serde_json::to_string(&trace::Line::Step(step)).expect("JSON") + "\n"
+        }
+        _ => step.to_owned() + "\n",
+    };
+    let lines = std::fs::read_to_string(&steps).expect("it is there");
+    std::fs::write(&steps, lines.lines().map(disturbed).collect::<String>()).expect("it can be written");
+    let fitted = sim(&["calibrate", &steps]);
+    let said = text(&fitted.stderr);
+    assert!(
+        fitted.status.success() && said.contains("warning: this profile doesn't predict its own steps"),
+        "{said}"
+    );
+    assert!(said.contains("something else ran on the machine"), "{said}");
 }
 
 #[test]
