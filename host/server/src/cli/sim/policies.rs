@@ -92,8 +92,13 @@ fn member(kind: PolicyKind, name: &str, config: String) -> Result<Member, Failur
             .map_err(|error| Failure::Usage(format!("--{kind}: can't read {name}: {error}")))?;
         return Ok(Member { name: name.to_owned(), component: Some(bytes), config });
     }
-    let found = policies::find(kind, name)
-        .map_err(|error| Failure::Usage(format!("--{kind}: {error}, and .wasm files")))?;
+    let found = policies::find(kind, name).map_err(|error| match Path::new(name).is_dir() {
+        true => Failure::Usage(format!(
+            "--{kind}: {name} is a directory; if it is a policy crate, build it (infer policy build {name}), and give the \
+             .wasm file that this writes"
+        )),
+        false => Failure::Usage(format!("--{kind}: {error}, and .wasm files")),
+    })?;
     let component = found.bytes().map(<[u8]>::to_vec);
     if component.is_none() && config != "{}" {
         return Err(Failure::Usage(format!("--{kind} {name}: {}", PolicyError::NoConfig)));

@@ -87,6 +87,17 @@ fn errors_name_the_flag_and_the_file_of_a_policy_that_cannot_be_loaded() {
 }
 
 #[test]
+fn directory_of_a_policy_is_to_be_built_first() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let folder = dir.path().to_str().expect("UTF-8");
+    let output = sim(&["run", "--scheduler", folder]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(&format!("--scheduler: {folder} is a directory")), "{said}");
+    assert!(said.contains(&format!("infer policy build {folder}")), "{said}");
+}
+
+#[test]
 fn errors_name_the_bad_trace_or_profile_and_its_fault() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, content: &str| {
