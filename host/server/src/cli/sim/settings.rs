@@ -235,6 +235,9 @@ impl HostArgs {
         };
         let block_size = variant.block_size.unwrap_or(base.block_size);
         let known = (base.total_blocks > 0 && variant.block_size.is_none()).then_some(base.total_blocks);
+        if variant.blocks.or(known).is_none() {
+            check_weights(&profile, block_size)?;
+        }
         let wanted = Recorded {
             block_size,
             total_blocks: variant.blocks.or(known).unwrap_or_else(|| profile.blocks(block_size)),
@@ -398,6 +401,22 @@ fn starvation_bound(text: &str) -> Result<u64, String> {
         Ok(seconds) if (0.001..=3_600.0).contains(&seconds) => Ok((seconds * 1e6) as u64),
         _ => Err(format!("must be from 0.001 to 3600 seconds, not {text}")),
     }
+}
+
+/// Refuses a model whose weights leave no room for a block.
+fn check_weights(profile: &Profile, block_size: u32) -> Result<(), Failure> {
+    let Profile::Roofline(Roofline { hardware, model }) = profile else { return Ok(()) };
+    if profile.blocks(block_size) > 0 {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "the weights of {} take {:.1} GB and leave no room for a KV block in the {:.1} GB of {}, a tenth of which stays free; \
+         choose a larger device or a smaller model, or set --blocks",
+        model.name,
+        model.weights * model.weight_bytes / 1e9,
+        hardware.memory / 1e9,
+        hardware.name
+    )))
 }
 
 /// Validates recorded settings and turns them into an engine's.

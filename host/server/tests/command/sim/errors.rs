@@ -31,7 +31,11 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
         ),
         (&["compare", "--plan-ahead", "off", "--plan-ahead", "off"], "--plan-ahead off is given twice"),
         (&["fuzz", "--seeds", "1", "--case-out", "case.json"], "--minimize"),
-        (&["run", "--hardware", "l4", "--model", "70b"], "choose a larger device"),
+        (
+            &["run", "--hardware", "l4", "--model", "70b"],
+            "the weights of 70b take 141.2 GB and leave no room for a KV block in the 24.0 GB of l4, a tenth of",
+        ),
+        (&["run", "--hardware", "l4", "--model", "8b", "--blocks", "9"], "a pool of 9 blocks can't hold"),
         (&["run", "--scheduler", "unknown"], "no scheduler policy `unknown`; available are `continuous`"),
         (&["compare", "--summary"], "--summary: tables and pages have it; choose --format json or csv"),
         (&["run", "--closed-loop"], "--closed-loop: only a recording"),
