@@ -324,19 +324,40 @@ fn vary<'a, T: Display + PartialEq>(
     if values.is_empty() {
         return Ok(());
     }
-    let with = |variant: &Variant<'a>, value: &'a T| {
+    let names = names(flag, values);
+    let with = |variant: &Variant<'a>, value: &'a T, name: &str| {
         let mut variant = variant.clone();
         if values.len() > 1 {
             let gap = if variant.name.is_empty() { "" } else { " " };
-            // Devices and models have names.
-            let what = if matches!(flag, "device" | "model") { String::new() } else { format!("{flag}=") };
-            variant.name += &format!("{gap}{what}{value}");
+            variant.name += &format!("{gap}{name}");
         }
         set(&mut variant, value);
         variant
     };
-    *all = all.iter().flat_map(|variant| values.iter().map(move |value| with(variant, value))).collect();
+    *all = all
+        .iter()
+        .flat_map(|variant| values.iter().zip(&names).map(move |(value, name)| with(variant, value, name)))
+        .collect();
     Ok(())
+}
+
+/// What a host with each of these values is called. Devices and models have names, and so have those in files.
+fn names<T: Display>(flag: &str, values: &[T]) -> Vec<String> {
+    if !matches!(flag, "device" | "model") {
+        return values.iter().map(|value| format!("{flag}={value}")).collect();
+    }
+    let given: Vec<String> = values.iter().map(ToString::to_string).collect();
+    let own: Vec<String> =
+        given.iter().map(|given| own_name(given).unwrap_or_else(|| given.clone())).collect();
+    // Copies of one file are told apart by their paths.
+    if repeated(&own).is_some() { given } else { own }
+}
+
+/// The name that a device's or a model's file has for it. What is wrong with a file is said where it is used.
+fn own_name(given: &str) -> Option<String> {
+    let text = file("", given).ok()??;
+    let described: serde_json::Value = serde_json::from_str(&text).ok()?;
+    described["name"].as_str().map(str::to_owned)
 }
 
 /// The first value that was there before.

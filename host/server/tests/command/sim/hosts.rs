@@ -64,6 +64,14 @@ fn devices_are_listed_and_read_from_files() {
     let fast = outcome(&["--device", &file("fast.json", &double)]);
     assert_eq!(fast["settings"]["device"], "fast l4");
     assert!(fast["itl_ms"]["p50"].as_f64() < named["itl_ms"]["p50"].as_f64(), "{fast}");
+    let half = file("half.json", &model.replace("\"8b\"", "\"half of it\""));
+    let compared = |models: &[&str]| {
+        let compare = ["compare", "--scheduler", "continuous", "--requests", "20", "--device", "h100"];
+        let runs = results(&[&compare[..], models].concat());
+        runs.iter().map(|run| run["contender"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(compared(&["--model", "8b", "--model", &half]), ["8b", "half of it"], "as its file calls it");
+    assert_eq!(compared(&["--model", "8b", "--model", &shape]), ["8b", &*shape], "both are called 8b");
     let unknown = text(&sim(&["devices", "abacus"]).stderr);
     assert!(unknown.contains("unknown device or model `abacus`; use one of cpu"), "{unknown}");
     let broken = file("broken.json", &device.replace("\"memory\"", "\"memories\""));
