@@ -150,7 +150,26 @@ impl TraceFile {
 }
 
 fn open(path: &Path) -> Result<BufReader<File>, String> {
-    File::open(path).map(BufReader::new).map_err(|error| format!("can't be read: {error}"))
+    let file = File::open(path).map_err(|error| format!("can't be read: {error}"))?;
+    let mut file = BufReader::new(file);
+    // Reading it again says why it can't be read.
+    match file.fill_buf().ok().and_then(compression) {
+        Some((name, unpack)) => Err(format!("is compressed ({name}); unpack it first, with {unpack}")),
+        None => Ok(file),
+    }
+}
+
+/// How a file that begins with these bytes is compressed, and what unpacks it.
+fn compression(begins: &[u8]) -> Option<(&'static str, &'static str)> {
+    const KNOWN: [(&[u8], &str, &str); 5] = [
+        (b"\x1f\x8b", "gzip", "`gunzip --keep`"),
+        (b"\x28\xb5\x2f\xfd", "zstd", "`unzstd`"),
+        (b"\xfd7zXZ\0", "xz", "`unxz --keep`"),
+        (b"BZh", "bzip2", "`bunzip2 --keep`"),
+        (b"PK\x03\x04", "zip", "`unzip`"),
+    ];
+    let known = KNOWN.into_iter().find(|(magic, ..)| begins.starts_with(magic))?;
+    Some((known.1, known.2))
 }
 
 /// The lines of a recording, from its first. The file is opened once, so that it can be a pipe.

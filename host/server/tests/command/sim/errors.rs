@@ -111,6 +111,8 @@ fn errors_name_the_bad_trace_or_profile_and_its_fault() {
     };
     let notes = file("notes.csv", "a,b\n1,2\n");
     let broken = file("broken.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,7,nine\n");
+    let packed = file("packed.csv.gz", "");
+    std::fs::write(&packed, [0x1f, 0x8b, 8, 0, 0, 0, 0, 0]).expect("it can be written");
     let old = file("old.jsonl", "{\"head\":{\"format\":9}}\n");
     let empty = file("empty.csv", "");
     let mooncake = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/traces/mooncake.jsonl");
@@ -137,6 +139,12 @@ fn errors_name_the_bad_trace_or_profile_and_its_fault() {
         ),
         (&["run", "--trace", &old], 2, "missing field `host`"),
         (&["run", "--trace", &empty], 2, "is empty"),
+        (
+            &["run", "--trace", &packed],
+            2,
+            "packed.csv.gz: is compressed (gzip); unpack it first, with `gunzip",
+        ),
+        (&["calibrate", &packed], 2, "packed.csv.gz: is compressed (gzip)"),
         (&["run", "--trace", "nowhere.csv"], 2, "nowhere.csv: can't be read"),
         (&["run", "--device", &profile], 2, "format 1 is not supported, only 3; calibrate again"),
         (&["run", "--device", &zero], 2, "`step_us` must be more than 0"),
