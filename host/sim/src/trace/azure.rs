@@ -7,7 +7,7 @@ use time::{Date, Month, OffsetDateTime};
 use super::lines::{Cells, Lines, short};
 use super::{MAX_NEW_TOKENS, Recorded, TraceError};
 
-const NAMES: [&str; 3] = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"];
+pub(super) const NAMES: [&str; 3] = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"];
 
 pub(super) fn is_head(line: &str) -> bool {
     let cells = Cells::of(1, line);

@@ -10,7 +10,7 @@ use std::io::BufRead;
 use super::lines::{Cells, Lines, short};
 use super::{After, MAX_NEW_TOKENS, Recorded, Shares, TraceError};
 
-const NAMES: [&str; 4] = ["Timestamp", "Model", "Request tokens", "Response tokens"];
+pub(super) const NAMES: [&str; 4] = ["Timestamp", "Model", "Request tokens", "Response tokens"];
 /// Columns since version 2; empty for requests outside of a session.
 const SESSION: &str = "Session ID";
 /// Seconds.

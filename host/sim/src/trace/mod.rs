@@ -165,6 +165,16 @@ impl Format {
         }
     }
 
+    /// What a file of this format begins with, or what each of its lines has.
+    pub fn expects(self) -> String {
+        match self {
+            Self::Azure => format!("the columns {}", azure::NAMES.join(", ")),
+            Self::Mooncake => "JSON lines with timestamp, input_length, output_length, hash_ids".to_owned(),
+            Self::Bailian => "these and chat_id".to_owned(),
+            Self::BurstGpt => format!("the columns {}", burstgpt::NAMES.join(", ")),
+        }
+    }
+
     /// The format of a file with this first line.
     pub fn of(first_line: &str) -> Option<Self> {
         let line = first_line.trim_start_matches('\u{feff}').trim();

@@ -18,6 +18,9 @@ pub const NO_RECORDING: &str = "not a recording of a host; make one with `infer 
 /// What a trace without requests lacks.
 pub const NO_REQUESTS: &str = "the trace has no requests to replay";
 
+/// Characters shown of a line that begins no trace.
+const LINE_SHOWN: usize = 120;
+
 /// How a recording's first line begins.
 const HEAD: &str = "{\"head\"";
 
@@ -50,8 +53,12 @@ impl TraceFile {
             Kind::Recording(Box::new(head))
         } else {
             let format = Format::of(text).ok_or_else(|| {
-                let known = Format::ALL.map(Format::name).join(", ");
-                wrong(format!("not a trace; expected a recording of a host, or one of the formats {known}"))
+                let known = Format::ALL.map(|format| format!("{} ({})", format.name(), format.expects()));
+                wrong(format!(
+                    "not a trace; expected a recording of a host, or one of the formats {}; its first line is {}",
+                    known.join(", "),
+                    shown(text)
+                ))
             })?;
             Kind::Public(format)
         };
@@ -147,6 +154,13 @@ impl TraceFile {
             requests => Some(format!("{requests} requests")),
         }
     }
+}
+
+/// A line in quotes, truncated.
+fn shown(line: &str) -> String {
+    let short: String = line.chars().take(LINE_SHOWN).collect();
+    let rest = if short.len() < line.len() { ".." } else { "" };
+    format!("{short:?}{rest}")
 }
 
 fn open(path: &Path) -> Result<BufReader<File>, String> {

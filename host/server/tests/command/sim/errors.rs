@@ -130,7 +130,10 @@ fn errors_name_the_bad_trace_or_profile_and_its_fault() {
         (
             &["run", "--trace", &notes][..],
             2,
-            "not a trace; expected a recording of a host, or one of the formats azure",
+            "not a trace; expected a recording of a host, or one of the formats azure (the columns TIMESTAMP, \
+             ContextTokens, GeneratedTokens), mooncake (JSON lines with timestamp, input_length, output_length, hash_ids), \
+             bailian (these and chat_id), burstgpt (the columns Timestamp, Model, Request tokens, Response tokens); its \
+             first line is \"a,b\"",
         ),
         (
             &["run", "--trace", &broken],
