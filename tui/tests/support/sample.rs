@@ -347,7 +347,7 @@ pub fn policies() -> Policies {
             at_ms: 131_000,
             at_utc: "2026-03-01T12:02:11Z".into(),
         }],
-        not_saved: None,
+        ..Policies::default()
     }
 }
 

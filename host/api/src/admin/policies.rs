@@ -116,6 +116,9 @@ pub struct Policies {
     /// save them (`--policy-state`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_saved: Option<String>,
+    /// What of the state of an earlier host is not in effect, and why ([`PolicyState`](super::PolicyState)).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_restored: Vec<String>,
 }
 
 /// A policy that the host knows by name.

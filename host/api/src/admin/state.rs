@@ -72,6 +72,10 @@ pub struct PolicyState {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What of the state of an earlier host is not in effect, and why: a file that was unusable, or policies that
+    /// couldn't be loaded and that the next start tries again. Older hosts don't say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_restored: Vec<String>,
 }
 
 /// The operator whose token came with a request.

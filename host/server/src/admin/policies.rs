@@ -33,8 +33,10 @@ pub async fn list(app: &App) -> Result<Answer, ApiError> {
     let slots = state::slots(served, &report.snapshot, report.at);
     let available = served.policies.available().await;
     let quarantine = served.engine.observer().quarantine().list();
-    let not_saved = served.policies.keeper().and_then(|keeper| keeper.error());
-    Ok(json(StatusCode::OK, &Policies { slots, available, quarantine, not_saved }))
+    let keeper = served.policies.keeper();
+    let not_saved = keeper.and_then(|keeper| keeper.error());
+    let not_restored = keeper.map(|keeper| keeper.not_restored()).unwrap_or_default();
+    Ok(json(StatusCode::OK, &Policies { slots, available, quarantine, not_saved, not_restored }))
 }
 
 /// `PUT /admin/policies/{kind}`.

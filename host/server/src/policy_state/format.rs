@@ -4,7 +4,7 @@
 //! Components are files of their own, which this one names by digest. Read back, it is held to its bounds, because it
 //! may have been damaged or edited.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 
 use infer_api::admin::{HistoryEntry, QuarantineEntry};
@@ -135,6 +135,12 @@ impl Document {
             }
         }
         Ok(())
+    }
+
+    /// The SHA-256 of the components that it names as swapped in.
+    pub fn components(&self) -> BTreeSet<&str> {
+        let swapped = self.slots.values().flat_map(|slot| slot.swapped.iter().flatten());
+        swapped.filter(|kept| kept.source == Source::Component).map(|kept| kept.sha256.as_str()).collect()
     }
 
     /// Returns the bytes of the file.

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use infer_core::Micros;
 use infer_core::policy::PolicyKind;
 use tokio::sync::watch;
 
-use super::format::{Document, HISTORY, Kept, SlotRecord, are_same};
+use super::format::{Document, HISTORY, Kept, SlotRecord, are_same, name_of};
 use super::store::{Components, Store};
 use crate::engine::{Clock, Lasting};
 use crate::policies::{Component, Origin, Origins};
@@ -34,6 +34,9 @@ struct Shared {
     lasting: Arc<Lasting>,
     origins: Arc<Origins>,
     configured: Mutex<[Configured; 3]>,
+    /// What was wrong with the file of an earlier host.
+    unread: Option<String>,
+    unrestored: Mutex<[Option<Unrestored>; 3]>,
     saved: watch::Sender<Saved>,
 }
 
@@ -45,6 +48,14 @@ struct Configured {
     /// The last time that it became live. If that is live again, because what an operator brought in is gone, it is
     /// nobody's choice: the next start has what is said now.
     live: Vec<Kept>,
+}
+
+/// What was swapped in before the start and couldn't be loaded at it. It is saved again as it is, for the next start,
+/// until the slot is changed by an operator or by what is configured.
+#[derive(Clone, Debug)]
+pub(super) struct Unrestored {
+    pub all: Vec<Kept>,
+    pub why: String,
 }
 
 /// What was saved.
@@ -76,6 +87,7 @@ impl Keeper {
         lasting: Arc<Lasting>,
         origins: Arc<Origins>,
         configured: [Vec<Kept>; 3],
+        (unread, unrestored): (Option<String>, [Option<Unrestored>; 3]),
         clock: Clock,
     ) -> io::Result<Arc<Self>> {
         let shared = Arc::new(Shared {
@@ -84,6 +96,8 @@ impl Keeper {
             lasting,
             origins,
             configured: Mutex::new(configured.map(|all| Configured { live: all.clone(), now: all })),
+            unread,
+            unrestored: Mutex::new(unrestored),
             saved: watch::Sender::new(Saved::default()),
         });
         let own = Arc::clone(&shared);
@@ -100,8 +114,12 @@ impl Keeper {
         let live = if is_live { now.clone() } else { slot.live.clone() };
         let said = Configured { now, live };
         if *slot != said {
+            let is_other = !are_same(&slot.now, &said.now);
             *slot = said;
             drop(configured);
+            if is_other {
+                self.shared.unrestored()[kind as usize] = None;
+            }
             self.shared.lasting.changes().note();
         }
     }
@@ -121,6 +139,18 @@ impl Keeper {
     /// Why the last attempt to save failed, if it did, or that the disk seems to hang.
     pub fn error(&self) -> Option<String> {
         self.shared.saved.borrow().error_at(self.shared.clock.now(), &self.shared.dir)
+    }
+
+    /// What of the state of an earlier host is not in effect, and why.
+    pub fn not_restored(&self) -> Vec<String> {
+        PolicyKind::ALL.iter().for_each(|kind| self.shared.forget_replaced(*kind));
+        let unrestored = self.shared.unrestored().clone();
+        let slots = PolicyKind::ALL.into_iter().zip(unrestored).filter_map(|(kind, slot)| {
+            let Unrestored { all, why } = slot?;
+            let name = name_of(&all);
+            Some(format!("the {kind} policy `{name}` couldn't be loaded; the next start tries again: {why}"))
+        });
+        self.shared.unread.iter().cloned().chain(slots).collect()
     }
 
     /// Saves what has changed last, and gives up the directory. Blocks.
@@ -153,6 +183,22 @@ impl Shared {
                 return;
             }
             now = next;
+        }
+    }
+
+    fn unrestored(&self) -> MutexGuard<'_, [Option<Unrestored>; 3]> {
+        self.unrestored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An operator who changes a slot gives up what couldn't be loaded for it.
+    fn forget_replaced(&self, kind: PolicyKind) {
+        let mut unrestored = self.unrestored();
+        let slot = &mut unrestored[kind as usize];
+        let chosen = |entry: &HistoryEntry| {
+            !entry.before_restart && ["swap", "promote", "rollback"].contains(&entry.mode.as_str())
+        };
+        if slot.is_some() && self.lasting.history(kind).iter().any(chosen) {
+            *slot = None;
         }
     }
 
@@ -192,6 +238,8 @@ impl Shared {
                 }
                 all
             });
+            self.forget_replaced(kind);
+            let swapped = swapped.or_else(|| Some(self.unrestored()[kind as usize].clone()?.all));
             let history = worth_saving(self.lasting.history(kind));
             let (canary, shadow) = (standing.canary, standing.shadow);
             let record = SlotRecord { configured: said.now, swapped, canary, shadow, history };
@@ -235,7 +283,9 @@ mod tests {
         let native = Kept { source: Source::Native, name, sha256: String::new(), config };
         let configured = [(); 3].map(|()| vec![native.clone()]);
         let lasting = Arc::new(Lasting::new(clock));
-        let keeper = Keeper::start(store, Arc::clone(&lasting), Arc::default(), configured, clock).unwrap();
+        let keeper =
+            Keeper::start(store, Arc::clone(&lasting), Arc::default(), configured, Default::default(), clock)
+                .unwrap();
         lasting.changes().note();
         assert_eq!(keeper.not_saved().await, None);
         fs::remove_dir_all(&dir).unwrap();

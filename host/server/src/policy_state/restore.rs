@@ -12,8 +12,8 @@ use infer_core::{Engine, Micros};
 use infer_wasm::PolicyLoader;
 
 use super::format::{Document, Kept, SlotRecord, Source, are_same, name_of};
-use super::keeper::Keeper;
-use super::store::{OpenError, Store, check};
+use super::keeper::{Keeper, Unrestored};
+use super::store::{OpenError, ReadError, Store, check};
 use crate::config::{Config, ConfigError};
 use crate::engine::{Clock, EngineHandle, Quarantine};
 use crate::policies::{Origin, Origins, PolicySource, load_kept};
@@ -35,6 +35,8 @@ fn wrong(dir: &Path, why: &str) -> ConfigError {
 pub struct Found {
     store: Store,
     document: Document,
+    /// What was wrong with the file, and where it is now.
+    unread: Option<String>,
 }
 
 /// Opens the directory, if one is configured, and reads what is there.
@@ -50,6 +52,7 @@ pub fn open(config: &Config) -> Result<Option<Found>, StartError> {
             dir.display()
         )),
     })?;
+    let mut unread = None;
     let document = match store.read() {
         Ok(Some(document)) => document,
         Ok(None) => {
@@ -59,7 +62,14 @@ pub fn open(config: &Config) -> Result<Option<Found>, StartError> {
             );
             Document::default()
         }
-        Err(why) => {
+        // Going on without it would lose it with the first change.
+        Err(ReadError::Unread(why)) => {
+            let dir = dir.display();
+            return Err(StartError::Machine(format!(
+                "--policy-state: can't read policies.json in {dir}: {why}"
+            )));
+        }
+        Err(ReadError::Unusable(why)) => {
             let kept = match store.set_aside() {
                 Ok(place) => format!("it is now in {}", place.display()),
                 Err(error) => format!("it can't be moved out of the way, so nothing is saved: {error}"),
@@ -69,10 +79,11 @@ pub fn open(config: &Config) -> Result<Option<Found>, StartError> {
                  quarantine is empty: {why}; {kept}",
                 dir.display()
             );
+            unread = Some(format!("the state in {} was not restored: {why}; {kept}", dir.display()));
             Document::default()
         }
     };
-    Ok(Some(Found { store, document }))
+    Ok(Some(Found { store, document, unread }))
 }
 
 /// What the slots get.
@@ -81,6 +92,7 @@ pub struct Restored {
     configured: [Vec<Kept>; 3],
     infos: [Arc<PolicyInfo>; 3],
     comes: [Comes; 3],
+    unread: Option<String>,
     history: [Vec<HistoryEntry>; 3],
     quarantine: Vec<QuarantineEntry>,
 }
@@ -91,12 +103,14 @@ struct Comes {
     configured: bool,
     /// What is swapped in.
     swapped: Option<AnyPolicy>,
+    /// What was swapped in and couldn't be loaded.
+    unrestored: Option<Unrestored>,
 }
 
 impl Found {
     /// Loads what was swapped in. `origins` has the configured policies, and gets these.
     pub fn load(self, loader: &PolicyLoader, origins: &Origins, clock: Clock) -> Restored {
-        let Self { store, mut document } = self;
+        let Self { store, mut document, unread } = self;
         let own = PolicyKind::ALL.map(|kind| origins.latest(kind).expect("the configured policy is loaded"));
         let quarantine = std::mem::take(&mut document.quarantine).into_iter();
         // Times since the start of another run mean nothing in this one.
@@ -118,6 +132,7 @@ impl Found {
             configured: std::array::from_fn(|nth| Kept::all(&own[nth])),
             infos: own.map(|origin| origin.info),
             comes,
+            unread,
             history,
             quarantine,
             store,
@@ -135,7 +150,12 @@ struct Choosing<'a> {
 
 impl Choosing<'_> {
     fn choose(&self, kind: PolicyKind, own: &Origin, record: Option<&SlotRecord>) -> Comes {
-        let swapped = record.and_then(|record| self.swapped(kind, own, record));
+        let again = record.and_then(|record| self.swapped(kind, own, record));
+        let (swapped, unrestored) = match again {
+            Some(Ok(policy)) => (Some(policy), None),
+            Some(Err(unrestored)) => (None, Some(unrestored)),
+            None => (None, None),
+        };
         let reason = self.quarantined(own);
         if let Some(reason) = &reason {
             let configured = &own.info.name;
@@ -148,11 +168,16 @@ impl Choosing<'_> {
                  or swap it in by force"
             );
         }
-        Comes { configured: reason.is_none(), swapped }
+        Comes { configured: reason.is_none(), swapped, unrestored }
     }
 
     /// Loads what was swapped in, if it is to be live again.
-    fn swapped(&self, kind: PolicyKind, own: &Origin, record: &SlotRecord) -> Option<AnyPolicy> {
+    fn swapped(
+        &self,
+        kind: PolicyKind,
+        own: &Origin,
+        record: &SlotRecord,
+    ) -> Option<Result<AnyPolicy, Unrestored>> {
         if let Some(canary) = &record.canary {
             tracing::warn!(
                 "the trial of the {kind} canary `{canary}` was not over when the host ended; the policy before it is live"
@@ -183,14 +208,14 @@ impl Choosing<'_> {
                     "the {kind} policy `{name}`, which was swapped in before the restart, is live again"
                 );
                 self.origins.remember(kind, origin);
-                Some(policy)
+                Some(Ok(policy))
             }
             Err(why) => {
                 tracing::error!(
-                    "the {kind} policy `{name}`, which was swapped in before the restart, can't be loaded again, so the \
-                     configured one is live: {why}"
+                    "the {kind} policy `{name}`, which was swapped in before the restart, can't be loaded, so the \
+                     configured one is live; the next start tries again, unless this slot is changed: {why}"
                 );
-                None
+                Some(Err(Unrestored { all: all.clone(), why }))
             }
         }
     }
@@ -254,6 +279,14 @@ impl Restored {
     pub fn keep(self, engine: &EngineHandle, origins: &Arc<Origins>) -> std::io::Result<Arc<Keeper>> {
         let lasting = engine.observer().lasting();
         lasting.restore(self.history, self.quarantine);
-        Keeper::start(self.store, Arc::clone(lasting), Arc::clone(origins), self.configured, engine.clock())
+        let unrestored = self.comes.map(|comes| comes.unrestored);
+        Keeper::start(
+            self.store,
+            Arc::clone(lasting),
+            Arc::clone(origins),
+            self.configured,
+            (self.unread, unrestored),
+            engine.clock(),
+        )
     }
 }

@@ -43,6 +43,15 @@ pub(super) enum OpenError {
     Busy,
 }
 
+/// Why a state file gives no state.
+#[derive(Debug, PartialEq)]
+pub(super) enum ReadError {
+    /// It was read, and this host can make nothing of it.
+    Unusable(String),
+    /// The system didn't let it be read, which may pass.
+    Unread(String),
+}
+
 /// Components by their SHA-256.
 pub(super) type Components = BTreeMap<String, Arc<[u8]>>;
 
@@ -77,12 +86,8 @@ impl Store {
     }
 
     /// Reads the state file; `None` if there is none.
-    pub fn read(&self) -> Result<Option<Document>, String> {
-        match read_bounded(&self.dir.join(FILE), format::MAX_BYTES) {
-            Ok(bytes) => Document::parse(&bytes).map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+    pub fn read(&self) -> Result<Option<Document>, ReadError> {
+        read(&self.dir)
     }
 
     /// Reads a component.
@@ -133,7 +138,7 @@ impl Store {
         Ok(unread)
     }
 
-    /// Saves a state with the components that it names, and removes all other components.
+    /// Saves a state with the components that are new in it, and removes all that it doesn't name.
     pub fn save(&mut self, document: &Document, components: &Components) -> io::Result<()> {
         self.claim()?;
         // Somebody else may have moved it.
@@ -158,15 +163,16 @@ impl Store {
         put(&self.dir.join(FILE), &document.bytes()?)?;
         self.sync()?;
         self.whole.retain(|sha256| components.contains_key(sha256));
-        if let Err(error) = self.tidy(components) {
+        if let Err(error) = self.tidy(&document.components(), components) {
             tracing::warn!("can't remove old components from {}: {error}", self.dir.display());
         }
         Ok(())
     }
 
-    fn tidy(&self, wanted: &Components) -> io::Result<()> {
+    fn tidy(&self, named: &BTreeSet<&str>, new: &Components) -> io::Result<()> {
+        let wanted = |sha256: &str| named.contains(sha256) || new.contains_key(sha256);
         for name in self::components(&self.dir)? {
-            if !name.strip_suffix(".wasm").is_some_and(|sha256| wanted.contains_key(sha256)) {
+            if !name.strip_suffix(".wasm").is_some_and(wanted) {
                 fs::remove_file(self.dir.join(name))?;
             }
         }
@@ -205,6 +211,16 @@ pub(super) fn check(dir: &Path) -> Result<(), String> {
             Ok(true) | Err(_) => Ok(()),
         },
         Err(_) => Ok(()),
+    }
+}
+
+/// Reads the state file of a directory; `None` if there is none.
+pub(super) fn read(dir: &Path) -> Result<Option<Document>, ReadError> {
+    match read_bounded(&dir.join(FILE), format::MAX_BYTES) {
+        Ok(bytes) => Document::parse(&bytes).map(Some).map_err(ReadError::Unusable),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error().is_some() => Err(ReadError::Unread(error.to_string())),
+        Err(error) => Err(ReadError::Unusable(error.to_string())),
     }
 }
 
@@ -428,7 +444,18 @@ mod tests {
         let (_home, dir) = place();
         let store = Store::open(&dir).unwrap();
         File::create(dir.join(FILE)).unwrap().set_len(format::MAX_BYTES + 1).unwrap();
-        assert!(store.read().unwrap_err().contains("more than"));
+        assert!(matches!(store.read(), Err(ReadError::Unusable(why)) if why.contains("more than")));
+    }
+
+    #[test]
+    fn what_the_system_does_not_let_a_host_read_is_no_damage() {
+        let (_home, dir) = place();
+        let store = Store::open(&dir).unwrap();
+        symlink("elsewhere", dir.join(FILE)).unwrap();
+        assert!(matches!(store.read(), Err(ReadError::Unread(_))));
+        fs::remove_file(dir.join(FILE)).unwrap();
+        fs::write(dir.join(FILE), "").unwrap();
+        assert!(matches!(store.read(), Err(ReadError::Unusable(_))));
     }
 
     #[test]

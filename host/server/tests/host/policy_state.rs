@@ -307,9 +307,31 @@ async fn what_cannot_be_restored_leaves_the_slot_to_what_is_configured() {
     fs::write(dir.join(&components(&dir)[0]), "damaged").unwrap();
     let host = Host::start(keeping(&dir)).await;
     assert_eq!(host.slot("scheduler").await["name"], "continuous");
+    let not_restored = host.admin_get("/admin/policies").await["not_restored"].clone();
+    assert!(
+        not_restored[0].as_str().is_some_and(|why| why.contains("scheduler policy `srpt`")),
+        "{not_restored}"
+    );
+    let state = host.admin_get("/admin/state").await;
+    assert_eq!(state["policy_state"], json!({"saved": true, "not_restored": not_restored}));
     let prefix = host.slot("prefix-cache").await;
     let bundled = infer_bundle::find("prefix-cache", "s3-fifo").unwrap();
     assert_eq!((&prefix["name"], &prefix["sha256"]), (&json!("s3-fifo"), &json!(bundled.sha256)), "{prefix}");
+    host.server.shutdown().await;
+
+    // A later start may be able to load it.
+    let component = dir.join(&components(&dir)[0]);
+    fs::write(&component, srpt.component).unwrap();
+    let host = Host::start(keeping(&dir)).await;
+    assert_eq!(host.slot("scheduler").await["name"], "srpt");
+    assert_eq!(host.admin_get("/admin/policies").await["not_restored"], Value::Null);
+    host.server.shutdown().await;
+    // Until an operator changes the slot.
+    fs::write(&component, "damaged").unwrap();
+    let host = Host::start(keeping(&dir)).await;
+    host.ask(Method::PUT, "scheduler", json!({"name": "fair"})).await;
+    assert_eq!(host.admin_get("/admin/policies").await["not_restored"], Value::Null);
+    assert_eq!(components(&dir), Vec::<String>::new());
     host.server.shutdown().await;
 
     let whole = fs::read(dir.join("policies.json")).unwrap();

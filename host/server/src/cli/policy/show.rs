@@ -22,6 +22,9 @@ pub(super) fn list(policies: &Policies, all: bool) {
     if let Some(why) = &policies.not_saved {
         println!("not saved, so a restart would undo what was changed: {why}");
     }
+    for why in &policies.not_restored {
+        println!("not restored: {}", first_line(why));
+    }
     if !policies.quarantine.is_empty() {
         println!("quarantined, swapped in again only with --force:");
     }
