@@ -4,7 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::partial::lock;
@@ -13,7 +13,7 @@ use super::partial::lock;
 #[derive(Debug)]
 pub(crate) struct Claim {
     path: PathBuf,
-    _file: File,
+    file: File,
 }
 
 impl Claim {
@@ -28,14 +28,22 @@ impl Claim {
         options.write(true).create(true).truncate(false).mode(0o600).custom_flags(no_follow);
         let file = options.open(&path)?;
         lock(&file, &path)?;
-        Ok(Self { path, _file: file })
+        Ok(Self { path, file })
+    }
+
+    /// Whether its file is still the one that everybody finds there.
+    pub(crate) fn holds(&self) -> bool {
+        let (Ok(own), Ok(found)) = (self.file.metadata(), self.path.symlink_metadata()) else { return false };
+        (own.dev(), own.ino()) == (found.dev(), found.ino())
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Still locked, so it is nobody else's.
-        let _ = std::fs::remove_file(&self.path);
+        // Still locked, so it is nobody else's, unless its directory has been replaced.
+        if self.holds() {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -54,7 +62,13 @@ mod tests {
         let first = Claim::take(&place).unwrap();
         assert_eq!(Claim::take(&place).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         let other = Claim::take(&dir.path().join("b.cache")).unwrap();
-        drop((first, other));
+        // Somebody removed the lock, and somebody else has it now.
+        std::fs::remove_file(&path).unwrap();
+        assert!(!first.holds());
+        let second = Claim::take(&place).unwrap();
+        drop(first);
+        assert!(second.holds(), "it stays");
+        drop((second, other));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         drop(Claim::take(&place).unwrap());
         symlink(dir.path().join("elsewhere"), &path).unwrap();

@@ -267,6 +267,7 @@ fn worth_saving(mut history: Vec<HistoryEntry>) -> Vec<HistoryEntry> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use serde_json::json;
 
@@ -292,6 +293,7 @@ mod tests {
         lasting.changes().note();
         assert!(keeper.not_saved().await.is_some_and(|why| why.contains("No such file")));
         fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
         keeper.close();
         assert_eq!(keeper.error(), None);
         assert!(dir.join("policies.json").exists());

@@ -26,6 +26,8 @@ const MAX_COMPONENT_BYTES: u64 = 8 << 20;
 /// An open directory.
 pub(super) struct Store {
     dir: PathBuf,
+    /// The directory as it was claimed; held open, so that no other one is taken for it.
+    place: File,
     /// `None` if its lock could not be written.
     claim: Option<Claim>,
     /// A state file that can't be read is still in the way.
@@ -61,7 +63,10 @@ impl Store {
         let creating = |error: io::Error| OpenError::Wrong(format!("it can't be created: {error}"));
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(creating)?;
         check(dir).map_err(OpenError::Wrong)?;
-        let mut store = Self { dir: dir.to_owned(), claim: None, in_the_way: false, whole: BTreeSet::new() };
+        let place =
+            File::open(dir).map_err(|error| OpenError::Wrong(format!("it can't be opened: {error}")))?;
+        let mut store =
+            Self { dir: dir.to_owned(), place, claim: None, in_the_way: false, whole: BTreeSet::new() };
         match store.claim() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenError::Busy),
             // Whoever can't write it finds out at the first save, and says so.
@@ -74,7 +79,22 @@ impl Store {
         &self.dir
     }
 
+    /// Claims the directory that is there now, which may not be the one of before: it is held to the same.
     fn claim(&mut self) -> io::Result<()> {
+        let (was, is) = (self.place.metadata()?, fs::metadata(&self.dir)?);
+        if (was.dev(), was.ino()) != (is.dev(), is.ino()) {
+            if self.dir.join(FILE).symlink_metadata().is_ok() {
+                return Err(io::Error::other(format!(
+                    "another directory is there since the start, with a {FILE} in it, which stays as it is"
+                )));
+            }
+            self.place = File::open(&self.dir)?;
+            self.whole.clear();
+        }
+        check_dir(&is).map_err(io::Error::other)?;
+        if self.claim.as_ref().is_some_and(|claim| !claim.holds()) {
+            self.claim = None;
+        }
         if self.claim.is_none() {
             let claim = Claim::take(&self.dir.join(FILE));
             self.claim = Some(claim.map_err(|error| match error.kind() {
@@ -191,19 +211,11 @@ impl Store {
 
 /// Checks a directory that exists, and that it holds no other file under the name of ours.
 pub(super) fn check(dir: &Path) -> Result<(), String> {
-    let found = fs::metadata(dir).map_err(|error| error.to_string())?;
-    if !found.is_dir() {
-        return Err("it is no directory".to_owned());
-    }
-    let ours = found.uid() == rustix::process::geteuid().as_raw();
-    // A group may be given access, as Kubernetes gives it to that of a volume.
-    if !ours || found.mode() & 0o007 != 0 {
-        return Err("it must be a directory of this user that others can't open (chmod 700)".to_owned());
-    }
+    check_dir(&fs::metadata(dir).map_err(|error| error.to_string())?)?;
     let file = dir.join(FILE);
     match file.symlink_metadata() {
         Ok(at) if !at.is_file() => Err(format!("{FILE} in it is no file")),
-        // The first change would replace it. One that can't be opened is left to the start, which warns of it.
+        // The first change would replace it. One that can't be opened is left to the start, which fails.
         Ok(_) => match open(&file).and_then(format::is_ours) {
             Ok(false) => Err(format!(
                 "{FILE} in it holds something else than the state of policies; name a new directory"
@@ -212,6 +224,19 @@ pub(super) fn check(dir: &Path) -> Result<(), String> {
         },
         Err(_) => Ok(()),
     }
+}
+
+/// Checks that a directory is this user's alone.
+fn check_dir(found: &fs::Metadata) -> Result<(), String> {
+    if !found.is_dir() {
+        return Err("it is no directory".to_owned());
+    }
+    let ours = found.uid() == rustix::process::geteuid().as_raw();
+    // A group may be given access, as Kubernetes gives it to that of a volume.
+    if !ours || found.mode() & 0o007 != 0 {
+        return Err("it must be a directory of this user that others can't open (chmod 700)".to_owned());
+    }
+    Ok(())
 }
 
 /// Reads the state file of a directory; `None` if there is none.
@@ -467,7 +492,28 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
         assert!(store.save(&document(), &one).is_err());
         fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        let why = store.save(&document(), &one).unwrap_err().to_string();
+        assert!(why.contains("others can't open"), "as at a start: {why}");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
         store.save(&document(), &one).unwrap();
         assert!(store.component(one.keys().next().unwrap()).is_ok());
+        assert!(matches!(Store::open(&dir), Err(OpenError::Busy)), "it is claimed again");
+    }
+
+    #[test]
+    fn a_directory_with_a_state_in_place_of_this_one_stays_as_it_is() {
+        let (home, dir) = place();
+        let mut store = Store::open(&dir).unwrap();
+        store.save(&document(), &Components::new()).unwrap();
+        fs::rename(&dir, home.path().join("moved")).unwrap();
+        let mut other = Store::open(&dir).unwrap();
+        let theirs = Document::new("2026-03-02T12:00:00Z".to_owned());
+        other.save(&theirs, &Components::new()).unwrap();
+        let why = store.save(&document(), &Components::new()).unwrap_err().to_string();
+        assert!(why.contains("another directory"), "{why}");
+        drop(store);
+        assert_eq!(other.read(), Ok(Some(theirs)));
+        assert!(matches!(Store::open(&dir), Err(OpenError::Busy)), "the other one's lock stays");
     }
 }

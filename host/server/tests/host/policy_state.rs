@@ -1,6 +1,7 @@
 //! Swaps, histories and the quarantine across restarts (`--policy-state`).
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use infer_core::Micros;
@@ -372,6 +373,7 @@ async fn host_that_cannot_save_serves_swaps_and_says_so() {
     assert_eq!(gauge().await, "infer_policy_state_saved 0.0");
     host.events(json!({"max_tokens": 4})).await;
     fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
     let answer = host.ask(Method::POST, "scheduler/rollback", Value::Null).await;
     assert_eq!((&answer["to"], &answer["not_saved"]), (&json!("fair"), &Value::Null));
     assert_eq!(saved(&dir)["slots"]["scheduler"]["swapped"][0]["name"], "fair");
