@@ -3,6 +3,7 @@
 //! It holds the state file, components by their SHA-256, and `unread/`, where a state file goes that this host can't
 //! read, with its components. Nothing else is touched.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -33,7 +34,7 @@ pub(super) struct Store {
     /// A state file that can't be read is still in the way.
     in_the_way: bool,
     /// Components that are there as they should be.
-    whole: BTreeSet<String>,
+    whole: RefCell<BTreeSet<String>>,
 }
 
 /// Why a directory can't be used.
@@ -66,7 +67,7 @@ impl Store {
         let place =
             File::open(dir).map_err(|error| OpenError::Wrong(format!("it can't be opened: {error}")))?;
         let mut store =
-            Self { dir: dir.to_owned(), place, claim: None, in_the_way: false, whole: BTreeSet::new() };
+            Self { dir: dir.to_owned(), place, claim: None, in_the_way: false, whole: RefCell::default() };
         match store.claim() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenError::Busy),
             // Whoever can't write it finds out at the first save, and says so.
@@ -89,7 +90,7 @@ impl Store {
                 )));
             }
             self.place = File::open(&self.dir)?;
-            self.whole.clear();
+            self.whole.get_mut().clear();
         }
         check_dir(&is).map_err(io::Error::other)?;
         if self.claim.as_ref().is_some_and(|claim| !claim.holds()) {
@@ -116,6 +117,8 @@ impl Store {
         let bytes = read_bounded(&path, MAX_COMPONENT_BYTES);
         let bytes = bytes.map_err(|error| format!("can't read {}: {error}", path.display()))?;
         if digest(&bytes) == sha256 {
+            // A save leaves it as it is: on a full disk, that works.
+            self.whole.borrow_mut().insert(sha256.to_owned());
             Ok(bytes.into())
         } else {
             Err(format!("{} is damaged: it has another SHA-256", path.display()))
@@ -173,16 +176,16 @@ impl Store {
             let path = self.component_path(sha256);
             let there =
                 || path.symlink_metadata().is_ok_and(|at| at.is_file() && at.len() == bytes.len() as u64);
-            if !self.whole.contains(sha256) || !there() {
+            if !self.whole.get_mut().contains(sha256) || !there() {
                 put(&path, bytes)?;
                 // Before the file that names it.
                 self.sync()?;
-                self.whole.insert(sha256.clone());
+                self.whole.get_mut().insert(sha256.clone());
             }
         }
         put(&self.dir.join(FILE), &document.bytes()?)?;
         self.sync()?;
-        self.whole.retain(|sha256| components.contains_key(sha256));
+        self.whole.get_mut().retain(|sha256| components.contains_key(sha256));
         if let Err(error) = self.tidy(&document.components(), components) {
             tracing::warn!("can't remove old components from {}: {error}", self.dir.display());
         }
@@ -361,6 +364,20 @@ mod tests {
         fs::write(dir.join("real"), "mine").unwrap();
         symlink(dir.join("real"), &path).unwrap();
         assert!(store.component(&sha256).is_err(), "links are not followed");
+    }
+
+    #[test]
+    fn a_component_that_was_read_is_not_written_again() {
+        let (_home, dir) = place();
+        let one = Components::from([component("mine")]);
+        let sha256 = one.keys().next().unwrap();
+        Store::open(&dir).unwrap().save(&document(), &one).unwrap();
+        let inode = || fs::metadata(dir.join(format!("{sha256}.wasm"))).unwrap().ino();
+        let before = inode();
+        let mut store = Store::open(&dir).unwrap();
+        store.component(sha256).unwrap();
+        store.save(&document(), &one).unwrap();
+        assert_eq!(inode(), before);
     }
 
     #[test]
