@@ -13,16 +13,25 @@ use infer_wasm::PolicyLoader;
 
 use super::format::{Document, Kept, SlotRecord, Source, are_same, name_of};
 use super::keeper::{Keeper, Unrestored};
-use super::store::{OpenError, ReadError, Store, check};
+use super::store::{OpenError, ReadError, Store, check, read};
 use crate::config::{Config, ConfigError};
 use crate::engine::{Clock, EngineHandle, Quarantine};
 use crate::policies::{Origin, Origins, PolicySource, load_kept};
 use crate::serve::StartError;
 
-/// Refuses a directory that can't be used, without changing anything.
+/// Refuses a directory or a state that can't be used, without changing anything.
 pub fn check_place(config: &Config) -> Result<(), ConfigError> {
     match &config.policy_state {
-        Some(dir) if dir.exists() => check(dir).map_err(|why| wrong(dir, &why)),
+        Some(dir) if dir.exists() => {
+            let readable = || match read(dir) {
+                Ok(_) => Ok(()),
+                Err(ReadError::Unread(why)) => Err(format!("can't read policies.json: {why}")),
+                Err(ReadError::Unusable(why)) => {
+                    Err(format!("policies.json can't be used, and a start would move it to unread/: {why}"))
+                }
+            };
+            check(dir).and_then(|()| readable()).map_err(|why| wrong(dir, &why))
+        }
         _ => Ok(()),
     }
 }

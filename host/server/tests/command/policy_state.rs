@@ -94,6 +94,25 @@ fn directory_with_something_else_in_it_is_refused_by_the_check_and_by_the_start(
 }
 
 #[test]
+fn state_that_a_start_would_set_aside_is_found_by_the_check() {
+    let home = Home::new();
+    Host::start(home.serve(KEPT, &STATE)).ends();
+    let file = home.path("policies/policies.json");
+    let saved = fs::read_to_string(&file).unwrap();
+    let check = ["config", "check", "--port", "0", "--admin", "127.0.0.1:0", STATE[0], STATE[1]];
+    let whole = home.command(KEPT, &check).output().unwrap();
+    assert!(whole.status.success(), "{}", complaint(&whole));
+    let newer = saved.replace("\"version\": 1", "\"version\": 2");
+    for (text, says) in [(newer.as_str(), "it has version 2"), ("", "it is damaged")] {
+        fs::write(&file, text).unwrap();
+        let output = home.command(KEPT, &check).output().unwrap();
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(2) && said.contains(says), "{said}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    }
+}
+
+#[test]
 fn full_disk_leaves_what_was_saved_and_the_operator_is_told() {
     let home = Home::new();
     let component = infer_bundle::find("scheduler", "srpt").unwrap().component;

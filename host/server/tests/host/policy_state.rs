@@ -342,6 +342,9 @@ async fn what_cannot_be_restored_leaves_the_slot_to_what_is_configured() {
         fs::write(dir.join("policies.json"), unreadable).unwrap();
         let host = Host::start(keeping(&dir)).await;
         assert_eq!(host.slot("prefix-cache").await["name"], "lru");
+        let state = host.admin_get("/admin/state").await;
+        let why = state["policy_state"]["not_restored"][0].as_str().unwrap();
+        assert!(why.contains("was not restored: it ") && why.contains("unread"), "{why}");
         assert!(fs::read(dir.join("unread/policies.json")).unwrap() == unreadable, "it is kept");
         host.ask(Method::PUT, "prefix-cache", json!({"name": "s3-fifo"})).await;
         host.server.shutdown().await;
