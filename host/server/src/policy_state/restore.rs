@@ -197,7 +197,12 @@ impl Choosing<'_> {
         }
         let all = record.swapped.as_ref()?;
         let name = name_of(all);
-        if !are_same(&record.configured, &Kept::all(own)) {
+        let now = Kept::all(own);
+        if are_same(all, &now) {
+            // It is configured since, so it is live anyway.
+            return None;
+        }
+        if !are_same(&record.configured, &now) {
             tracing::warn!(
                 "the {kind} policy `{name}`, which was swapped in before the restart, isn't live any more: another one, or \
                  another configuration, is configured since"

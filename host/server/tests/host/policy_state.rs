@@ -187,6 +187,21 @@ async fn flag_that_was_changed_wins_over_what_was_swapped_in_its_slot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn choice_of_an_operator_that_is_configured_since_is_live_as_what_is_configured() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("state");
+    let host = Host::start(keeping(&dir)).await;
+    host.ask(Method::PUT, "scheduler", json!({"name": "fair"})).await;
+    host.server.shutdown().await;
+    let fair = PolicyChoice { name: "fair".into(), config: "{}".into() };
+    let host = Host::start(Config { scheduler: fair, ..keeping(&dir) }).await;
+    let slot = host.slot("scheduler").await;
+    assert_eq!((&slot["name"], &slot["previous"]), (&json!("fair"), &Value::Null), "{slot}");
+    host.server.shutdown().await;
+    assert_eq!(saved(&dir)["slots"]["scheduler"]["swapped"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_what_passed_its_trial_is_live_after_a_restart() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("state");
