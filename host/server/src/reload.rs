@@ -25,9 +25,19 @@ pub struct Outcome {
     pub what: &'static str,
     /// What changed.
     pub done: String,
+    /// Whether it was read and yet changed nothing, as `done` says.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stays: bool,
     /// Why it could not be reloaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// What a reload did.
+enum Done {
+    Changed(String),
+    /// It changed nothing, and why.
+    Stays(String),
 }
 
 /// The policies that flags and files configure.
@@ -81,29 +91,32 @@ fn keep_rates(mut choices: Choices, admission_chosen: bool, tenants: &Tenants) -
 pub async fn reload(app: &App, by: Option<&By>) -> Vec<Outcome> {
     let _turn = app.reload.turn.lock().await;
     let mut outcomes = Vec::new();
-    let mut note = |what, done: Result<String, String>| {
+    let mut note = |what, done: Result<Done, String>| {
         let kept = match what {
             "api-keys" | "operators" => "the old ones stay in use",
             _ => "the old one stays in use",
         };
-        let (done, error) = match done {
-            Ok(done) => (done, None),
-            Err(error) => (kept.to_owned(), Some(error)),
+        let (done, stays, error) = match done {
+            Ok(Done::Changed(done)) => (done, false, None),
+            Ok(Done::Stays(why)) => (why, true, None),
+            Err(error) => (kept.to_owned(), false, Some(error)),
         };
         match &error {
             None => tracing::info!("reloaded {what}: {done}"),
             Some(error) => tracing::error!("can't reload {what} ({done}): {error}"),
         }
-        outcomes.push(Outcome { what, done, error });
+        outcomes.push(Outcome { what, done, stays, error });
     };
     if app.config.api_keys.is_some() {
-        note("api-keys", reload_tenants(app));
+        note("api-keys", reload_tenants(app).map(Done::Changed));
     }
     if app.operators.has_file() {
-        note("operators", app.operators.reload().map(|()| format!("{} tokens", app.operators.token_count())));
+        let tokens = || Done::Changed(format!("{} tokens", app.operators.token_count()));
+        note("operators", app.operators.reload().map(|()| tokens()));
     }
     if let Some(tls) = &app.tls {
-        note("tls", tls.reload().map(|()| "new connections use the new certificate".to_owned()));
+        let done = || Done::Changed("new connections use the new certificate".to_owned());
+        note("tls", tls.reload().map(|()| done()));
     }
     match wanted(app) {
         Err(error) => note("policy-config", Err(error)),
@@ -156,7 +169,7 @@ async fn reconfigure(
     kind: PolicyKind,
     choice: PolicyChoice,
     by: Option<By>,
-) -> Result<String, String> {
+) -> Result<Done, String> {
     let served = app.served().map_err(|e| e.message().to_owned())?;
     let done = served.policies.reconfigure(kind, choice.clone(), by).await;
     match done.map_err(|e| e.to_string())? {
@@ -166,10 +179,11 @@ async fn reconfigure(
             let note = answer.state_note.map(|note| format!(": {note}")).unwrap_or_default();
             let not_saved = answer.not_saved.map(|why| format!("; not saved: {why}")).unwrap_or_default();
             let (to, state) = (answer.to, answer.state);
-            Ok(format!("`{to}` runs with its new configuration ({state} state{note}){not_saved}"))
+            let done = format!("`{to}` runs with its new configuration ({state} state{note}){not_saved}");
+            Ok(Done::Changed(done))
         }
         Reconfigured::Stays { name } => {
-            Ok(format!("nothing changed, because an operator swapped in `{name}`"))
+            Ok(Done::Stays(format!("nothing changed, because an operator swapped in `{name}`")))
         }
     }
 }

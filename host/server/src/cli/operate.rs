@@ -117,11 +117,18 @@ async fn reload(target: &Target) -> Result<(), Failure> {
     let text = |outcome: &Value, field: &str| outcome[field].as_str().unwrap_or_default().to_owned();
     if target.json {
         print_json(&answer)?;
-    } else if !reloaded.is_empty() {
-        let names: Vec<String> = reloaded.iter().map(|outcome| text(outcome, "what")).collect();
-        println!("reloaded {}", names.join(", "));
-    } else if all_reloaded {
+    } else if reloaded.is_empty() && all_reloaded {
         println!("there is nothing to reload");
+    } else {
+        let (stay, changed): (Vec<_>, Vec<_>) =
+            reloaded.into_iter().partition(|outcome| outcome["stays"] == Value::Bool(true));
+        if !changed.is_empty() {
+            let names: Vec<String> = changed.iter().map(|outcome| text(outcome, "what")).collect();
+            println!("reloaded {}", names.join(", "));
+        }
+        for outcome in stay {
+            println!("{}: {}", text(outcome, "what"), text(outcome, "done"));
+        }
     }
     if all_reloaded {
         return Ok(());

@@ -139,6 +139,21 @@ fn requests_queue_and_cache_are_operated_by_commands() {
 }
 
 #[test]
+fn reload_by_command_says_that_it_changed_nothing_where_an_operator_chose() {
+    let home = Home::new();
+    let write = |text: &str| std::fs::write(home.path("policies.json"), text).unwrap();
+    write("{}");
+    let host = Host::start(home.serve(KEPT, &["--scheduler", "srpt", "--policy-config", "policies.json"]));
+    let operator = Operator { home: &home, host: &host };
+    operator.sees(&["swap", "scheduler", "fair"]);
+    write(r#"{"scheduler": {"patience_ms": 321}}"#);
+    let output = operator.types_to("admin", &["reload"]);
+    assert!(output.status.success(), "{}", complaint(&output));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(printed, "scheduler: nothing changed, because an operator swapped in `fair`\n");
+}
+
+#[test]
 fn reload_by_command_names_what_stays_as_it_was_and_why() {
     let home = Home::new();
     let write = |name: &str, text: &str| std::fs::write(home.path(name), text).unwrap();
