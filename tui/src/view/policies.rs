@@ -1,6 +1,6 @@
 //! The three slots: the live policy, its latency, its faults, shadow and canary, and the history.
 
-use infer_api::admin::{GaugeInfo, HistoryEntry, PolicySlot, State};
+use infer_api::admin::{GaugeInfo, HistoryEntry, PolicySlot, PolicyState, State};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
@@ -237,6 +237,7 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     if slot.last_fault.is_none() {
         facts.push(previous);
     }
+    facts.extend(state.policy_state.iter().flat_map(kept).map(|text| ("restart", text, look.theme.warning)));
     facts.push(("does", slot.description.clone(), plain));
     facts.push(("now", at_work(state, &slot.kind), plain));
     if !slot.gauges.is_empty() {
@@ -256,6 +257,15 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     let digest = if native { "none, native code".to_owned() } else { slot.sha256.clone() };
     facts.push(("digest", configured(&digest, &slot.config_sha256), look.theme.label));
     facts
+}
+
+/// Returns what an operator should know of the saved state, if anything.
+fn kept(state: &PolicyState) -> Vec<String> {
+    let not_saved = (!state.saved).then(|| {
+        let why = state.error.as_deref().unwrap_or("the host gives no reason");
+        format!("would undo what was changed: {why}")
+    });
+    not_saved.into_iter().chain(state.not_restored.iter().cloned()).collect()
 }
 
 /// Returns what policies publish about themselves; of several, the name of each before its first.
@@ -419,6 +429,24 @@ mod tests {
         };
         assert!(history_text(&made(Some("ana")), 0).ends_with("lru -> session  (by ana: swap)"));
         assert!(history_text(&made(None), 0).ends_with("lru -> session  (swap)"));
+    }
+
+    #[test]
+    fn a_state_that_is_not_saved_or_not_restored_is_told() {
+        let saved = PolicyState { saved: true, ..PolicyState::default() };
+        assert_eq!(kept(&saved), Vec::<String>::new());
+        let lost = PolicyState {
+            saved: false,
+            error: Some("No space left on device".to_owned()),
+            not_restored: vec!["the scheduler policy `mine` couldn't be loaded".to_owned()],
+        };
+        assert_eq!(
+            kept(&lost),
+            [
+                "would undo what was changed: No space left on device",
+                "the scheduler policy `mine` couldn't be loaded"
+            ]
+        );
     }
 
     #[test]
