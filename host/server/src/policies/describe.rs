@@ -31,17 +31,33 @@ impl PolicyManager {
         }
     }
 
-    /// Returns the policies that can be swapped in by name. Compiles every bundled policy on the first call. While the
+    /// Returns the policies that can be swapped in by name. Compiles every bundled policy on the first call, after the start. While the
     /// machine has no memory for that, these are only the native ones.
     pub async fn available(&self) -> Vec<AvailablePolicy> {
-        let loader = self.loader.clone();
-        match self.available.get_or_try_init(|| blocking(move || shipped(&loader))).await {
+        match self.available.get_or_try_init(|| self.describe_shipped()).await {
             Ok(all) => all.clone(),
             Err(error) => {
                 tracing::warn!("the bundled policies can't be listed now: {error}");
                 native().collect()
             }
         }
+    }
+
+    /// Whether that answers at once.
+    pub fn is_listed(&self) -> bool {
+        self.available.initialized()
+    }
+
+    /// One after the other, so that a host that ends waits for one at most.
+    async fn describe_shipped(&self) -> Result<Vec<AvailablePolicy>, LoadError> {
+        let mut all = Vec::new();
+        for bundled in infer_bundle::POLICIES {
+            let loader = self.loader.clone();
+            let described = blocking(move || loader.describe(bundled.component)).await;
+            all.extend(usable(bundled.name, described)?);
+        }
+        all.extend(native());
+        Ok(all)
     }
 }
 
@@ -52,14 +68,25 @@ impl PolicyManager {
 pub fn shipped(loader: &PolicyLoader) -> Result<Vec<AvailablePolicy>, LoadError> {
     let mut all = Vec::new();
     for bundled in infer_bundle::POLICIES {
-        match loader.describe(bundled.component) {
-            Ok((kind, info)) => all.push(available(kind, &info)),
-            Err(error @ LoadError::Machine(_)) => return Err(error),
-            Err(error) => tracing::error!(policy = bundled.name, "can't load a bundled policy: {error}"),
-        }
+        all.extend(usable(bundled.name, loader.describe(bundled.component))?);
     }
     all.extend(native());
     Ok(all)
+}
+
+/// Leaves out a policy that is at fault itself.
+fn usable(
+    name: &str,
+    described: Result<(PolicyKind, PolicyInfo), LoadError>,
+) -> Result<Option<AvailablePolicy>, LoadError> {
+    match described {
+        Ok((kind, info)) => Ok(Some(available(kind, &info))),
+        Err(error @ LoadError::Machine(_)) => Err(error),
+        Err(error) => {
+            tracing::error!(policy = name, "can't load a bundled policy: {error}");
+            Ok(None)
+        }
+    }
 }
 
 fn native() -> impl Iterator<Item = AvailablePolicy> {

@@ -120,6 +120,8 @@ async fn prepare(app: Arc<App>) {
     let Ok(served) = app.served() else { return };
     let _ = served.chat_template().await;
     let _ = served.compiler.prepare().await;
+    // Last: a look at the policies that can be swapped in waits for all to be compiled, where no cache has them.
+    let _ = served.policies.available().await;
 }
 
 /// Starts publishing the engine's KV events; returns the addresses of the sockets, and the task that serves them.
@@ -144,6 +146,11 @@ impl RunningServer {
     /// The engine, for tests that hold its steps or read its report.
     pub fn engine(&self) -> &EngineHandle {
         &self.engine.handle
+    }
+
+    /// Whether `GET /admin/policies` answers without compiling anything, for tests.
+    pub fn lists_policies(&self) -> bool {
+        self.served().is_some_and(|served| served.policies.is_listed())
     }
 
     /// The loaded model and its settings, once they are there.

@@ -366,6 +366,14 @@ async fn shadow_that_is_quarantined_meanwhile_is_not_promoted() {
     host.server.shutdown().await;
 }
 
+/// Nobody has to wait for the bundled policies to be compiled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_be_swapped_in_is_found_out_without_anybody_asking() {
+    let host = Host::start(config()).await;
+    host.until("the policies are listed", |_| host.server.lists_policies()).await;
+    host.server.shutdown().await;
+}
+
 /// A file does not undo what an operator swapped in, even if it has the same name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reload_replaces_only_policies_that_the_files_configured() {
