@@ -207,12 +207,17 @@ pub fn wrong_scheme(error: &(dyn std::error::Error + 'static), encrypted: bool) 
         return is_plain
             .then_some("the server does not speak TLS at this port; the URL should begin with http://");
     }
-    // A server with TLS answers with an alert, which hyper takes for the head of a response.
-    let is_no_http =
-        |error: &hyper::Error| error.is_parse() && !error.is_parse_too_large() && !error.is_parse_status();
-    cause::<hyper::Error>(error).is_some_and(is_no_http).then_some(
+    is_no_http(error).then_some(
         "the server does not answer in plain HTTP; if it speaks TLS at this port, the URL should begin with https://",
     )
+}
+
+/// Whether a request without TLS failed because what came back isn't HTTP. A server with TLS answers with an alert, which
+/// hyper takes for the head of a response.
+pub fn is_no_http(error: &(dyn std::error::Error + 'static)) -> bool {
+    let is_other =
+        |error: &hyper::Error| error.is_parse() && !error.is_parse_too_large() && !error.is_parse_status();
+    cause::<hyper::Error>(error).is_some_and(is_other)
 }
 
 /// Finds what was wrong with a certificate among an error's causes.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{Failure, base_url};
 use crate::admin::token::{self, Token};
 use crate::config::Environment;
-use crate::trust::wrong_scheme;
+use crate::trust::is_no_http;
 use crate::web::in_full;
 
 const DEFAULT_ADDRESS: &str = "http://127.0.0.1:8001";
@@ -242,8 +242,14 @@ impl Host {
     /// The failure of a connection.
     pub fn unreachable(&self, error: &reqwest::Error) -> Failure {
         // Its own text only says that a request to this URL failed.
-        let causes = || std::error::Error::source(error).map_or_else(|| error.to_string(), in_full);
-        let why = wrong_scheme(error, false).map_or_else(causes, str::to_owned);
+        let why = match std::error::Error::source(error) {
+            _ if is_no_http(error) => {
+                "it does not answer in plain HTTP, as an admin plane does; is this the data plane's address?"
+                    .to_owned()
+            }
+            Some(source) => in_full(source),
+            None => error.to_string(),
+        };
         Failure::Failed(format!("{} can't be reached: {why}", self.base))
     }
 

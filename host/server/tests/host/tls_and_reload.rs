@@ -84,7 +84,7 @@ async fn commands_say_which_scheme_the_url_should_have_had() {
         (vec!["health", "--insecure", "--url", to_plain], "the URL should begin with http://"),
         ([&bench[..], &[to_tls]].concat(), "the URL should begin with https://"),
         ([&bench[..], &[to_plain, "--insecure"]].concat(), "the URL should begin with http://"),
-        (vec!["admin", "state", "--admin", to_tls], "the URL should begin with https://"),
+        (vec!["admin", "state", "--admin", to_tls], "does not answer in plain HTTP, as an admin plane does"),
     ] {
         let output = infer(&arguments).await;
         let stderr = String::from_utf8_lossy(&output.stderr);
