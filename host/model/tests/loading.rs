@@ -978,15 +978,23 @@ fn pointers_in_place_of_large_files_are_named() {
 
 #[test]
 fn load_reports_every_matrix_and_can_be_cancelled() {
-    for name in ["llama-f32", "qwen3moe-bf16"] {
+    for name in ["llama-f32", "qwen3moe-bf16", "gptoss-bf16", "gptoss-mxfp4"] {
         let source = Source::Directory(golden(name));
-        let mut seen = Vec::new();
+        let (mut seen, mut total) = (Vec::new(), 0);
         let model = Model::load_with(&source, &LoadOptions::default(), &mut |progress| {
             seen.push(progress.done_bytes);
+            total = progress.total_bytes;
             ControlFlow::Continue(())
         });
-        assert!(model.is_ok() && seen.is_sorted_by(|a, b| a < b), "{seen:?}");
-        assert_eq!(seen.last(), Some(&Model::copy_weights(&source).expect("sound").0));
+        assert!(model.is_ok() && seen.is_sorted_by(|a, b| a < b), "{name}: {seen:?}");
+        let copied = Model::copy_weights(&source).expect("sound").0;
+        assert_eq!(seen.last(), Some(&copied), "{name}");
+        // All matrices, each of their bytes once.
+        let whole = read(name, "model.safetensors");
+        let tensors = safetensors::SafeTensors::deserialize(&whole).expect("sound").tensors();
+        let vectors = tensors.iter().filter(|(name, view)| view.shape().len() == 1 || name.ends_with("bias"));
+        let left: usize = vectors.map(|(_, view)| view.data().len()).sum();
+        assert_eq!(copied + left as u64, total, "{name}");
     }
 
     let source = Source::Directory(golden("llama-f32"));

@@ -24,17 +24,18 @@ pub(crate) fn copy(source: &Source<'_>, config: &ModelConfig) -> Result<(u64, Du
         let tensor = files.tensor(&name, &shape)?;
         ahead.ask(&files, done);
         files.prefetch(&tensor);
-        let bytes = tensor.own_bytes();
-        let mut copy = arena.numbers::<u8>(bytes.len()).map_err(|error| does_not_fit(&error))?;
-        let part = bytes.len().div_ceil(threads).max(1);
-        std::thread::scope(|scope| {
-            for (to, from) in copy.chunks_mut(part).zip(bytes.chunks(part)) {
-                scope.spawn(|| to.copy_from_slice(from));
-            }
-        });
+        for bytes in tensor.own_parts().into_iter().filter(|bytes| !bytes.is_empty()) {
+            let mut copy = arena.numbers::<u8>(bytes.len()).map_err(|error| does_not_fit(&error))?;
+            let part = bytes.len().div_ceil(threads).max(1);
+            std::thread::scope(|scope| {
+                for (to, from) in copy.chunks_mut(part).zip(bytes.chunks(part)) {
+                    scope.spawn(|| to.copy_from_slice(from));
+                }
+            });
+            copies.push(copy);
+        }
         files.release(&tensor);
-        done += bytes.len() as u64;
-        copies.push(copy);
+        done += tensor.own_len();
     }
     Ok((done, began.elapsed()))
 }

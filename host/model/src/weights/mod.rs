@@ -358,7 +358,7 @@ impl Loader<'_> {
         let packed = stacked.pack(&mut self.packer, self.formats.of(&stacked), gated);
         for tensor in stacked.tensors() {
             self.files.release(tensor);
-            self.done.done_bytes += (tensor.own_bytes().len() + tensor.scales.len()) as u64;
+            self.done.done_bytes += tensor.own_len();
         }
         if (self.progress)(self.done).is_break() {
             return Err(ModelError::weights("loading was cancelled"));

@@ -121,7 +121,7 @@ impl ReadAhead {
     pub(super) fn new(files: &Files<'_>, config: &ModelConfig) -> Self {
         let (mut matrices, mut before) = (Vec::new(), 0);
         for (name, shape) in stacks(config).flat_map(|stack| stack.tensors().collect::<Vec<_>>()) {
-            let bytes = files.tensor(&name, &shape).map_or(0, |tensor| tensor.own_bytes().len() as u64);
+            let bytes = files.tensor(&name, &shape).map_or(0, |tensor| tensor.own_len());
             matrices.push((name, shape, before));
             before += bytes;
         }

@@ -88,6 +88,16 @@ impl RowOrder {
             }
         }
     }
+
+    /// The tensor's bytes. Two that take turns share bytes, and each has a half of them, of `len` bytes.
+    fn own(self, bytes: &[u8], len: usize) -> &[u8] {
+        match self {
+            Self::Plain | Self::Interleaved { .. } | Self::Partly { .. } => bytes,
+            Self::Alternating { half: nth } | Self::Transposed { first: nth, .. } => {
+                &bytes[nth * len..][..len]
+            }
+        }
+    }
 }
 
 /// A tensor in a file, with its size checked.
@@ -196,15 +206,16 @@ impl Stored<'_> {
         self.shape.iter().product::<usize>() / self.inputs()
     }
 
-    /// As many of the bytes as the tensor's numbers take. Two that take turns share bytes, and each has a half of them.
-    pub(crate) fn own_bytes(&self) -> &[u8] {
-        let len = self.kind.bytes(self.rows() * self.inputs());
-        match self.order {
-            RowOrder::Plain | RowOrder::Interleaved { .. } | RowOrder::Partly { .. } => self.bytes,
-            RowOrder::Alternating { half: nth } | RowOrder::Transposed { first: nth, .. } => {
-                &self.bytes[nth * len..][..len]
-            }
-        }
+    /// As many of the bytes, and of the exponents that are apart, as the tensor's numbers take.
+    pub(crate) fn own_parts(&self) -> [&[u8]; 2] {
+        let numbers = self.rows() * self.inputs();
+        let blocks = if self.scales.is_empty() { 0 } else { numbers / GROUP };
+        [self.order.own(self.bytes, self.kind.bytes(numbers)), self.order.own(self.scales, blocks)]
+    }
+
+    /// The number of these bytes.
+    pub(crate) fn own_len(&self) -> u64 {
+        self.own_parts().iter().map(|part| part.len() as u64).sum()
     }
 
     /// The bytes of row `row`.
