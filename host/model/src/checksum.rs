@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use infer_kernels::Activation;
+
 use crate::config::RopeScaling;
 use crate::model::Model;
 
@@ -12,8 +14,9 @@ const PIECE_BYTES: usize = 16 << 20;
 const POSITION: usize = 63;
 
 impl Model {
-    /// Checksums of everything that decides keys and values: matrices as they are packed, norms and biases, and of the
-    /// configuration what does not show at the first positions, which are windows and the frequencies of rope.
+    /// Checksums of everything that decides keys and values: matrices as they are packed, norms, biases and sinks, and of the
+    /// configuration what may not show at the first positions, which are windows, the frequencies of rope and the bounds of
+    /// activations.
     pub fn checksums(&self, threads: usize) -> Vec<u32> {
         let pieces: Vec<&[u8]> =
             self.weights.matrices().flat_map(|matrix| matrix.data().chunks(PIECE_BYTES)).collect();
@@ -26,6 +29,9 @@ impl Model {
             if let RopeScaling::Long(long) = &rope.scaling {
                 sums.push(of_numbers(long.short.iter().chain(&long.long).copied()));
             }
+        }
+        if let Activation::ClampedSwish { alpha, limit } = self.config.activation {
+            sums.push(of_numbers([alpha, limit].into_iter()));
         }
         sums.extend(
             self.config.layers.iter().flat_map(|layer| [layer.window.unwrap_or(0), layer.rope as u32]),

@@ -52,19 +52,29 @@ fn factors_of_short_and_of_long_sequences_show() {
     }
 }
 
+/// The checksums of these files with another value for a key.
+fn with(original: &[(&'static str, Vec<u8>); 2], key: &str, value: Value) -> Vec<u32> {
+    let mut config: Value = serde_json::from_slice(&original[0].1).expect("JSON");
+    assert!(config.get(key).is_some(), "{key}");
+    config[key] = value;
+    let mut other = original.clone();
+    other[0].1 = serde_json::to_vec(&config).expect("JSON");
+    checksums(&other, 1)
+}
+
+/// A prompt whose activations are within both limits doesn't tell them apart.
+#[test]
+fn limits_of_activations_show() {
+    let original = files("gptoss-bf16");
+    assert_ne!(with(&original, "swiglu_limit", 100.0.into()), with(&original, "swiglu_limit", 101.0.into()));
+}
+
 #[test]
 fn windows_and_frequencies_show() {
     let original = files("gemma3-bf16");
     let sums = checksums(&original, 1);
     let config: Value = serde_json::from_slice(&original[0].1).expect("JSON");
-    let with = |key: &str, value: Value| {
-        let mut config = config.clone();
-        assert!(config.get(key).is_some(), "{key}");
-        config[key] = value;
-        let mut other = original.clone();
-        other[0].1 = serde_json::to_vec(&config).expect("JSON");
-        checksums(&other, 1)
-    };
+    let with = |key: &str, value: Value| with(&original, key, value);
     let window = config["sliding_window"].as_u64().expect("a number");
     assert_ne!(with("sliding_window", (window + 1).into()), sums);
     let mut ropes = config["rope_parameters"].clone();
