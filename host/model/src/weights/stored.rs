@@ -254,6 +254,10 @@ impl Stored<'_> {
     /// Writes row `row` to `out`.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) -> Result<(), ModelError> {
         let widened = match (self.kind, self.order) {
+            (StoredType::Mxfp4(_), _) if !out.len().is_multiple_of(GROUP) => {
+                let why = format!("rows of {} numbers are no whole blocks of {GROUP}", out.len());
+                return Err(ModelError::weights(format!("tensor {} can't be read: {why}", self.name)));
+            }
             (StoredType::Mxfp4(_), _) => {
                 let mut blocks = vec![Mx4::default(); out.len() / GROUP];
                 self.blocks(row, &mut blocks);
@@ -346,6 +350,26 @@ mod tests {
         let many: Vec<u8> = (0..300_u16).flat_map(|x| f32::from(x).to_le_bytes()).collect();
         let got = stored(StoredType::F32, turns, &[1, 150], &many);
         assert!(got.iter().enumerate().all(|(i, x)| *x == (2 * i + 1) as f32), "{got:?}");
+    }
+
+    /// As of a vector that a GGUF file of llama has in 4-bit floats, whose numbers are in another order.
+    #[test]
+    fn rows_that_are_no_whole_blocks_of_4_bit_floats_are_refused() {
+        let (kind, order) = (StoredType::Mxfp4(Mxfp4::Inside), RowOrder::Interleaved { head_dim: 32 });
+        let vector =
+            Stored { name: "x".to_owned(), kind, shape: vec![32], order, bytes: &[127; 17], scales: &[] };
+        let error = vector.numbers().expect_err("it has 32 rows").to_string();
+        assert!(
+            error.contains("tensor x can't be read: rows of 1 numbers are no whole blocks of 32"),
+            "{error}"
+        );
+        let plain = Stored { order: RowOrder::Plain, ..vector };
+        // Each code of these bytes is 15 or 7: 6 with a sign or without.
+        assert!(plain.numbers().unwrap().into_iter().eq((0..32).map(|i| if i < 16 {
+            -6.0_f32
+        } else {
+            6.0
+        })));
     }
 
     #[test]
