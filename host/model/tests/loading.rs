@@ -621,11 +621,19 @@ fn gpt_oss_attends_with_sinks_and_consists_of_experts() {
         assert_eq!(why, format!("{what} (model_type gpt_oss) have no kernels on GPUs"));
     }
     // transformers' defaults, which are those of the published checkpoints.
-    let absent =
-        ["attention_bias", "layer_types", "sliding_window", "rope_scaling", "rope_theta", "swiglu_limit"];
+    let absent = [
+        "attention_bias",
+        "layer_types",
+        "sliding_window",
+        "rope_scaling",
+        "rope_theta",
+        "swiglu_limit",
+        "rms_norm_eps",
+    ];
     let mut short = gpt_oss();
     absent.iter().for_each(|key| drop(short.as_object_mut().expect("an object").remove(*key)));
-    assert_eq!(parse(short, json!({})).expect("sound"), config);
+    assert_eq!(parse(short.clone(), json!({})).expect("sound"), config);
+    assert_eq!(parse(short, json!({"rope_parameters": null, "layer_types": null})).expect("sound"), config);
     let other = parse(gpt_oss(), json!({"swiglu_limit": 2.5, "swiglu_alpha": 1.5})).expect("sound");
     assert_eq!(other.activation, Activation::ClampedSwish { alpha: 1.5, limit: 2.5 });
     for (changes, named) in [

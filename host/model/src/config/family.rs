@@ -101,6 +101,7 @@ impl Family {
                 bias_keys: true,
                 experts: true,
                 theta: Some(150_000.0),
+                epsilon: Some(1e-5),
                 windows: Windows::Pattern,
                 ..plain
             },

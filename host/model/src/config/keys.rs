@@ -112,9 +112,14 @@ impl Keys {
         Self { file: self.file.clone(), map, names: self.names.clone() }
     }
 
-    /// The same object with these values for keys that it lacks.
-    pub(super) fn or(&self, defaults: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+    /// The same object with these values for keys that it lacks. Null is a value, except for those `or_null`.
+    pub(super) fn or(
+        &self,
+        defaults: impl IntoIterator<Item = (&'static str, Value)>,
+        or_null: &[&str],
+    ) -> Self {
         let mut map = self.map.clone();
+        map.retain(|key, value| !(value.is_null() && or_null.contains(&key.as_str())));
         for (key, value) in defaults {
             map.entry(key).or_insert(value);
         }
