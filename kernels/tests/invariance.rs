@@ -237,7 +237,9 @@ fn wide_instruction_sets_agree_on_attention_bit_for_bit() {
         let mut random = random(seed);
         let head_dim = head_dim(&mut random);
         let paged = Paged::<bf16>::random(&mut random, head_dim);
-        let params = params(&paged.layout, 3);
+        let mut params = params(&paged.layout, 3);
+        let sinks = random.numbers(params.heads);
+        params.sinks = (seed % 2 == 1).then_some(&sinks);
         let q = random.numbers(paged.positions.len() * params.heads * paged.layout.head_dim);
         let all: Vec<_> =
             isas.iter().map(|isa| bits(&attend(&cpu(*isa, 1), &paged, &params, &q, 0))).collect();

@@ -322,6 +322,28 @@ fn activations_match_up_to_large_arguments() {
 }
 
 #[test]
+fn clamped_activation_bounds_both_halves_and_keeps_nan() {
+    let activation = Activation::ClampedSwish { alpha: 1.702, limit: 7.0 };
+    let numbers = [-1e30, -50.0, -7.5, -7.0, -0.5, 0.0, 3.0, 7.0, 7.5, 50.0, 1e30, f32::NAN];
+    let (gates, ups): (Vec<f32>, Vec<f32>) =
+        numbers.iter().flat_map(|gate| numbers.iter().map(move |up| (*gate, *up))).unzip();
+    let matrix = packed_gated(Format::F32, &[gates.clone(), ups.clone()].concat(), 1);
+    for cpu in cpus() {
+        let one = loaded(&cpu, Rows::dense(&[1.0], 1), 1, Format::F32);
+        let mut out = Inputs::default();
+        cpu.gated(&one, &matrix, None, activation, Format::F32, &mut out);
+        for ((gate, up), got) in gates.iter().zip(&ups).zip(unpacked_inputs(&out)) {
+            let want = reference::gated(activation, *gate, *up);
+            let right = match gate.is_nan() || up.is_nan() {
+                true => got.is_nan(),
+                false => (got - want).abs() <= 1e-6 * want.abs().max(1.0),
+            };
+            assert!(right, "{:?}, {gate} and {up}: {got}, not {want}", cpu.isa());
+        }
+    }
+}
+
+#[test]
 fn experts_of_rows_match_and_ties_go_to_the_lower_index() {
     for seed in seeds(12) {
         let mut random = random(seed);
