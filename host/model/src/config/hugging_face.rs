@@ -43,7 +43,7 @@ pub(super) fn parse(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, M
         return parse_text(&keys.nested("text_config", &gemma_defaults()), stop_tokens);
     }
     if keys.text("model_type")? == Some("gpt_oss") {
-        // A window may be null, which is none.
+        // For other keys null has a meaning: no window, for one.
         return parse_text(&keys.or(gpt_oss_defaults(), &["rope_parameters"]), stop_tokens);
     }
     parse_text(keys, stop_tokens)

@@ -3,8 +3,9 @@
 //! the same. That takes most of the time: a product keeps the tile unit busy for sixteen cycles, and a loop whose data stays
 //! in the L1 cache needs 65 to 75 per tile.
 //!
-//! Weights of 8 bits are stored 128 too large, as the vector instruction wants them; those of 4 bits share bytes, and 4-bit floats are codes. A piece of
-//! a panel is converted to signed bytes once for all rows, which is less work than undoing the offset in each sum.
+//! Weights of 8 bits are stored 128 too large, as the vector instruction wants them; those of 4 bits share bytes, and 4-bit
+//! floats are codes. A piece of a panel is converted to signed bytes once for all rows, which is less work than undoing the
+//! offset in each sum.
 //!
 //! Tried without gain: two by two tiles with scaling apart from products, converting the next piece between products, and
 //! scaling two, four or six groups behind.
