@@ -640,6 +640,8 @@ fn gpt_oss_attends_with_sinks_and_consists_of_experts() {
         (json!({"quantization_config": {"quant_method": "gptq"}}), "quantization_config"),
         (json!({"swiglu_limit": 0}), "swiglu_limit must be positive"),
         (json!({"swiglu_alpha": -1.0}), "swiglu_alpha must be positive"),
+        // Infinite in 32 bits, and with it the products with 0 are no numbers.
+        (json!({"swiglu_alpha": 1e300}), "swiglu_alpha must be positive"),
         (json!({"hidden_act": "gelu_pytorch_tanh"}), "hidden_act must be silu"),
         (json!({"num_local_experts": null}), "num_experts"),
         (json!({"num_experts_per_tok": 33}), "num_experts_per_tok must be at most 32"),

@@ -82,7 +82,7 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         (true, None) => 256.0,
         (false, _) => head_dim as f64,
     };
-    let factor = |key: &str| if family.multipliers { factor(keys, key) } else { Ok(1.0) };
+    let factor = |key: &str| if family.multipliers { factor(keys, key, 1.0) } else { Ok(1.0) };
     let (ropes, mut layers) = positions(keys, family)?;
     ropes.iter().try_for_each(|rope| check_rotation(keys, rope, head_dim, &ropes[0]))?;
     match family {
@@ -206,9 +206,9 @@ fn norm_epsilon(keys: &Keys, family: Family) -> Result<f32, ModelError> {
     }
 }
 
-/// Reads a factor, which is 1 if it is absent.
-fn factor(keys: &Keys, key: &str) -> Result<f32, ModelError> {
-    match keys.number(key)?.map_or(1.0, |factor| factor as f32) {
+/// Reads a positive number, or what it is if it is absent.
+fn factor(keys: &Keys, key: &str, default: f32) -> Result<f32, ModelError> {
+    match keys.number(key)?.map_or(default, |factor| factor as f32) {
         factor if factor.is_normal() && factor > 0.0 => Ok(factor),
         _ => Err(keys.wrong(key, "positive")),
     }
@@ -227,13 +227,9 @@ fn activation(keys: &Keys, family: Family) -> Result<Activation, ModelError> {
         Some(name) => Some(name),
         None => keys.text("hidden_act")?,
     };
-    let positive = |key: &str, default: f64| match keys.number(key)?.unwrap_or(default) {
-        number if number > 0.0 => Ok(number as f32),
-        _ => Err(keys.wrong(key, "positive")),
-    };
     match name {
         None | Some("silu" | "swish") if family.gpt_oss => {
-            let (alpha, limit) = (positive("swiglu_alpha", 1.702)?, positive("swiglu_limit", 7.0)?);
+            let (alpha, limit) = (factor(keys, "swiglu_alpha", 1.702)?, factor(keys, "swiglu_limit", 7.0)?);
             Ok(Activation::ClampedSwish { alpha, limit })
         }
         Some(_) if family.gpt_oss => Err(keys.unsupported("hidden_act", "must be silu")),
