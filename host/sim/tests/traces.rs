@@ -5,7 +5,7 @@ use std::io::BufReader;
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
-use infer_sim::trace::{After, Format, Recorded, Shares, Text, TraceError, in_order, limited};
+use infer_sim::trace::{After, Format, Recorded, Shares, Text, TraceError, due, in_order, limited};
 use infer_sim::{Outcome, Profile, Settings, Slo, replay};
 
 const AZURE: &str = include_str!("traces/azure.csv");
@@ -107,6 +107,18 @@ fn limit_of_a_public_format_s_requests_does_not_tell_their_length() {
     };
     assert_eq!(limits(512), [3_000, 512, 100], "no less than the output, else no more than fits");
     assert_eq!(limits(1), [3_000, 20, 20], "exactly the output");
+}
+
+#[test]
+fn requests_without_a_deadline_get_one_and_others_keep_theirs() {
+    let mut rows: Vec<Recorded> = read(Format::Azure, AZURE).into_iter().map(Result::unwrap).collect();
+    assert!(rows.iter().all(|row| row.ttft_us.is_none()), "the format has none");
+    assert_eq!(play(rows.clone(), 1.0).in_time, None);
+    rows[1].ttft_us = Some(7);
+    let with: Vec<Recorded> = due(in_order(rows.into_iter().map(Ok)), 900_000).map(Result::unwrap).collect();
+    let times: Vec<Option<u64>> = with.iter().map(|row| row.ttft_us).collect();
+    assert_eq!(times, [Some(900_000), Some(7), Some(900_000), Some(900_000)]);
+    assert_eq!(play(with, 1.0).in_time, Some(0.75), "7 us are too few");
 }
 
 /// Two sessions and a request without one; the first session's second turn sends the first with its response.

@@ -209,3 +209,10 @@ pub fn limited(reader: Reader<'_>, max_tokens: u32, max_seq_len: u32) -> Reader<
     };
     Box::new(reader.map(move |recorded| recorded.map(limit)))
 }
+
+/// Requests of which the first token is due `ttft_us` microseconds after their arrival, if they name no time
+/// themselves. Public formats don't.
+pub fn due(reader: Reader<'_>, ttft_us: u64) -> Reader<'_> {
+    let due = move |recorded: Recorded| Recorded { ttft_us: recorded.ttft_us.or(Some(ttft_us)), ..recorded };
+    Box::new(reader.map(move |recorded| recorded.map(due)))
+}

@@ -159,6 +159,13 @@ impl Workload {
     /// Requests of a run unless it says otherwise.
     pub const REQUESTS: u64 = 2_000;
 
+    /// The workload with this `ttft_ms` for the streams whose requests have no deadline.
+    #[must_use]
+    pub fn due(mut self, ttft_ms: u64) -> Self {
+        self.streams.iter_mut().for_each(|stream| _ = stream.ttft_ms.get_or_insert(ttft_ms));
+        self
+    }
+
     /// Tokens of its longest request, prompt plus output, which a host must accept. Of a conversation, only the last
     /// turn counts, because earlier ones may be dropped.
     pub fn longest(&self) -> u32 {

@@ -3,6 +3,7 @@
 use clap::Args;
 use infer_sim::{Cell, Found, Search, report};
 
+use super::needs;
 use super::policies;
 use super::progress::Bar;
 use super::result::{Format, check, check_faults};
@@ -55,8 +56,10 @@ pub fn run(args: CapacityArgs) -> Result<(), Failure> {
     let task = several.task(LOAD, &common)?;
     let (sweep, lengths) = task.sweep(&chosen, &loader, &common)?;
     let bar = Bar::new("searches");
-    let all = Search { sweep, share }.run(|progress| bar.show(progress));
+    let search = Search { sweep, share };
+    let all = search.run(|progress| bar.show(progress));
     lengths.iter().filter_map(Lengths::note).for_each(|note| eprintln!("{note}"));
+    needs::notes(&chosen, &search.sweep.subjects, &lengths).iter().for_each(|note| eprintln!("{note}"));
     task.note_left_out();
     let failures: Vec<String> =
         all.iter().filter_map(|found| found.failed.as_ref()).filter_map(Cell::failure).collect();

@@ -7,6 +7,7 @@ mod decisions;
 mod devices;
 mod fuzz;
 mod judge;
+mod needs;
 mod policies;
 mod progress;
 mod record;

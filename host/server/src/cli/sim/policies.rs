@@ -10,6 +10,7 @@ use infer_wasm::{LoaderConfig, PolicyLoader};
 use serde_json::{Map, Value};
 
 use super::Failure;
+use super::needs::Need;
 use crate::policies::{self, PolicyError, is_component_path, list_members};
 
 /// A loader whose policies are limited by fuel, so that outcomes don't depend on the machine; by as much of it as
@@ -112,6 +113,17 @@ pub fn choices(kind: PolicyKind, given: &[String]) -> Result<Vec<Choice>, Failur
 }
 
 impl Choice {
+    /// What its bundled policies go by that traffic may lack, each with the policy's kind and name.
+    pub fn needs(&self) -> impl Iterator<Item = (Need, String)> {
+        self.members.iter().filter_map(move |member| {
+            let kind = self.kind;
+            let is_its_component =
+                |bundled: &&infer_bundle::Bundled| member.component.as_deref() == Some(bundled.component);
+            let name = infer_bundle::POLICIES.iter().find(is_its_component)?.name;
+            Some((Need::of(kind, name, &member.config)?, format!("{kind} {name}")))
+        })
+    }
+
     /// Loads a fresh instance.
     pub fn load(&self, loader: &PolicyLoader) -> Result<AnyPolicy, String> {
         let one = |member: &Member| match &member.component {

@@ -6,6 +6,7 @@ use clap::Args;
 use infer_core::policy::PolicyKind;
 use infer_sim::{Cell, RequestOutcome, report};
 
+use super::needs;
 use super::policies::{self, Components, choice};
 use super::progress::Bar;
 use super::requests::RequestsFile;
@@ -165,6 +166,7 @@ fn sweep(
     let cells = sweep.run_each(|progress| bar.show(progress), note);
     let written = requests.map_or(Ok(()), RequestsFile::end);
     lengths.iter().filter_map(Lengths::note).for_each(|note| eprintln!("{note}"));
+    needs::notes(chosen, &sweep.subjects, &lengths).iter().for_each(|note| eprintln!("{note}"));
     task.note_left_out();
     let failures: Vec<String> = cells.iter().filter_map(Cell::failure).collect();
     if failures.len() < cells.len() {

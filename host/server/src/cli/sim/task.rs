@@ -33,6 +33,10 @@ pub struct Common {
     /// written all the same
     #[arg(long)]
     pub fail_on_fault: bool,
+    /// When the first token is due after the arrival of requests that have no deadline: those of public traces, of
+    /// workloads of your own without `ttft_ms`, and of recordings whose clients named none
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    ttft_deadline_ms: Option<u64>,
     #[command(flatten)]
     pub host: HostArgs,
     #[command(flatten)]
@@ -125,6 +129,21 @@ pub fn workloads(given: &[String], common: &Common) -> Result<Vec<Workload>, Fai
     given.iter().map(|given| workload(given, common.requests)).collect()
 }
 
+/// Refuses a deadline for requests without one if all have theirs. Which requests of a trace have one is known at its
+/// end.
+fn check_deadline(task: &Task, common: &Common) -> Result<(), Failure> {
+    let mut streams = task.workloads.iter().flat_map(|workload| &workload.streams);
+    if common.ttft_deadline_ms.is_some()
+        && task.traces.is_empty()
+        && streams.all(|stream| stream.ttft_ms.is_some())
+    {
+        let why = "--ttft-deadline-ms: all requests have a deadline of their own; change the `ttft_ms` of a workload in \
+                   a file (--list --format json)";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    Ok(())
+}
+
 /// Lists workloads.
 pub fn list(given: &[String], common: &Common) -> Result<(), Failure> {
     let listed = workloads(&or_default(given, &Workload::NAMES), common)?;
@@ -179,6 +198,7 @@ impl Task {
         common: &Common,
     ) -> Result<(Sweep<'a>, Vec<Lengths>), Failure> {
         check_files(self, common.result.out.as_deref())?;
+        check_deadline(self, common)?;
         if let Some(seed) = repeated(&self.seeds) {
             return Err(Failure::Usage(format!("--seed {seed} is given twice; give each seed once")));
         }
@@ -320,10 +340,18 @@ fn subjects<'a>(
                 "--max-seq-len {max_seq_len}: requests of `{name}` have up to {longest} tokens"
             )));
         }
-        subjects.push(Subject::Made { workload: workload.clone(), paces: paces.clone() });
+        let workload = match common.ttft_deadline_ms {
+            Some(ms) => workload.clone().due(ms),
+            None => workload.clone(),
+        };
+        subjects.push(Subject::Made { workload, paces: paces.clone() });
     }
-    let limits =
-        Limits { requests: common.requests.unwrap_or(u64::MAX), max_tokens: common.max_tokens, max_seq_len };
+    let limits = Limits {
+        requests: common.requests.unwrap_or(u64::MAX),
+        max_tokens: common.max_tokens,
+        ttft_ms: common.ttft_deadline_ms,
+        max_seq_len,
+    };
     for (path, trace) in &task.traces {
         let name = trace.name();
         let others = task.traces.iter().filter(|(other, trace)| other != path && trace.name() == name);

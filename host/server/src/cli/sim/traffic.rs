@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use infer_sim::trace::{MAX_NEW_TOKENS, Reader, Recorded, TraceError, limited};
+use infer_sim::trace::{MAX_NEW_TOKENS, Reader, Recorded, TraceError, due, limited};
 use infer_sim::{Subject, Workload};
 
 use super::Failure;
@@ -60,18 +60,30 @@ fn listed(numbers: &[u32]) -> String {
     numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Limits on the requests of traces.
+/// Limits on the requests of traces, and what they lack.
 #[derive(Clone, Copy)]
 pub struct Limits {
     /// Most requests.
     pub requests: u64,
     /// The `max_tokens` of public formats.
     pub max_tokens: Option<u32>,
+    /// When the first token is due of requests that name no time.
+    pub ttft_ms: Option<u64>,
     /// The simulated host's.
     pub max_seq_len: u32,
 }
 
-/// The requests of a trace that exceed the maximum sequence length, counted while they are replayed.
+/// What traffic has that policies may go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// A request has a deadline.
+    pub deadlines: bool,
+    /// Requests have different priorities.
+    pub priorities: bool,
+}
+
+/// The requests of a trace that exceed the maximum sequence length, counted while they are replayed, and what the
+/// requests have that policies may go by.
 pub struct Lengths {
     name: String,
     max_seq_len: u32,
@@ -83,12 +95,28 @@ struct Seen {
     requests: u64,
     too_long: u64,
     longest: u64,
+    with_deadline: u64,
+    /// The lowest and the highest.
+    priorities: Option<(i32, i32)>,
 }
 
 impl Lengths {
+    /// The trace's name in reports.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What its requests have; `None` if none was read.
+    pub fn offers(&self) -> Option<Offers> {
+        let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (lowest, highest) = seen.priorities?;
+        Some(Offers { deadlines: seen.with_deadline > 0, priorities: lowest < highest })
+    }
+
     /// What to tell whoever reads the results, if any request was too long.
     pub fn note(&self) -> Option<String> {
-        let Seen { requests, too_long, longest } = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let Seen { requests, too_long, longest, .. } =
+            *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let (name, limit) = (&self.name, self.max_seq_len);
         (too_long > 0).then(|| {
             format!(
@@ -101,7 +129,7 @@ impl Lengths {
 
 /// A trace as a subject under a name, and its lengths as far as it will have been replayed.
 pub fn subject(trace: &TraceFile, name: String, loads: Vec<f64>, limits: Limits) -> (Subject<'_>, Lengths) {
-    let Limits { requests, max_tokens, max_seq_len } = limits;
+    let Limits { requests, max_tokens, ttft_ms, max_seq_len } = limits;
     let max_tokens = max_tokens.unwrap_or(MAX_NEW_TOKENS);
     let is_public = trace.head().is_none();
     let seen = Arc::<Mutex<Seen>>::default();
@@ -109,6 +137,10 @@ pub fn subject(trace: &TraceFile, name: String, loads: Vec<f64>, limits: Limits)
     let open = move || -> Result<Reader<'_>, String> {
         let reader = trace.read()?;
         let reader = if is_public { limited(reader, max_tokens, max_seq_len) } else { reader };
+        let reader = match ttft_ms {
+            Some(ms) => due(reader, ms.saturating_mul(1_000)),
+            None => reader,
+        };
         Ok(Box::new(Counted { reader, max_seq_len, now: Seen::default(), seen: Arc::clone(&seen) }))
     };
     (Subject::Recorded { loads, name, requests, open: Box::new(open) }, lengths)
@@ -133,6 +165,10 @@ impl Iterator for Counted<'_> {
             self.now.requests += 1;
             self.now.too_long += u64::from(tokens > u64::from(self.max_seq_len));
             self.now.longest = self.now.longest.max(tokens);
+            self.now.with_deadline += u64::from(recorded.ttft_us.is_some());
+            let own = recorded.priority;
+            let (lowest, highest) = self.now.priorities.unwrap_or((own, own));
+            self.now.priorities = Some((lowest.min(own), highest.max(own)));
         }
         next
     }

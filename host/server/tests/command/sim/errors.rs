@@ -40,6 +40,10 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
         (&["compare", "--summary"], "--summary: tables and pages have it; choose --format json or csv"),
         (&["run", "--closed-loop"], "--closed-loop: only a recording"),
         (&["run", "--max-tokens", "9"], "--max-tokens: only public traces lack it"),
+        (
+            &["run", "--ttft-deadline-ms", "500"],
+            "--ttft-deadline-ms: all requests have a deadline of their own",
+        ),
         (&["run", "--starvation-bound", "0"], "must be from 0.001 to 3600 seconds, not 0"),
         (&["run", "--api-keys", "nowhere.toml"], "--api-keys: can't read nowhere.toml"),
         (&["run", "--workload", "nowhere.json"], "--workload nowhere.json: can't be read"),

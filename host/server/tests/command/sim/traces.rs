@@ -99,6 +99,40 @@ fn requests_of_a_trace_that_are_too_long_are_counted_on_stderr() {
 }
 
 #[test]
+fn traffic_that_lacks_what_policies_go_by_is_noted_and_gets_a_deadline() {
+    let azure = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/traces/azure.csv");
+    let run = |command: &str, more: &[&str]| {
+        let output = sim(&[&[command, "--trace", azure, "--format", "json"][..], more].concat());
+        assert!(output.status.success(), "{more:?}: {}", text(&output.stderr));
+        let runs: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (runs[0]["in_time"].clone(), text(&output.stderr))
+    };
+    let deadlines = |who: &str| {
+        format!(
+            "azure: no request has a deadline, which {who} would go by; --ttft-deadline-ms gives all one\n"
+        )
+    };
+    let priorities = "azure: all requests have the same priority, which scheduler priority would go by\n";
+    for (policies, says) in [
+        (&["--scheduler", "continuous", "--admission", "memory-aware"][..], String::new()),
+        (&["--scheduler", "deadline"], deadlines("scheduler deadline")),
+        (
+            &["--scheduler", "deadline", "--admission", "slo,memory-aware"],
+            deadlines("admission slo and scheduler deadline"),
+        ),
+        (&["--scheduler", "srpt", "--admission", r#"slo={"default_ttft_ms": 9}"#], String::new()),
+        (&["--scheduler", "priority"], priorities.to_owned()),
+    ] {
+        assert_eq!(run("run", policies), (Value::Null, says), "{policies:?}");
+    }
+    let due = |ms: &str| run("run", &["--scheduler", "deadline", "--ttft-deadline-ms", ms]);
+    assert_eq!(due("60000"), (1.0.into(), String::new()));
+    assert_eq!(due("1"), (0.0.into(), String::new()));
+    let (_, said) = run("compare", &["--scheduler", "priority", "--workload", "urgent", "--requests", "40"]);
+    assert_eq!(said, priorities, "the workload has priorities");
+}
+
+#[test]
 fn max_tokens_of_a_public_trace_can_be_chosen() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("pair.csv");
