@@ -175,8 +175,7 @@ pub struct Outcome {
     pub output_per_second: f64,
     /// Prompt and output tokens per second, cached ones included.
     pub tokens_per_second: f64,
-    /// Requests that met the targets, see `Slo`, per second in which requests began; in a trace, those that waited for
-    /// others count until they end.
+    /// Requests that met the targets, see `Slo`, per second in which requests began, which are `offered_seconds`.
     pub goodput_per_second: f64,
     /// The requests by whether they met the targets.
     pub targets: Attainment,
@@ -223,4 +222,9 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// Hash of all batches and tokens; equal runs have equal fingerprints.
     pub fingerprint: String,
+    /// Seconds in which requests and conversations began, by which goodput is counted; in a trace, those that waited for
+    /// others count until they end. `seconds` if all began at once.
+    pub offered_seconds: f64,
+    /// Fraction of all requests that met the targets; those that were refused or failed did not.
+    pub goodput_share: f64,
 }

@@ -267,9 +267,10 @@ impl Recorder {
         // Traffic is offered at the rate at which it begins, however long the last requests take. A closed loop is
         // offered as fast as it is served.
         let offering = self.offered.map_or(0.0, |(first, last)| count(last.since(first).0) / 1e6);
-        outcome.goodput_per_second =
-            count(outcome.targets.met) / if offering > 0.0 { offering } else { seconds };
+        outcome.offered_seconds = if offering > 0.0 { offering } else { seconds };
+        outcome.goodput_per_second = count(outcome.targets.met) / outcome.offered_seconds;
         outcome.targets.unserved = outcome.refused + outcome.failed;
+        outcome.goodput_share = outcome.targets.share();
         outcome.in_time = (self.promised > 0).then(|| count(self.kept) / count(self.promised));
         outcome.ttft_ms = durations(&self.ttft);
         outcome.ttft_quantiles_ms = quantiles(&self.ttft);
@@ -435,6 +436,31 @@ mod tests {
             recorder.finish(Sample::default()).service_gap
         };
         assert_eq!((gap(0), gap(700)), (6.0, 6.0));
+    }
+
+    #[test]
+    fn goodput_has_its_denominators_beside_it() {
+        let second = |s: u64| Micros(1 + 1_000_000 * s);
+        let outcome = |arrivals: [u64; 4]| {
+            let mut recorder = Recorder::new(Slo::default(), &[]);
+            arrivals.into_iter().for_each(|s| recorder.arrived(ORIGIN, Some(second(s))));
+            // One in time, one too late, one that fails and one that is refused.
+            for ttft_ms in [100, 5_000] {
+                let ended =
+                    Ended { origin: ORIGIN, arrived: second(0), deadline: Micros::NEVER, is_hit: None };
+                let first_token = second(0).plus(Micros(1_000 * ttft_ms));
+                recorder.finished(&ended, &Usage { first_token, ended: first_token, ..Usage::default() });
+            }
+            recorder.failed(ORIGIN, true, None);
+            recorder.refused(ORIGIN, false);
+            recorder.outcome.seconds = 20.0;
+            recorder.finish(Sample::default())
+        };
+        for (arrivals, offered_seconds) in [([0, 2, 3, 8], 8.0), ([7; 4], 20.0)] {
+            let outcome = outcome(arrivals);
+            assert_eq!((outcome.offered_seconds, outcome.goodput_share), (offered_seconds, 0.25));
+            assert_eq!(outcome.goodput_per_second * outcome.offered_seconds, 1.0, "{arrivals:?}");
+        }
     }
 
     #[test]

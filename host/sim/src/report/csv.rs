@@ -22,7 +22,7 @@ enum Read {
 }
 
 /// Names are part of the interface: new columns come last, before those of what made a run.
-const COLUMNS: [(&str, Read); 76] = [
+const COLUMNS: [(&str, Read); 78] = [
     ("workload", Every(|c| c.workload.clone())),
     ("load", Every(|c| c.load.to_string())),
     ("contender", Every(|c| c.contender.clone())),
@@ -105,6 +105,8 @@ const COLUMNS: [(&str, Read); 76] = [
     ("slow", Run(|o| o.targets.slow.to_string())),
     ("offload_blocks", Every(|c| c.settings.offload_blocks.to_string())),
     ("onloaded_blocks", Run(|o| o.onloaded_blocks.to_string())),
+    ("offered_seconds", Run(|o| milli(o.offered_seconds))),
+    ("goodput_share", Run(|o| share(o.goodput_share))),
 ];
 
 /// Renders CSV. Durations are in milliseconds; what has no value is empty.
@@ -212,6 +214,7 @@ mod tests {
         (outcome.in_time, outcome.cache.hit_ttft_ms) = (Some(0.5), Some(160.0));
         outcome.latency_ms.p95 = 1_234.5;
         (outcome.pool.used_peak, outcome.evicted_blocks) = (0.75, 77);
+        (outcome.offered_seconds, outcome.goodput_share) = (31.25, 0.8);
         outcome.cache.events[Counters::prefix_index(PrefixEvent::MissFull)] = 9;
         let full = &rows(&csv(&[cell(0, 0, outcome)]))[0];
         for (name, value) in [
@@ -220,6 +223,8 @@ mod tests {
             ("latency_p95", "1234.500"),
             ("pool_used_peak", "0.75000"),
             ("evicted_blocks", "77"),
+            ("offered_seconds", "31.250"),
+            ("goodput_share", "0.80000"),
             ("MISS_FULL", "9"),
             ("device", "h100"),
             ("model", "8b"),
