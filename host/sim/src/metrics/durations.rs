@@ -1,4 +1,5 @@
-//! Distributions of durations: histograms with three significant digits, whose memory doesn't depend on the values.
+//! Distributions of durations: histograms with three significant digits, whose memory doesn't depend on the values, and
+//! beside each what it doesn't know exactly: the mean and the extremes.
 
 use hdrhistogram::Histogram;
 use infer_core::ids::Micros;
@@ -7,7 +8,8 @@ use serde::{Serialize, Serializer};
 use super::count;
 
 /// A distribution of durations in milliseconds. Each is at least a microsecond; 0, `null` in JSON, stands for a
-/// value of no durations.
+/// value of no durations. Mean, maximum and minimum are exact. Percentiles are those of a histogram, at most a
+/// thousandth too high, and are rounded to four significant digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Durations {
@@ -21,6 +23,8 @@ pub struct Durations {
     pub p99: f64,
     #[serde(serialize_with = "or_null")]
     pub max: f64,
+    #[serde(serialize_with = "or_null")]
+    pub min: f64,
 }
 
 /// A value of [`Durations`]; `None` if there were none.
@@ -34,24 +38,83 @@ fn or_null<S: Serializer>(ms: &f64, serializer: S) -> Result<S::Ok, S::Error> {
 
 /// Measured durations, summarized like those of a run.
 #[derive(Debug)]
-pub struct Measured(Histogram<u64>);
+pub struct Measured {
+    all: Histogram<u64>,
+    exact: Exact,
+}
 
 impl Default for Measured {
     fn default() -> Self {
-        Self(histogram())
+        Self { all: histogram(), exact: Exact::default() }
     }
 }
 
 impl Measured {
     /// Adds a duration.
     pub fn add(&mut self, duration: Micros) {
-        record(&mut self.0, duration);
+        record(&mut self.all, duration);
+        self.exact.add(duration);
     }
 
     /// Summarizes them.
     pub fn durations(&self) -> Durations {
-        durations(&self.0)
+        self.exact.durations(Some(&self.all))
     }
+
+    /// Milliseconds at 0, 1, .. 100 percent; nothing without durations.
+    pub(super) fn quantiles(&self) -> Vec<f64> {
+        if self.exact.number == 0 {
+            return Vec::new();
+        }
+        (0..=100).map(|percent| self.exact.at(&self.all, f64::from(percent) / 100.0)).collect()
+    }
+}
+
+/// Number, sum and extremes: a histogram has the first alone exactly.
+#[derive(Clone, Copy, Debug, Default)]
+struct Exact {
+    number: u64,
+    sum_us: u64,
+    least_us: u64,
+    most_us: u64,
+}
+
+impl Exact {
+    fn add(&mut self, duration: Micros) {
+        let us = duration.0.max(1);
+        self.least_us = if self.number == 0 { us } else { self.least_us.min(us) };
+        self.most_us = self.most_us.max(us);
+        self.sum_us = self.sum_us.saturating_add(us);
+        self.number += 1;
+    }
+
+    /// The percentiles are those of `all`; without it they have no value.
+    fn durations(&self, all: Option<&Histogram<u64>>) -> Durations {
+        if self.number == 0 {
+            return Durations::default();
+        }
+        let at = |quantile| all.map_or(0.0, |all| self.at(all, quantile));
+        Durations {
+            mean: count(self.sum_us) / count(self.number) / 1_000.0,
+            p50: at(0.5),
+            p95: at(0.95),
+            p99: at(0.99),
+            max: millis(Micros(self.most_us)),
+            min: millis(Micros(self.least_us)),
+        }
+    }
+
+    /// Milliseconds at a quantile. A histogram knows the upper end of the range that a value is in.
+    fn at(&self, all: &Histogram<u64>, quantile: f64) -> f64 {
+        let us = rounded(all.value_at_quantile(quantile));
+        millis(Micros(us.clamp(self.least_us, self.most_us)))
+    }
+}
+
+/// Four significant digits: ranges are up to a thousandth wide.
+fn rounded(us: u64) -> u64 {
+    let step = 10_u64.pow(us.max(1).ilog10().saturating_sub(3));
+    (us + step / 2) / step * step
 }
 
 /// Durations of one tenant of many: kept as a list while they are few, because that is smaller than a histogram.
@@ -59,6 +122,7 @@ impl Measured {
 pub(super) struct Few {
     first: Vec<u64>,
     all: Option<Box<Histogram<u64>>>,
+    exact: Exact,
 }
 
 impl Few {
@@ -66,6 +130,7 @@ impl Few {
     const MOST: usize = 16_384;
 
     pub fn add(&mut self, duration: Micros) {
+        self.exact.add(duration);
         match &mut self.all {
             Some(all) => record(all, duration),
             None => {
@@ -79,7 +144,10 @@ impl Few {
     }
 
     pub fn durations(&self) -> Durations {
-        self.all.as_ref().map_or_else(|| durations(&self.histogram()), |all| durations(all))
+        match &self.all {
+            Some(all) => self.exact.durations(Some(all)),
+            None => self.exact.durations(Some(&self.histogram())),
+        }
     }
 
     fn histogram(&self) -> Histogram<u64> {
@@ -89,36 +157,13 @@ impl Few {
     }
 }
 
-pub(super) fn histogram() -> Histogram<u64> {
+fn histogram() -> Histogram<u64> {
     // Up to a day.
     Histogram::new_with_bounds(1, 86_400_000_000, 3).expect("the bounds are valid")
 }
 
-pub(super) fn record(histogram: &mut Histogram<u64>, duration: Micros) {
+fn record(histogram: &mut Histogram<u64>, duration: Micros) {
     histogram.saturating_record(duration.0.max(1));
-}
-
-pub(super) fn durations(histogram: &Histogram<u64>) -> Durations {
-    if histogram.is_empty() {
-        return Durations::default();
-    }
-    let at = |quantile| millis(Micros(histogram.value_at_quantile(quantile)));
-    Durations {
-        mean: histogram.mean() / 1_000.0,
-        p50: at(0.5),
-        p95: at(0.95),
-        p99: at(0.99),
-        max: millis(Micros(histogram.max())),
-    }
-}
-
-/// Milliseconds at 0, 1, .. 100 percent; nothing without durations.
-pub(super) fn quantiles(histogram: &Histogram<u64>) -> Vec<f64> {
-    if histogram.is_empty() {
-        return Vec::new();
-    }
-    let at = |percent| millis(Micros(histogram.value_at_quantile(f64::from(percent) / 100.0)));
-    (0..=100).map(at).collect()
 }
 
 pub(super) fn millis(duration: Micros) -> f64 {
@@ -128,6 +173,28 @@ pub(super) fn millis(duration: Micros) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mean_and_extremes_are_exact_and_percentiles_have_four_digits() {
+        let mut all = Measured::default();
+        let us = [3_217_911, 9_924_643, 1_234_567, 4_999_999];
+        us.into_iter().for_each(|us| all.add(Micros(us)));
+        let durations = all.durations();
+        assert_eq!((durations.min, durations.max), (1_234.567, 9_924.643));
+        assert_eq!(durations.mean, 19_377_120.0 / 4.0 / 1_000.0);
+        // Its range ends at 3,219,455.
+        assert_eq!((durations.p50, durations.p99), (3_219.0, durations.max));
+        let quantiles = all.quantiles();
+        assert_eq!((quantiles.len(), quantiles[0], quantiles[100]), (101, durations.min, durations.max));
+        assert!(quantiles.is_sorted(), "{quantiles:?}");
+        for (us, says) in [(7, 7), (9_999, 9_999), (12_345, 12_350), (99_996, 100_000), (123_449, 123_400)] {
+            assert_eq!(rounded(us), says);
+        }
+        assert_eq!(
+            (Measured::default().durations(), Measured::default().quantiles()),
+            <(Durations, Vec<f64>)>::default()
+        );
+    }
 
     #[test]
     fn lists_and_histograms_give_the_same_summary() {

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
 use infer_core::TenantTerms;
 use infer_core::event::PrefixEvent;
 use infer_core::ids::{Micros, TenantId};
 use infer_core::request::Usage;
 use infer_core::snapshot::Counters;
 
-use super::durations::{Few, durations, histogram, millis, quantiles, record};
+use super::durations::{Few, Measured, millis};
 use super::faults::Faults;
 use super::occupancy::Occupancy;
 use super::samples::Samples;
@@ -22,10 +21,10 @@ const OUTPUT_WEIGHT: f64 = 2.0;
 
 /// Collects an `Outcome`.
 pub(crate) struct Recorder {
-    itl: Histogram<u64>,
-    latency: Histogram<u64>,
-    queue: Histogram<u64>,
-    ttft: Histogram<u64>,
+    itl: Measured,
+    latency: Measured,
+    queue: Measured,
+    ttft: Measured,
     hit_ttft: Mean,
     miss_ttft: Mean,
     /// Cached tokens of hits.
@@ -114,10 +113,10 @@ impl Recorder {
             slo,
             prompt: 0,
             offered: None,
-            itl: histogram(),
-            latency: histogram(),
-            queue: histogram(),
-            ttft: histogram(),
+            itl: Measured::default(),
+            latency: Measured::default(),
+            queue: Measured::default(),
+            ttft: Measured::default(),
             hit_ttft: Mean::default(),
             miss_ttft: Mean::default(),
             cached: Mean::default(),
@@ -223,7 +222,7 @@ impl Recorder {
         }
         tenant.output += 1;
         if let Some(gap) = gap {
-            record(&mut self.itl, gap);
+            self.itl.add(gap);
         }
     }
 
@@ -234,9 +233,9 @@ impl Recorder {
         }
         self.outcome.finished += 1;
         let ttft = usage.first_token.since(arrived);
-        record(&mut self.ttft, ttft);
-        record(&mut self.latency, usage.ended.since(arrived));
-        record(&mut self.queue, usage.started.since(arrived));
+        self.ttft.add(ttft);
+        self.latency.add(usage.ended.since(arrived));
+        self.queue.add(usage.started.since(arrived));
         let gaps = usage.generated_tokens.saturating_sub(1).max(1);
         let itl_ms = millis(usage.ended.since(usage.first_token)) / f64::from(gaps);
         let targets = &mut self.outcome.targets;
@@ -272,13 +271,13 @@ impl Recorder {
         outcome.targets.unserved = outcome.refused + outcome.failed;
         outcome.goodput_share = outcome.targets.share();
         outcome.in_time = (self.promised > 0).then(|| count(self.kept) / count(self.promised));
-        outcome.ttft_ms = durations(&self.ttft);
-        outcome.ttft_quantiles_ms = quantiles(&self.ttft);
-        outcome.itl_ms = durations(&self.itl);
-        outcome.itl_quantiles_ms = quantiles(&self.itl);
-        outcome.latency_ms = durations(&self.latency);
-        outcome.latency_quantiles_ms = quantiles(&self.latency);
-        outcome.queue_ms = durations(&self.queue);
+        outcome.ttft_ms = self.ttft.durations();
+        outcome.ttft_quantiles_ms = self.ttft.quantiles();
+        outcome.itl_ms = self.itl.durations();
+        outcome.itl_quantiles_ms = self.itl.quantiles();
+        outcome.latency_ms = self.latency.durations();
+        outcome.latency_quantiles_ms = self.latency.quantiles();
+        outcome.queue_ms = self.queue.durations();
         let with_block = count(self.with_block.iter().sum()).max(1.0);
         let rate = |kind| count(self.with_block[Counters::prefix_index(kind)]) / with_block;
         outcome.cache = CacheOutcome {

@@ -22,7 +22,7 @@ enum Read {
 }
 
 /// Names are part of the interface: new columns come last, before those of what made a run.
-const COLUMNS: [(&str, Read); 78] = [
+const COLUMNS: [(&str, Read); 83] = [
     ("workload", Every(|c| c.workload.clone())),
     ("load", Every(|c| c.load.to_string())),
     ("contender", Every(|c| c.contender.clone())),
@@ -34,15 +34,15 @@ const COLUMNS: [(&str, Read); 78] = [
     ("output_tokens_per_second", Both(|o| milli(o.output_per_second), |t| milli(t.output_per_second))),
     ("goodput_per_second", Run(|o| milli(o.goodput_per_second))),
     ("ttft_mean", Both(|o| time(o.ttft_ms.mean), |t| time(t.ttft_ms.mean))),
-    ("ttft_p50", Both(|o| time(o.ttft_ms.p50), |t| time(t.ttft_ms.p50))),
-    ("ttft_p95", Both(|o| time(o.ttft_ms.p95), |t| time(t.ttft_ms.p95))),
-    ("ttft_p99", Both(|o| time(o.ttft_ms.p99), |t| time(t.ttft_ms.p99))),
-    ("itl_p50", Run(|o| time(o.itl_ms.p50))),
-    ("itl_p95", Run(|o| time(o.itl_ms.p95))),
-    ("itl_p99", Run(|o| time(o.itl_ms.p99))),
+    ("ttft_p50", Both(|o| percentile(o.ttft_ms.p50), |t| percentile(t.ttft_ms.p50))),
+    ("ttft_p95", Both(|o| percentile(o.ttft_ms.p95), |t| percentile(t.ttft_ms.p95))),
+    ("ttft_p99", Both(|o| percentile(o.ttft_ms.p99), |t| percentile(t.ttft_ms.p99))),
+    ("itl_p50", Run(|o| percentile(o.itl_ms.p50))),
+    ("itl_p95", Run(|o| percentile(o.itl_ms.p95))),
+    ("itl_p99", Run(|o| percentile(o.itl_ms.p99))),
     ("latency_mean", Run(|o| time(o.latency_ms.mean))),
-    ("latency_p50", Run(|o| time(o.latency_ms.p50))),
-    ("latency_p99", Run(|o| time(o.latency_ms.p99))),
+    ("latency_p50", Run(|o| percentile(o.latency_ms.p50))),
+    ("latency_p99", Run(|o| percentile(o.latency_ms.p99))),
     ("in_time", Run(|o| known(o.in_time, 5))),
     ("hit_rate", Run(|o| share(o.cache.hit_rate))),
     ("conversational_rate", Run(|o| share(o.cache.conversational_rate))),
@@ -67,9 +67,9 @@ const COLUMNS: [(&str, Read); 78] = [
     ("block_size", Every(|c| c.settings.block_size.to_string())),
     ("steps", Run(|o| o.steps.to_string())),
     ("tokens_per_second", Run(|o| milli(o.tokens_per_second))),
-    ("latency_p95", Run(|o| time(o.latency_ms.p95))),
+    ("latency_p95", Run(|o| percentile(o.latency_ms.p95))),
     ("queue_mean", Run(|o| time(o.queue_ms.mean))),
-    ("queue_p95", Run(|o| time(o.queue_ms.p95))),
+    ("queue_p95", Run(|o| percentile(o.queue_ms.p95))),
     ("pool_used_mean", Run(|o| share(o.pool.used_mean))),
     ("pool_used_peak", Run(|o| share(o.pool.used_peak))),
     ("pool_cached_mean", Run(|o| share(o.pool.cached_mean))),
@@ -107,6 +107,11 @@ const COLUMNS: [(&str, Read); 78] = [
     ("onloaded_blocks", Run(|o| o.onloaded_blocks.to_string())),
     ("offered_seconds", Run(|o| milli(o.offered_seconds))),
     ("goodput_share", Run(|o| share(o.goodput_share))),
+    ("ttft_min", Both(|o| time(o.ttft_ms.min), |t| time(t.ttft_ms.min))),
+    ("ttft_max", Both(|o| time(o.ttft_ms.max), |t| time(t.ttft_ms.max))),
+    ("itl_max", Run(|o| time(o.itl_ms.max))),
+    ("latency_max", Run(|o| time(o.latency_ms.max))),
+    ("queue_max", Run(|o| time(o.queue_ms.max))),
 ];
 
 /// Renders CSV. Durations are in milliseconds; what has no value is empty.
@@ -144,9 +149,14 @@ fn milli(value: f64) -> String {
     format!("{value:.3}")
 }
 
-/// A value of durations.
+/// A value of durations that is exact.
 fn time(ms: f64) -> String {
     known(present(ms), 3)
+}
+
+/// A percentile, with the digits that it has.
+fn percentile(ms: f64) -> String {
+    present(ms).map_or_else(String::new, |ms| ms.to_string())
 }
 
 fn share(value: f64) -> String {
@@ -212,7 +222,7 @@ mod tests {
             assert_eq!(empty[name], "", "{name}");
         }
         (outcome.in_time, outcome.cache.hit_ttft_ms) = (Some(0.5), Some(160.0));
-        outcome.latency_ms.p95 = 1_234.5;
+        (outcome.latency_ms.p95, outcome.latency_ms.max) = (1_234.0, 1_234.567);
         (outcome.pool.used_peak, outcome.evicted_blocks) = (0.75, 77);
         (outcome.offered_seconds, outcome.goodput_share) = (31.25, 0.8);
         outcome.cache.events[Counters::prefix_index(PrefixEvent::MissFull)] = 9;
@@ -220,7 +230,8 @@ mod tests {
         for (name, value) in [
             ("in_time", "0.50000"),
             ("ttft_hit_mean", "160.000"),
-            ("latency_p95", "1234.500"),
+            ("latency_p95", "1234"),
+            ("latency_max", "1234.567"),
             ("pool_used_peak", "0.75000"),
             ("evicted_blocks", "77"),
             ("offered_seconds", "31.250"),

@@ -184,10 +184,10 @@ const COLUMNS: [(&str, Read); 22] = [
     ("load", |f| known(f.sustained.as_ref().map(|cell| cell.load), 4)),
     ("output_tokens_per_second", |f| known(f.outcome().map(|o| o.output_per_second), 3)),
     ("share", |f| known(f.outcome().map(|o| o.targets.share()), 5)),
-    ("ttft_p50", |f| known(f.outcome().and_then(|o| present(o.ttft_ms.p50)), 3)),
-    ("ttft_p99", |f| known(f.outcome().and_then(|o| present(o.ttft_ms.p99)), 3)),
-    ("itl_p50", |f| known(f.outcome().and_then(|o| present(o.itl_ms.p50)), 3)),
-    ("itl_p99", |f| known(f.outcome().and_then(|o| present(o.itl_ms.p99)), 3)),
+    ("ttft_p50", |f| percentile(f.outcome().map(|o| o.ttft_ms.p50))),
+    ("ttft_p99", |f| percentile(f.outcome().map(|o| o.ttft_ms.p99))),
+    ("itl_p50", |f| percentile(f.outcome().map(|o| o.itl_ms.p50))),
+    ("itl_p99", |f| percentile(f.outcome().map(|o| o.itl_ms.p99))),
     ("limited_by", |f| f.limit().unwrap_or_default().to_owned()),
     ("beyond_load", |f| known(f.beyond.as_ref().map(|cell| cell.load), 4)),
     ("runs", |f| f.probes.len().to_string()),
@@ -213,6 +213,11 @@ pub fn sustained_csv(all: &[Found]) -> String {
             .expect("memory takes it");
     }
     String::from_utf8(text.into_inner().expect("memory takes it")).expect("all fields are text")
+}
+
+/// A percentile, with the digits that it has.
+fn percentile(ms: Option<f64>) -> String {
+    ms.and_then(present).map_or_else(String::new, |ms| ms.to_string())
 }
 
 fn known(value: Option<f64>, digits: usize) -> String {

@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn lines_fit_into_a_terminal() {
         let durations =
-            Durations { mean: 12_345.6, p50: 1_234.5, p95: 23_456.7, p99: 34_567.8, max: 99_999.9 };
+            Durations { mean: 12_345.6, p50: 1_234.5, p95: 23_456.7, p99: 34_567.8, max: 99_999.9, min: 1.2 };
         let full = Outcome {
             seconds: 1_234.5,
             goodput_per_second: 12.34,
