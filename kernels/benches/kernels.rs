@@ -10,6 +10,14 @@ use infer_kernels::{
     Rows, Then,
 };
 
+const FORMATS: [(&str, Format); 5] = [
+    ("f32", Format::F32),
+    ("bf16", Format::Bf16),
+    ("int8", Format::Int8),
+    ("int4", Format::Int4),
+    ("mxfp4", Format::Mxfp4),
+];
+
 fn numbers(count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919) % 1000) as f32 / 500.0 - 1.0).collect()
 }
@@ -32,13 +40,7 @@ fn products(criterion: &mut Criterion) {
         let mut out = vec![0.0; m * n];
         // Two operations per multiply-add: the rate printed as elements is in floating-point operations.
         group.throughput(Throughput::Elements(2 * (m * n * k) as u64));
-        for (name, format) in [
-            ("f32", Format::F32),
-            ("bf16", Format::Bf16),
-            ("int8", Format::Int8),
-            ("int4", Format::Int4),
-            ("mxfp4", Format::Mxfp4),
-        ] {
+        for (name, format) in FORMATS {
             let row = |i: usize, out: &mut [f32]| out.copy_from_slice(&w[i * k..(i + 1) * k]);
             let mut packer = Packer::new(1).expect("no threads are needed");
             let matrix = packer.matrix(format, n, k, row).expect("small");
@@ -141,13 +143,7 @@ fn packing(criterion: &mut Criterion) {
         let w: Vec<bf16> = numbers(n * k).into_iter().map(bf16::from_f32).collect();
         let bytes = 2 * n * k;
         group.throughput(Throughput::Bytes(bytes as u64));
-        for (name, format) in [
-            ("f32", Format::F32),
-            ("bf16", Format::Bf16),
-            ("int8", Format::Int8),
-            ("int4", Format::Int4),
-            ("mxfp4", Format::Mxfp4),
-        ] {
+        for (name, format) in FORMATS {
             let row = |i: usize, out: &mut [f32]| {
                 out.iter_mut()
                     .zip(&w[i * k..])

@@ -68,28 +68,7 @@ fn calls(kind: &str) -> Vec<Value> {
     };
     match kind {
         "admission" => {
-            let mut load = json!({"now": 9, "memory": memory});
-            for name in [
-                "max_running",
-                "running",
-                "max_waiting",
-                "waiting",
-                "waiting_tokens",
-                "waiting_prompt_tokens",
-                "expected_output_tokens",
-                "prefill_tokens_per_second",
-                "output_tokens_per_second",
-                "promised_blocks",
-                "tenant_running",
-                "tenant_waiting",
-                "tenant_weight_permille",
-                "tenant_rate_per_minute",
-                "tenant_burst",
-                "tenant_prompt_tokens_served",
-                "tenant_output_tokens_served",
-            ] {
-                load[name] = json!(8);
-            }
+            let load = super::sim::load(&memory, 8);
             let request =
                 with(json!({"priority": -1, "arrived": 5, "deadline": u64::MAX, "cached_tokens": 32,
                 "max_new_tokens": 8, "expected_tokens": 8}));

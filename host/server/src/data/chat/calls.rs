@@ -228,6 +228,21 @@ pub fn longest_overlap(text: &str, mark: &str) -> usize {
         .unwrap_or(0)
 }
 
+/// Joins adjacent parts of the same kind.
+#[cfg(test)]
+pub fn joined(parts: Vec<Part>) -> Vec<Part> {
+    let mut joined: Vec<Part> = Vec::new();
+    for part in parts {
+        match (joined.last_mut(), part) {
+            (Some(Part::Text(before)), Part::Text(more))
+            | (Some(Part::Reasoning(before)), Part::Reasoning(more))
+            | (Some(Part::Arguments(before)), Part::Arguments(more)) => before.push_str(&more),
+            (_, part) => joined.push(part),
+        }
+    }
+    joined
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -204,6 +204,7 @@ mod tests {
     use infer_model::{Source, Tokenizer};
 
     use super::*;
+    use crate::data::chat::calls::joined;
 
     fn speech(parallel: bool) -> Speech {
         let names = vec!["time".to_owned(), "weather".to_owned()];
@@ -305,16 +306,7 @@ mod tests {
         }
         parts.extend(speaker.push(detokenizer.finish()));
         parts.extend(speaker.finish());
-        let mut joined: Vec<Part> = Vec::new();
-        for part in parts {
-            match (joined.last_mut(), part) {
-                (Some(Part::Text(a)), Part::Text(b))
-                | (Some(Part::Reasoning(a)), Part::Reasoning(b))
-                | (Some(Part::Arguments(a)), Part::Arguments(b)) => a.push_str(&b),
-                (_, part) => joined.push(part),
-            }
-        }
-        joined
+        joined(parts)
     }
 
     #[test]

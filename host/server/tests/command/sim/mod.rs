@@ -73,3 +73,30 @@ fn recording_with(
     std::fs::write(&path, text).expect("it can be written");
     path.to_str().expect("UTF-8").to_owned()
 }
+
+/// A load as admission policies see it, with `each` in every count.
+pub fn load(memory: &Value, each: u32) -> Value {
+    let mut load = serde_json::json!({"now": 9, "memory": memory});
+    for name in [
+        "max_running",
+        "running",
+        "max_waiting",
+        "waiting",
+        "waiting_tokens",
+        "waiting_prompt_tokens",
+        "expected_output_tokens",
+        "prefill_tokens_per_second",
+        "output_tokens_per_second",
+        "promised_blocks",
+        "tenant_running",
+        "tenant_waiting",
+        "tenant_weight_permille",
+        "tenant_rate_per_minute",
+        "tenant_burst",
+        "tenant_prompt_tokens_served",
+        "tenant_output_tokens_served",
+    ] {
+        load[name] = each.into();
+    }
+    load
+}

@@ -361,28 +361,7 @@ fn unknown_component_matters_only_to_who_asks_about_its_slot() {
     let unknown = || {
         let memory =
             serde_json::json!({"block_size": 16, "total_blocks": 8, "free_blocks": 4, "cached_blocks": 2});
-        let mut load = serde_json::json!({"now": 5, "memory": memory});
-        for name in [
-            "max_running",
-            "running",
-            "max_waiting",
-            "waiting",
-            "waiting_tokens",
-            "waiting_prompt_tokens",
-            "expected_output_tokens",
-            "prefill_tokens_per_second",
-            "output_tokens_per_second",
-            "promised_blocks",
-            "tenant_running",
-            "tenant_waiting",
-            "tenant_weight_permille",
-            "tenant_rate_per_minute",
-            "tenant_burst",
-            "tenant_prompt_tokens_served",
-            "tenant_output_tokens_served",
-        ] {
-            load[name] = serde_json::json!(1);
-        }
+        let load = super::load(&memory, 1);
         asked("admission", &digest, serde_json::json!({"measure": load}), serde_json::json!({}))
     };
     let evict = serde_json::json!({"evict": {"now": 1, "need": 1}});

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::data::chat::calls::joined;
 use crate::data::chat::{Expected, Speaker, Speech};
 use crate::data::sequence::marks::{NAMES, marked};
 use crate::data::sequence::outcome::Outcome;
@@ -42,19 +43,6 @@ fn read(speech: &Speech, output: &str, width: usize) -> Vec<Part> {
     }
     parts.extend(speaker.finish());
     joined(parts)
-}
-
-fn joined(parts: Vec<Part>) -> Vec<Part> {
-    let mut joined: Vec<Part> = Vec::new();
-    for part in parts {
-        match (joined.last_mut(), part) {
-            (Some(Part::Text(a)), Part::Text(b))
-            | (Some(Part::Reasoning(a)), Part::Reasoning(b))
-            | (Some(Part::Arguments(a)), Part::Arguments(b)) => a.push_str(&b),
-            (_, part) => joined.push(part),
-        }
-    }
-    joined
 }
 
 fn reasoning(text: &str) -> Part {
