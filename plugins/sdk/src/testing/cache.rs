@@ -258,10 +258,10 @@ impl<P: PrefixCache> CacheHost<P> {
         let mut followers: BTreeMap<u32, u32> = BTreeMap::new();
         for block in &names {
             self.check_idle(*block);
-            assert!(named.insert(*block), "{block:?} is named twice");
+            assert!(named.insert(*block), "block {} is named twice", block.0);
             let known = &self.blocks[block.0 as usize];
             let went = followers.get(&block.0).copied().unwrap_or(0);
-            assert_eq!(went, known.followers, "{block:?} is named before a block that follows it");
+            assert_eq!(went, known.followers, "block {} is named before a block that follows it", block.0);
             *followers.entry(known.parent).or_default() += 1;
         }
         for block in names {
@@ -418,7 +418,7 @@ impl<P: PrefixCache> CacheHost<P> {
 
     fn check_idle(&self, block: BlockId) {
         let known = self.blocks.get(block.0 as usize);
-        assert!(known.is_some_and(|known| known.users == 0 && known.stored), "{block:?} isn't idle");
+        assert!(known.is_some_and(|known| known.users == 0 && known.stored), "block {} isn't idle", block.0);
     }
 
     fn tell(&mut self, kind: EventKind, at: u32) {

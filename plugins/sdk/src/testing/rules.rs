@@ -12,22 +12,22 @@ pub fn check_plan(step: &Step, plan: &Plan) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for id in plan.run.iter().chain(&plan.preempt) {
         if !seen.insert(*id) {
-            return Err(format!("{id:?} is named twice"));
+            return Err(format!("sequence {} is named twice", id.0));
         }
     }
     for id in &plan.preempt {
         if find(step, id.0).is_none_or(|(_, running)| !running) {
-            return Err(format!("{id:?} is preempted but doesn't run"));
+            return Err(format!("sequence {} is preempted but doesn't run", id.0));
         }
     }
     let limits = step.limits;
     let (mut batch, mut prefill, mut prefills, mut starts) = (0u64, 0u64, 0u64, 0u64);
     for (id, &tokens) in plan.run.iter().zip(&plan.tokens) {
         let Some((sequence, running)) = find(step, id.0) else {
-            return Err(format!("{id:?} is unknown"));
+            return Err(format!("sequence {} is unknown", id.0));
         };
         if tokens > sequence.remaining_tokens() || (tokens == 0 && sequence.remaining_tokens() > 0) {
-            return Err(format!("{id:?} gets {tokens} of {} tokens", sequence.remaining_tokens()));
+            return Err(format!("sequence {} gets {tokens} of {} tokens", id.0, sequence.remaining_tokens()));
         }
         batch += u64::from(tokens);
         starts += u64::from(!running);
@@ -35,7 +35,7 @@ pub fn check_plan(step: &Step, plan: &Plan) -> Result<(), String> {
             prefill += u64::from(tokens);
             prefills += 1;
             if tokens > limits.prefill_chunk {
-                return Err(format!("{id:?} gets a chunk of {tokens} tokens"));
+                return Err(format!("sequence {} gets a chunk of {tokens} tokens", id.0));
             }
         }
     }
@@ -84,4 +84,44 @@ fn find(step: &Step, id: u64) -> Option<(Sequence<'_>, bool)> {
         return Some((step.running.get(row), true));
     }
     row(&step.waiting.id).map(|row| (step.waiting.get(row), false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limits, Memory, Row, SequenceId};
+
+    /// So a message of a test and one of a host can be found by the same words.
+    #[test]
+    fn sequences_are_named_as_a_host_names_them() {
+        let row = Row { id: 7, prompt_tokens: 8, max_new_tokens: 4, ..Row::default() };
+        let step = Step {
+            limits: Limits {
+                max_batch_tokens: 64,
+                max_running: 4,
+                prefill_chunk: 4,
+                max_prefill_sequences: 4,
+                max_prefill_tokens: 64,
+            },
+            memory: Memory { block_size: 16, total_blocks: 8, free_blocks: 8, cached_blocks: 0 },
+            waiting: [row].into_iter().collect(),
+            ..Step::default()
+        };
+        let plan = |run: &[u64], tokens: &[u32], preempt: &[u64]| Plan {
+            run: run.iter().map(|id| SequenceId(*id)).collect(),
+            tokens: tokens.to_vec(),
+            preempt: preempt.iter().map(|id| SequenceId(*id)).collect(),
+            ..Plan::default()
+        };
+        for (plan, rule) in [
+            (plan(&[7, 7], &[1, 1], &[]), "sequence 7 is named twice"),
+            (plan(&[], &[], &[7]), "sequence 7 is preempted but doesn't run"),
+            (plan(&[9], &[1], &[]), "sequence 9 is unknown"),
+            (plan(&[7], &[9], &[]), "sequence 7 gets 9 of 8 tokens"),
+            (plan(&[7], &[5], &[]), "sequence 7 gets a chunk of 5 tokens"),
+        ] {
+            assert_eq!(check_plan(&step, &plan), Err(rule.to_owned()));
+        }
+        assert_eq!(check_plan(&step, &plan(&[7], &[4], &[])), Ok(()));
+    }
 }
