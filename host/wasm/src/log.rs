@@ -17,8 +17,9 @@ const MAX_LINE_BYTES: usize = 1_024;
 const BURST: u32 = 20;
 /// Lines of all instances of a policy under fuel, if whoever runs them asked for more than warnings.
 const RUN_LINES: u64 = 100_000;
-/// Likewise if not: a policy may warn in each of a run's steps.
-const RUN_WARNINGS: u64 = 100;
+/// Likewise if not: a policy may warn in each of a run's steps, and one that panics does so in each, but the report comes
+/// after these lines and should be seen.
+const RUN_WARNINGS: u64 = 10;
 /// Each time this has passed, one more line may come.
 const REFILL: Duration = Duration::from_millis(100);
 
