@@ -119,6 +119,12 @@ fn new_scheduler_builds_and_passes_every_check() {
         std::fs::read_to_string(folder.join("mine").join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     });
     assert!(readme.contains("infer sim compare --scheduler continuous --scheduler ./mine.wasm"), "{readme}");
+    assert!(
+        readme.contains("A scheduler policy for `infer` that begins as an example: it starts"),
+        "{readme}"
+    );
+    let library = std::fs::read_to_string(folder.join("mine/src/lib.rs")).unwrap();
+    assert!(library.contains("pub struct Mine ") && !library.contains("ShortestFirst"), "{library}");
     assert!(guide.starts_with("# Policies\n\nThis is "), "{guide}");
     let built = succeeds(folder, &["build", "mine"]);
     let file = PathBuf::from(built.lines().next().unwrap());

@@ -77,7 +77,7 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
     let name = args.name.as_str();
     let origin = match (&args.from, args.kind) {
         (Some(from), _) => Origin::copy(from, name),
-        (None, Some(kind)) => Origin::template(kind),
+        (None, Some(kind)) => Origin::template(kind, name),
         (None, None) => return Err(Failure::Usage("give --kind or --from".to_owned())),
     };
     if origin.baselines.iter().any(|baseline| baseline.package == name) {
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn lock_file_has_the_new_crate_in_order_and_no_unneeded_package() {
-        let lock = lock("mine", &Origin::template(Kind::Scheduler));
+        let lock = lock("mine", &Origin::template(Kind::Scheduler, "mine"));
         let names: Vec<_> = lock.lines().filter_map(|line| line.strip_prefix("name = ")).collect();
         assert!(names.is_sorted() && names.contains(&"\"mine\""), "{names:?}");
         assert!(!names.contains(&"\"wasmtime\"") && !names.contains(&"\"tokio\""), "{names:?}");

@@ -1,4 +1,4 @@
-//! What a new crate begins as: the template of a kind, or a copy of a shipped policy under its own name.
+//! What a new crate begins as: the template of a kind, or a copy of a shipped policy, under its own name.
 
 use clap::ValueEnum as _;
 
@@ -9,6 +9,28 @@ type Files = &'static [(&'static str, &'static str)];
 
 /// The shipped policies and the templates: their folders below `plugins`, and their files.
 const SOURCES: &[(&str, Files)] = include!(concat!(env!("OUT_DIR"), "/sources.rs"));
+
+/// Names that a policy's type can't have, because generated code uses them, besides what the sources name.
+const TAKEN: [&str; 16] = [
+    "Box",
+    "Clone",
+    "Copy",
+    "Default",
+    "Drop",
+    "Err",
+    "Exported",
+    "ExportedPolicy",
+    "From",
+    "Into",
+    "None",
+    "Ok",
+    "Option",
+    "Self",
+    "Some",
+    "String",
+];
+/// What the description of a template begins with under another name than its own.
+const EXAMPLE: &str = "An example to change: ";
 
 /// What a new crate begins as.
 pub(super) struct Origin {
@@ -36,8 +58,8 @@ pub(super) struct Baseline {
 }
 
 impl Origin {
-    /// The template of a kind.
-    pub fn template(kind: Kind) -> Self {
+    /// The template of a kind, for a crate named `name`.
+    pub fn template(kind: Kind, name: &str) -> Self {
         let (folder, does, rival) = match kind {
             Kind::Scheduler => (
                 "templates/scheduler",
@@ -49,7 +71,32 @@ impl Origin {
             }
             Kind::PrefixCache => ("templates/prefix-cache", "evicts the least recently used prefixes", "lru"),
         };
-        Self::of(kind, folder, does.to_owned(), rival)
+        let mut template = Self::of(kind, folder, does.to_owned(), rival);
+        template.call(name);
+        template
+    }
+
+    /// Gives a template another name, unless its own is meant: that of the type in its sources. Whatever says what the
+    /// policy does then says that it is an example.
+    fn call(&mut self, name: &str) {
+        let library =
+            self.sources.iter().find(|(path, _)| *path == "src/lib.rs").expect("a crate has a library");
+        let own = exported(&library.1).to_owned();
+        let mut wanted = type_name(name);
+        if wanted == own {
+            return;
+        }
+        let is_named = |(_, content): &(&str, String)| replaced(content, &wanted, "") != *content;
+        if TAKEN.contains(&wanted.as_str()) || self.sources.iter().any(is_named) {
+            wanted += "Policy";
+        }
+        for (path, content) in &mut self.sources {
+            *content = replaced(content, &own, &wanted);
+            if *path == "src/lib.rs" {
+                *content = format!("//! `{name}`, which began as an example:\n//!\n{}", described(content));
+            }
+        }
+        self.does = format!("begins as an example: it {}", self.does);
     }
 
     /// A copy of the shipped policy `from`, for a crate named `name`.
@@ -100,6 +147,44 @@ impl Baseline {
     }
 }
 
+/// The type that a policy's source exports.
+fn exported(library: &str) -> &str {
+    let given = library.split("export_policy!(").nth(1).and_then(|rest| rest.split(')').next());
+    let (_, name) = given.and_then(|given| given.split_once(": ")).expect("a policy exports its type");
+    name
+}
+
+/// The type of a policy with this name, as in `ShortestFirst`.
+fn type_name(name: &str) -> String {
+    let capital = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect::<String>()
+    };
+    name.split('-').map(capital).collect()
+}
+
+/// Replaces a name in a source, but no name of which it is a part.
+fn replaced(source: &str, name: &str, other: &str) -> String {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let (mut text, mut rest) = (String::new(), source);
+    while let Some((before, after)) = rest.split_once(name) {
+        let is_whole = !before.ends_with(is_part) && !after.starts_with(is_part);
+        text += before;
+        text += if is_whole { other } else { name };
+        rest = after;
+    }
+    text + rest
+}
+
+/// A template's source whose description says that it is an example.
+fn described(library: &str) -> String {
+    let (before, rest) = library.split_once("const DESCRIPTION:").expect("a policy describes itself");
+    let (declared, words) = rest.split_once('"').expect("in a literal");
+    let (first, words) = words.split_at(1);
+    let first = first.to_ascii_lowercase();
+    format!("{before}const DESCRIPTION:{declared}\"{EXAMPLE}{first}{words}")
+}
+
 /// A shipped policy's own words for its name, and what a copy has there: state moves between policies of one name.
 fn renamed(from: &str, name: &str) -> [(String, String); 2] {
     [
@@ -128,6 +213,36 @@ fn dependencies(files: Files, section: &str) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn templates_take_the_name_of_their_crate() {
+        for (kind, own) in [
+            (Kind::Scheduler, "shortest-first"),
+            (Kind::Admission, "prompt-gate"),
+            (Kind::PrefixCache, "least-recently-used"),
+        ] {
+            let source = |name: &str, path: &str| {
+                let origin = Origin::template(kind, name);
+                origin.sources.into_iter().find(|(known, _)| *known == path).unwrap().1
+            };
+            let library = source("over-9", "src/lib.rs");
+            assert!(library.starts_with("//! `over-9`, which began as an example:\n//!\n//! "), "{library}");
+            assert!(library.contains("pub struct Over9 "), "{library}");
+            assert!(library.contains(&format!("\"{EXAMPLE}")), "{library}");
+            let tests = source("over-9", "src/tests.rs");
+            let theirs = type_name(own);
+            assert!(tests.contains("Over9") && !(tests + &library).contains(&theirs), "{theirs}: {library}");
+            assert!(Origin::template(kind, "over-9").does.starts_with("begins as an example: it "));
+            // Its own name is meant as it is.
+            assert!(source(own, "src/lib.rs").contains(&format!("pub struct {theirs} ")));
+            assert!(!source(own, "src/lib.rs").contains(EXAMPLE));
+            // These are names of other things.
+            for (name, other) in [("policy", "PolicyPolicy"), ("option", "OptionPolicy")] {
+                assert!(source(name, "src/lib.rs").contains(&format!("pub struct {other} ")), "{name}");
+            }
+        }
+        assert_eq!(replaced("Old Older old Old::x Old", "Old", "New"), "New Older old New::x New");
+    }
 
     #[test]
     fn every_shipped_policy_can_be_copied_under_another_name() {
