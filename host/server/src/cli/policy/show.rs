@@ -226,26 +226,38 @@ pub(super) fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
+/// What a verdict compares, unlike the figures above it.
+const LIKE_WITH_LIKE: &str = "      (of all loads together; a verdict compares like with like: tokens of steps with about \
+                              as many sequences)";
+
 fn trial(canary: &CanaryInfo) {
-    println!(
+    trial_lines(canary).iter().for_each(|line| println!("{line}"));
+}
+
+fn trial_lines(canary: &CanaryInfo) -> Vec<String> {
+    let mut lines = vec![format!(
         "    canary: {} instead of {}: {}, {}",
         canary.policy, canary.previous, canary.state, canary.reason
-    );
+    )];
     if canary.state == "watching" {
-        println!("      {:.1} of {}", canary.watched_s, span(canary));
+        lines.push(format!("      {:.1} of {}", canary.watched_s, span(canary)));
     }
     let measured =
         [("before", canary.before), ("since", canary.after)].into_iter().filter(|(_, w)| w.busy_s > 0.0);
     for (name, window) in measured {
-        println!(
+        lines.push(format!(
             "      {name:<7} ITL p50 {:.1} ms  p95 {:.1} ms  TTFT p50 {:.1} ms  {:.0} tokens/s  {:.1} requests/s",
             window.itl_p50_ms,
             window.itl_p95_ms,
             window.ttft_p50_ms,
             window.tokens_per_second,
             window.requests_per_second
-        );
+        ));
     }
+    if canary.before.busy_s > 0.0 && canary.after.busy_s > 0.0 {
+        lines.push(LIKE_WITH_LIKE.to_owned());
+    }
+    lines
 }
 
 /// How long a trial lasts.
@@ -290,6 +302,8 @@ pub(super) fn history(entries: Vec<HistoryEntry>) {
 
 #[cfg(test)]
 mod tests {
+    use infer_api::admin::WindowInfo;
+
     use super::*;
 
     #[test]
@@ -309,6 +323,27 @@ mod tests {
         ] {
             assert_eq!(live(&slot)[3..6], says, "{}", slot.sha256);
         }
+    }
+
+    #[test]
+    fn figures_of_a_trial_are_told_from_those_of_its_verdict() {
+        let window = |itl_p50_ms| WindowInfo { busy_s: 5.0, itl_p50_ms, ..WindowInfo::default() };
+        let canary = |before| CanaryInfo {
+            policy: "mine".to_owned(),
+            previous: "fair".to_owned(),
+            state: "rolled_back".to_owned(),
+            reason: "ITL p50 is 11.8 ms".to_owned(),
+            before,
+            after: window(5.9),
+            ..CanaryInfo::default()
+        };
+        let lines = trial_lines(&canary(window(5.8)));
+        assert_eq!(lines[0], "    canary: mine instead of fair: rolled_back, ITL p50 is 11.8 ms");
+        assert!(lines[1].starts_with("      before  ITL p50 5.8 ms"), "{lines:?}");
+        assert!(lines[2].starts_with("      since   ITL p50 5.9 ms"), "{lines:?}");
+        assert_eq!(lines[3..], [LIKE_WITH_LIKE]);
+        // There is nothing to compare with.
+        assert_eq!(trial_lines(&canary(WindowInfo::default())).len(), 2);
     }
 
     #[test]
