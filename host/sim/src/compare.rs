@@ -120,19 +120,61 @@ pub struct Sweep<'a> {
     pub made_by: MadeBy,
 }
 
-/// Reports the progress of a run, and its requests.
-struct Reporter<P, E> {
-    progress: P,
-    each: E,
+/// Which run of a sweep a request is from; the names are those of its [`Cell`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RunOf<'a> {
+    /// Place of the run among the results.
+    #[serde(skip)]
+    pub at: usize,
+    /// Name of the subject.
+    pub workload: &'a str,
+    /// Load, as in [`Cell`].
+    pub load: f64,
+    /// Name of the contender, and of its host if there are several.
+    pub contender: &'a str,
+    /// Seed of the run.
+    pub seed: u64,
 }
 
-impl<P: FnMut(u64), E: Fn(&RequestOutcome)> Watch for Reporter<P, E> {
+/// Takes the requests of all runs as they end, on the threads that run them.
+pub trait Requests: Sync {
+    /// A request has ended.
+    fn request(&self, run: &RunOf<'_>, request: &RequestOutcome);
+
+    /// The run at this place has no more of them.
+    fn over(&self, at: usize);
+}
+
+impl Requests for () {
+    fn request(&self, _: &RunOf<'_>, _: &RequestOutcome) {}
+
+    fn over(&self, _: usize) {}
+}
+
+impl<R: Requests> Requests for Option<R> {
+    fn request(&self, run: &RunOf<'_>, request: &RequestOutcome) {
+        self.iter().for_each(|requests| requests.request(run, request));
+    }
+
+    fn over(&self, at: usize) {
+        self.iter().for_each(|requests| requests.over(at));
+    }
+}
+
+/// Reports the progress of a run, and its requests.
+struct Reporter<'a, P, R> {
+    progress: P,
+    requests: &'a R,
+    run: RunOf<'a>,
+}
+
+impl<P: FnMut(u64), R: Requests> Watch for Reporter<'_, P, R> {
     fn progress(&mut self, ended: u64) {
         (self.progress)(ended);
     }
 
     fn request(&mut self, request: &RequestOutcome) {
-        (self.each)(request);
+        self.requests.request(&self.run, request);
     }
 }
 
@@ -258,16 +300,11 @@ impl Sweep<'_> {
     /// fails if its contender can't be created or its trace can't be replayed, and leaves the others alone. Calls
     /// `progress` regularly.
     pub fn run(&self, progress: impl Fn(Progress) + Sync) -> Vec<Cell> {
-        self.run_each(progress, |_| {})
+        self.run_each(progress, &())
     }
 
-    /// Runs everything like [`Self::run`], and calls `each` for the requests of all runs as they end, on the threads that
-    /// run them.
-    pub fn run_each(
-        &self,
-        progress: impl Fn(Progress) + Sync,
-        each: impl Fn(&RequestOutcome) + Sync,
-    ) -> Vec<Cell> {
+    /// Runs everything like [`Self::run`], and hands on the requests of all runs.
+    pub fn run_each(&self, progress: impl Fn(Progress) + Sync, requests: &impl Requests) -> Vec<Cell> {
         let plan = self.plan();
         let runs = plan.len();
         let capacities: Vec<OnceLock<Capacity>> = self.subjects.iter().map(|_| OnceLock::new()).collect();
@@ -280,19 +317,22 @@ impl Sweep<'_> {
         };
         in_parallel(self.threads, runs, |at| {
             let planned = plan[at];
-            let cell = self.watched(planned, &capacities[planned.subject], &|more| report(more, 0), &each);
+            let capacity = &capacities[planned.subject];
+            let cell = self.watched(at, planned, capacity, &|more| report(more, 0), requests);
+            requests.over(at);
             report(0, 1);
             cell
         })
     }
 
-    /// One run. Tells `report` how many more requests have ended, regularly and at its end.
+    /// One run, the `at`th. Tells `report` how many more requests have ended, regularly and at its end.
     pub(crate) fn watched(
         &self,
+        at: usize,
         planned: Planned,
         capacity: &OnceLock<Capacity>,
         report: &impl Fn(u64),
-        each: &impl Fn(&RequestOutcome),
+        requests: &impl Requests,
     ) -> Cell {
         let mut reported = 0;
         let progress = |so_far| {
@@ -301,7 +341,10 @@ impl Sweep<'_> {
                 reported = so_far;
             }
         };
-        let cell = self.cell(planned, capacity, Reporter { progress, each });
+        let (_, contender) = self.names(planned.entrant);
+        let workload = self.subjects[planned.subject].name();
+        let run = RunOf { at, workload, load: 0.0, contender: &contender, seed: planned.seed };
+        let cell = self.cell(planned, capacity, Reporter { progress, requests, run });
         let in_all = cell.outcome.as_ref().map_or(reported, |outcome| outcome.requests);
         report(in_all.saturating_sub(reported));
         cell
@@ -324,7 +367,24 @@ impl Sweep<'_> {
         self.hosts.len() * self.contenders.len()
     }
 
-    fn cell(&self, planned: Planned, capacity: &OnceLock<Capacity>, watch: impl Watch) -> Cell {
+    /// Names of a host, empty if it is the only one, and of the contender on it.
+    fn names(&self, entrant: usize) -> (String, String) {
+        let host = &self.hosts[entrant / self.contenders.len()].name;
+        let contender = &self.contenders[entrant % self.contenders.len()].name;
+        match (self.hosts.len(), self.contenders.len()) {
+            (1, _) => (String::new(), contender.clone()),
+            (_, 1) => (host.clone(), host.clone()),
+            _ => (host.clone(), format!("{host} {contender}")),
+        }
+    }
+
+    /// One run; its load is known only here.
+    fn cell<P: FnMut(u64), R: Requests>(
+        &self,
+        planned: Planned,
+        capacity: &OnceLock<Capacity>,
+        mut watch: Reporter<'_, P, R>,
+    ) -> Cell {
         let Planned { subject: at, pace, entrant, seed } = planned;
         let (at_host, at_contender) = (entrant / self.contenders.len(), entrant % self.contenders.len());
         let (subject, host, contender) =
@@ -343,6 +403,7 @@ impl Sweep<'_> {
                     Pace::Rate(rate) => (rate / full, rate),
                 };
                 settings.load = load;
+                watch.run.load = load;
                 let run = |policies| simulate_watched(&settings, policies, workload, capacity, watch);
                 (Some(offered), policies.map(run))
             }
@@ -350,6 +411,7 @@ impl Sweep<'_> {
                 settings.load = match pace {
                     Pace::Load(load) | Pace::Rate(load) => load,
                 };
+                watch.run.load = settings.load;
                 let run = |policies| {
                     replay_watched(&settings, policies, open()?, *requests, watch)
                         .map_err(|error| error.to_string())
@@ -357,11 +419,7 @@ impl Sweep<'_> {
                 (None, policies.and_then(run))
             }
         };
-        let (host_name, contender) = match (self.hosts.len(), self.contenders.len()) {
-            (1, _) => (String::new(), contender.name.clone()),
-            (_, 1) => (host.name.clone(), host.name.clone()),
-            _ => (host.name.clone(), format!("{} {}", host.name, contender.name)),
-        };
+        let (host_name, contender) = self.names(entrant);
         Cell {
             subject: at,
             host: at_host,

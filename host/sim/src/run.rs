@@ -158,9 +158,10 @@ struct Live {
     key: Option<u64>,
     /// See `Arrival::follows`.
     follows: bool,
-    deadline: Micros,
     reply: Vec<u32>,
     last_token: Option<Micros>,
+    /// Microseconds between its tokens, if it is reported on.
+    gaps: Vec<u32>,
     started: bool,
     /// See `Start::is_hit`; `None` before its start.
     is_hit: Option<bool>,
@@ -270,6 +271,7 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             prompt_tokens,
             output_tokens,
             new_tokens,
+            stream,
         } = arrival;
         let (tenant, deadline) = (request.tenant.0, request.deadline);
         let origin = Origin { tenant, background };
@@ -290,6 +292,10 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             prompt_tokens,
             new_tokens,
             event: None,
+            priority: request.priority,
+            max_tokens: request.max_new_tokens,
+            deadline,
+            stream,
         };
         match self.engine.submit(request, self.now) {
             Ok(id) => {
@@ -300,9 +306,9 @@ impl<T: Traffic, W: Watch> Run<T, W> {
                     origin,
                     key,
                     follows,
-                    deadline,
                     reply,
                     last_token: None,
+                    gaps: Vec::new(),
                     started: false,
                     is_hit: None,
                 };
@@ -311,7 +317,7 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             }
             Err(_) => {
                 self.recorder.refused(origin, deadline != Micros::NEVER);
-                self.tell(origin, &known.outcome(Ending::Refused, None, self.now));
+                self.tell(origin, &known.outcome(Ending::Refused, None, &mut [], self.now));
                 if follows {
                     self.recorder.lasts(self.now);
                 }
@@ -341,6 +347,9 @@ impl<T: Traffic, W: Watch> Run<T, W> {
                 if live.key.is_some() {
                     live.reply.push(token);
                 }
+                if let Some(gap) = gap.filter(|_| !live.origin.background) {
+                    live.gaps.push(u32::try_from(gap.0).unwrap_or(u32::MAX));
+                }
                 self.recorder.token(live.origin, gap);
             }
             Event::Started { id, prefix, cached_tokens, prefill_tokens, .. } => {
@@ -357,22 +366,22 @@ impl<T: Traffic, W: Watch> Run<T, W> {
                 self.recorder.started(start);
             }
             Event::Finished { id, usage, .. } => {
-                if let Some(Live { known, origin, deadline, is_hit, .. }) = self.end(id, true) {
-                    self.recorder
-                        .finished(&Ended { origin, arrived: known.arrived, deadline, is_hit }, &usage);
-                    self.tell(origin, &known.outcome(Ending::Finished, Some(&usage), self.now));
+                if let Some(Live { known, origin, is_hit, mut gaps, .. }) = self.end(id, true) {
+                    let (arrived, deadline) = (known.arrived, known.deadline);
+                    self.recorder.finished(&Ended { origin, arrived, deadline, is_hit }, &usage);
+                    self.tell(origin, &known.outcome(Ending::Finished, Some(&usage), &mut gaps, self.now));
                 }
             }
             Event::Failed { id, usage, .. } => {
-                if let Some(Live { known, origin, started, deadline, .. }) = self.end(id, false) {
-                    self.recorder.failed(origin, started, in_time(&usage, deadline));
-                    self.tell(origin, &known.outcome(Ending::Failed, Some(&usage), self.now));
+                if let Some(Live { known, origin, started, mut gaps, .. }) = self.end(id, false) {
+                    self.recorder.failed(origin, started, in_time(&usage, known.deadline));
+                    self.tell(origin, &known.outcome(Ending::Failed, Some(&usage), &mut gaps, self.now));
                 }
             }
             Event::Refused { id, .. } => {
-                if let Some(Live { known, origin, deadline, .. }) = self.end(id, false) {
-                    self.recorder.refused(origin, deadline != Micros::NEVER);
-                    self.tell(origin, &known.outcome(Ending::Refused, None, self.now));
+                if let Some(Live { known, origin, .. }) = self.end(id, false) {
+                    self.recorder.refused(origin, known.deadline != Micros::NEVER);
+                    self.tell(origin, &known.outcome(Ending::Refused, None, &mut [], self.now));
                 }
             }
             Event::Preempted { .. } => {

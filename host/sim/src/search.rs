@@ -127,7 +127,7 @@ impl Search<'_> {
             let planned = plan[at];
             let run = |pace| {
                 let planned = Planned { pace, ..planned };
-                sweep.watched(planned, &capacities[planned.subject], &|more| report(more, 0), &|_| {})
+                sweep.watched(at, planned, &capacities[planned.subject], &|more| report(more, 0), &())
             };
             let found = self.search(planned.pace, run);
             report(0, 1);

@@ -201,6 +201,7 @@ impl<'a> Replay<'a> {
             prompt_tokens: recorded.prompt_tokens,
             output_tokens: wanted,
             new_tokens: recorded.prompt_tokens.saturating_sub(continued),
+            stream: None,
         }
     }
 

@@ -36,6 +36,8 @@ pub struct Arrival {
     pub output_tokens: u32,
     /// Tokens of its prompt behind the conversation so far; of a request that continues nothing, all.
     pub new_tokens: u32,
+    /// Index of its stream in the workload; `None` in a trace.
+    pub stream: Option<u32>,
 }
 
 /// The traffic of one run.
@@ -212,6 +214,7 @@ impl Generator {
             prompt_tokens,
             output_tokens,
             new_tokens: prompt_tokens,
+            stream: u32::try_from(stream).ok(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use infer_core::policy::PolicyKind;
-use infer_sim::{Cell, RequestOutcome, report};
+use infer_sim::{Cell, report};
 
 use super::needs;
 use super::policies::{self, Components, choice};
@@ -70,7 +70,7 @@ pub struct RunArgs {
     /// Seed of the traffic
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// CSV file for a row per request: what it found cached, its times, and how it ended
+    /// CSV file for a row per request: what it asked for, what it found cached, its times, and how it ended
     #[arg(long, value_name = "FILE")]
     requests_out: Option<PathBuf>,
     #[command(flatten)]
@@ -93,6 +93,10 @@ pub struct CompareArgs {
     /// the first contender, with 95 % confidence intervals
     #[arg(long)]
     summary: bool,
+    /// CSV file for a row per request of all runs, with workload, load, contender and seed: what it asked for, what it
+    /// found cached, its times, and how it ended
+    #[arg(long, value_name = "FILE")]
+    requests_out: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -147,7 +151,8 @@ pub fn compare(args: CompareArgs) -> Result<(), Failure> {
     }
     let loader = policies::loader()?;
     let chosen = args.several.chosen()?;
-    let task = Task { loads: args.load, rates: args.rate, ..args.several.task(0.9, &args.common)? };
+    let task = args.several.task(0.9, &args.common)?;
+    let task = Task { loads: args.load, rates: args.rate, requests_out: args.requests_out, ..task };
     sweep(&task, &chosen, &loader, &args.common, args.summary)
 }
 
@@ -162,8 +167,7 @@ fn sweep(
     let (sweep, lengths) = task.sweep(chosen, loader, common)?;
     let requests = task.requests_out.as_deref().map(RequestsFile::create).transpose()?;
     let bar = Bar::new("runs");
-    let note = |request: &RequestOutcome| requests.iter().for_each(|file| file.add(request));
-    let cells = sweep.run_each(|progress| bar.show(progress), note);
+    let cells = sweep.run_each(|progress| bar.show(progress), &requests);
     let written = requests.map_or(Ok(()), RequestsFile::end);
     lengths.iter().filter_map(Lengths::note).for_each(|note| eprintln!("{note}"));
     needs::notes(chosen, &sweep.subjects, &lengths).iter().for_each(|note| eprintln!("{note}"));

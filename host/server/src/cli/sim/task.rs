@@ -178,7 +178,7 @@ pub struct Task {
     pub threads: usize,
     /// Whether several hosts may be simulated.
     pub compares: bool,
-    /// File for a row per request of the only run.
+    /// File for a row per request.
     pub requests_out: Option<PathBuf>,
 }
 

@@ -52,6 +52,45 @@ fn run_writes_a_row_per_request() {
 }
 
 #[test]
+fn comparison_writes_the_requests_of_all_runs_in_the_order_of_its_results() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("requests.csv");
+    let compare = |threads: &str| {
+        let usual = ["compare", "--workload", "urgent", "--workload", "diverse", "--requests", "60"];
+        let seeds = ["--seed", "3", "--seed", "4", "--threads", threads];
+        let policies = ["--scheduler", "fair", "--scheduler", "continuous"];
+        let out = ["--requests-out", file.to_str().expect("UTF-8")];
+        let runs = results(&[&usual[..], &seeds, &policies, &out].concat());
+        (runs, std::fs::read_to_string(&file).expect("it is written"))
+    };
+    let (runs, text) = compare("3");
+    assert_eq!(compare("1").1, text, "whatever the threads");
+    let all = rows(&text);
+    assert_eq!(all.len(), 8 * 60);
+    for (run, rows) in runs.iter().zip(all.chunks(60)) {
+        let names = ["workload", "contender"].map(|name| run[name].as_str().expect("a name"));
+        let seed = run["settings"]["seed"].to_string();
+        let load = run["load"].as_f64().expect("a load");
+        for row in rows {
+            assert_eq!(["workload", "contender"].map(|name| &row[name][..]), names);
+            assert_eq!((&row["seed"], row["load"].parse()), (&seed, Ok(load)));
+            let is_urgent = row["tenant"] == "2";
+            assert_eq!((&row["stream"] == "1", &row["priority"] == "3"), (is_urgent, is_urgent), "{row:?}");
+            assert_eq!((&row["deadline_ms"][..], &row["max_tokens"][..]), ("2000.0", "1024"));
+            let known = |name: &str| row[name].parse::<f64>().expect("a number");
+            assert_eq!(row["in_time"] == "true", known("ttft_ms") <= 2_000.0, "{row:?}");
+            if known("output_tokens") > 1.0 {
+                assert!(known("itl_p99_ms") <= known("itl_max_ms"), "{row:?}");
+            }
+        }
+        let longest = |name: &str| rows.iter().filter_map(|row| row[name].parse().ok()).fold(0.0, f64::max);
+        assert_eq!(Some(longest("itl_max_ms")), run["itl_ms"]["max"].as_f64(), "{names:?}");
+        let in_time = rows.iter().filter(|row| row["in_time"] == "true").count() as f64;
+        assert_eq!(Some(in_time / 60.0), run["in_time"].as_f64(), "{names:?}");
+    }
+}
+
+#[test]
 fn unwritable_output_is_a_failure() {
     let mut infer = Command::new(env!("CARGO_BIN_EXE_infer"));
     let full = std::fs::File::options().write(true).open("/dev/full").expect("a device that is always full");
@@ -104,6 +143,7 @@ fn results_overwrite_neither_each_other_nor_what_is_read() {
         (&["run", "--trace", "trace.csv", "--out"], &["./trace.csv"], "--out: the file is one of --trace"),
         (&["run", "--trace", "trace.csv", "--requests-out"], &["trace.csv"], "is one of --trace; choose"),
         (&["compare", "--trace", "trace.csv", "--out"], &["trace.csv"], "is one of --trace; choose"),
+        (&["compare", "--trace", "trace.csv", "--requests-out"], &["trace.csv"], "is one of --trace; choose"),
     ] {
         let mut infer = Command::new(env!("CARGO_BIN_EXE_infer"));
         let infer = infer.current_dir(dir.path()).arg("sim").args(command).args(more);
