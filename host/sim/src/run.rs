@@ -105,7 +105,10 @@ pub fn replay_watched(
     watch: impl Watch,
 ) -> Result<Outcome, TraceError> {
     let traffic = Replay::new(trace, settings.load, requests, settings.engine.max_seq_len);
-    let (outcome, mut traffic) = Run::new(settings, policies, traffic, watch).complete();
+    let (mut outcome, mut traffic) = Run::new(settings, policies, traffic, watch).complete();
+    for tenant in &mut outcome.tenants {
+        tenant.name = traffic.name_of(tenant.tenant);
+    }
     traffic.error().map_or(Ok(outcome), Err)
 }
 
@@ -384,8 +387,8 @@ impl<T: Traffic, W: Watch> Run<T, W> {
                     self.tell(origin, &known.outcome(Ending::Refused, None, &mut [], self.now));
                 }
             }
-            Event::Preempted { .. } => {
-                self.recorder.outcome.preemptions += u64::from(self.begun.is_some());
+            Event::Preempted { id, .. } => {
+                self.recorder.preempted(self.live.get(&id).map(|live| live.origin));
             }
             Event::PolicyFault(fault) => self.recorder.faults.add(&fault),
             _ => {}

@@ -61,6 +61,10 @@ fn formats_are_detected_by_their_first_line_and_read() {
     }
     let tenants: Vec<u32> = read(Format::BurstGpt, BURSTGPT).into_iter().map(|r| r.unwrap().tenant).collect();
     assert_eq!(tenants, [0, 0, 1], "models become tenants, failures are skipped");
+    let models =
+        play(read(Format::BurstGpt, BURSTGPT).into_iter().map(Result::unwrap).collect(), 1.0).tenants;
+    let models: Vec<_> = models.iter().map(|one| (one.tenant, one.name.as_deref())).collect();
+    assert_eq!(models, [(0, Some("Small")), (1, Some("Large"))], "of their names");
 }
 
 #[test]
@@ -289,7 +293,7 @@ fn conversation(at_us: u64, think_us: u64) -> Vec<Recorded> {
             shares: Some(Shares { id: 1, tokens: 160 }),
         },
         after: Some(After { id: 1, think_us }),
-        ..first
+        ..first.clone()
     };
     vec![first, second]
 }

@@ -214,6 +214,7 @@ impl RecordedRequests {
                     after,
                     followed: true,
                     embeds: request.embed,
+                    tenant_name: None,
                 };
                 self.places.insert(request.id, self.first + self.pending.len() as u64);
                 self.pending.push_back(Pending { recorded, state: State::Open, drew: 0 });

@@ -300,7 +300,7 @@ fn recorded() -> Vec<Recorded> {
         text: text(&[], shares),
         after,
         followed: false,
-        ..first
+        ..first.clone()
     };
     let other = Recorded { id: 3, at_us: 400_000, tenant: 8, session: 0, followed: false, ..first.clone() };
     vec![first, turn, other]

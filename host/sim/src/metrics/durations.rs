@@ -120,39 +120,51 @@ fn rounded(us: u64) -> u64 {
 /// Durations of one tenant of many: kept as a list while they are few, because that is smaller than a histogram.
 #[derive(Debug, Default)]
 pub(super) struct Few {
-    first: Vec<u64>,
+    /// In microseconds, if all are shorter than 71 minutes.
+    first: Vec<u32>,
     all: Option<Box<Histogram<u64>>>,
     exact: Exact,
 }
 
 impl Few {
-    /// Length beyond which a histogram, at 230 KB, is smaller.
+    /// Longest list, of 64 KB; a histogram takes 230 KB.
     const MOST: usize = 16_384;
 
     pub fn add(&mut self, duration: Micros) {
         self.exact.add(duration);
         match &mut self.all {
             Some(all) => record(all, duration),
-            None => {
-                self.first.push(duration.0);
-                if self.first.len() > Self::MOST {
-                    self.all = Some(Box::new(self.histogram()));
+            None => match u32::try_from(duration.0) {
+                Ok(us) if self.first.len() < Self::MOST => self.first.push(us),
+                _ => {
+                    let mut all = Box::new(self.histogram());
+                    record(&mut all, duration);
+                    self.all = Some(all);
                     self.first = Vec::new();
                 }
-            }
+            },
+        }
+    }
+
+    /// Adds a duration, without `has_percentiles` to the mean and the extremes alone.
+    pub fn take(&mut self, duration: Micros, has_percentiles: bool) {
+        match has_percentiles {
+            true => self.add(duration),
+            false => self.exact.add(duration),
         }
     }
 
     pub fn durations(&self) -> Durations {
         match &self.all {
             Some(all) => self.exact.durations(Some(all)),
+            None if self.first.is_empty() => self.exact.durations(None),
             None => self.exact.durations(Some(&self.histogram())),
         }
     }
 
     fn histogram(&self) -> Histogram<u64> {
         let mut all = histogram();
-        self.first.iter().for_each(|&us| record(&mut all, Micros(us)));
+        self.first.iter().for_each(|&us| record(&mut all, Micros(u64::from(us))));
         all
     }
 }
@@ -210,5 +222,23 @@ mod tests {
         }
         assert_eq!(few.durations(), all.durations());
         assert_eq!(few.first.capacity(), 0);
+    }
+
+    #[test]
+    fn duration_of_hours_is_kept_like_others() {
+        let (mut few, mut all) = (Few::default(), Measured::default());
+        for us in [7_000_000, 20_000_000_000, 900] {
+            few.add(Micros(us));
+            all.add(Micros(us));
+            assert_eq!(few.durations(), all.durations(), "with {us}");
+        }
+        assert_eq!(few.durations().max, 20_000_000.0);
+    }
+
+    #[test]
+    fn without_percentiles_mean_and_extremes_are_left() {
+        let mut few = Few::default();
+        [3_000, 5_000].into_iter().for_each(|us| few.take(Micros(us), false));
+        assert_eq!(few.durations(), Durations { mean: 4.0, max: 5.0, min: 3.0, ..Durations::default() });
     }
 }

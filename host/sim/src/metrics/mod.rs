@@ -12,7 +12,9 @@ mod service;
 use durations::millis;
 pub(crate) use durations::present;
 pub use durations::{Durations, Measured};
-pub use outcome::{Attainment, CacheOutcome, FirstFault, Outcome, PoolOutcome, Sample, Slo, TenantOutcome};
+pub use outcome::{
+    Attainment, CacheOutcome, Fairness, FirstFault, Outcome, PoolOutcome, Sample, Slo, TenantOutcome,
+};
 pub(crate) use recorder::{Ended, Origin, Recorder, Start, in_time};
 pub(crate) use request::Known;
 pub use request::{Ending, RequestOutcome, Watch};

@@ -118,8 +118,20 @@ pub struct FirstFault {
     pub at_s: f64,
 }
 
+/// How evenly tenants were treated: Jain's index (Jain, Chiu and Hawe 1984) of a value of each, which is 1 if all are
+/// equal, and 1 / n if one of n has everything. `None` with fewer than two tenants that have a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Fairness {
+    /// Of weighted service, see `service_gap`. A tenant that asks for less gets less.
+    pub service: Option<f64>,
+    /// Of mean latency.
+    pub latency: Option<f64>,
+    /// Of mean latency per output token, which doesn't depend as much on how much they ask for.
+    pub latency_per_token: Option<f64>,
+}
+
 /// Results of one tenant.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TenantOutcome {
     /// Its number.
     pub tenant: u32,
@@ -139,6 +151,28 @@ pub struct TenantOutcome {
     pub ttft_ms: Durations,
     /// Cached fraction of its prompt tokens; `None` if no request started.
     pub cached_ratio: Option<f64>,
+    /// What a trace calls it: BurstGPT's models. `None` if it has no other name than its number.
+    pub name: Option<String>,
+    /// From arrival to the last token.
+    pub latency_ms: Durations,
+    /// Between the tokens of a request.
+    pub itl_ms: Durations,
+    /// From arrival to the first start.
+    pub queue_ms: Durations,
+    /// Mean of latency divided by output tokens, in milliseconds; `None` if none finished.
+    pub latency_per_token_ms: Option<f64>,
+    /// Its requests by whether they met the targets.
+    pub targets: Attainment,
+    /// As that of the run, of its requests.
+    pub goodput_per_second: f64,
+    /// As that of the run, of its requests.
+    pub goodput_share: f64,
+    /// As that of the run, of its requests.
+    pub in_time: Option<f64>,
+    /// Preemptions of its requests.
+    pub preemptions: u64,
+    /// Weighted service, see `service_gap`.
+    pub service: f64,
 }
 
 /// The pool, the queue and what the policies publish about themselves, at one instant.
@@ -227,4 +261,6 @@ pub struct Outcome {
     pub offered_seconds: f64,
     /// Fraction of all requests that met the targets; those that were refused or failed did not.
     pub goodput_share: f64,
+    /// How evenly tenants were treated.
+    pub fairness: Fairness,
 }

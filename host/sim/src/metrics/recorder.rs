@@ -13,7 +13,7 @@ use super::faults::Faults;
 use super::occupancy::Occupancy;
 use super::samples::Samples;
 use super::service::Service;
-use super::{CacheOutcome, Outcome, Sample, Slo, TenantOutcome, count};
+use super::{Attainment, CacheOutcome, Fairness, Outcome, Sample, Slo, TenantOutcome, count, present};
 
 /// Weight of an output token relative to a prompt token in the service of a tenant, as in the virtual token counter
 /// (Sheng et al., OSDI 2024).
@@ -56,9 +56,23 @@ struct Mean {
     count: u64,
 }
 
+/// Tenants whose latencies, times between tokens and times in the queue have percentiles; further ones have means and
+/// extremes. Histograms of all would take too much memory.
+const DETAILED: usize = 256;
+
 #[derive(Default)]
 struct Tenant {
+    /// It is one of the first.
+    is_detailed: bool,
     ttft: Few,
+    latency: Few,
+    itl: Few,
+    queue: Few,
+    latency_per_token_ms: Mean,
+    targets: Attainment,
+    promised: u64,
+    kept: u64,
+    preemptions: u64,
     /// Output tokens since the report has begun.
     drawn: u64,
     requests: u64,
@@ -169,7 +183,7 @@ impl Recorder {
             return;
         }
         self.outcome.refused += 1;
-        self.promise(promised.then_some(false));
+        self.promise(origin.tenant, promised.then_some(false));
         self.tenant(origin.tenant).refused += 1;
     }
 
@@ -182,7 +196,7 @@ impl Recorder {
             return;
         }
         self.outcome.failed += 1;
-        self.promise(in_time);
+        self.promise(origin.tenant, in_time);
         self.tenant(origin.tenant).failed += 1;
     }
 
@@ -222,7 +236,19 @@ impl Recorder {
         }
         tenant.output += 1;
         if let Some(gap) = gap {
+            tenant.itl.take(gap, tenant.is_detailed);
             self.itl.add(gap);
+        }
+    }
+
+    /// `origin`: whose request it was.
+    pub fn preempted(&mut self, origin: Option<Origin>) {
+        if !self.has_begun() {
+            return;
+        }
+        self.outcome.preemptions += 1;
+        if let Some(Origin { tenant, .. }) = origin {
+            self.tenant(tenant).preemptions += 1;
         }
     }
 
@@ -233,26 +259,34 @@ impl Recorder {
         }
         self.outcome.finished += 1;
         let ttft = usage.first_token.since(arrived);
+        let (latency, queue) = (usage.ended.since(arrived), usage.started.since(arrived));
         self.ttft.add(ttft);
-        self.latency.add(usage.ended.since(arrived));
-        self.queue.add(usage.started.since(arrived));
+        self.latency.add(latency);
+        self.queue.add(queue);
         let gaps = usage.generated_tokens.saturating_sub(1).max(1);
         let itl_ms = millis(usage.ended.since(usage.first_token)) / f64::from(gaps);
-        let targets = &mut self.outcome.targets;
-        *match (millis(ttft) <= self.slo.ttft_ms, itl_ms <= self.slo.itl_ms) {
-            (true, true) => &mut targets.met,
-            (true, false) => &mut targets.slow,
-            (false, _) => &mut targets.late,
-        } += 1;
+        let is_met = (millis(ttft) <= self.slo.ttft_ms, itl_ms <= self.slo.itl_ms);
+        let judge = |targets: &mut Attainment| {
+            *match is_met {
+                (true, true) => &mut targets.met,
+                (true, false) => &mut targets.slow,
+                (false, _) => &mut targets.late,
+            } += 1;
+        };
+        judge(&mut self.outcome.targets);
         match is_hit {
             Some(true) => self.hit_ttft.add(millis(ttft)),
             Some(false) => self.miss_ttft.add(millis(ttft)),
             None => {}
         }
-        self.promise(in_time(usage, deadline));
+        self.promise(tenant, in_time(usage, deadline));
         let tenant = self.tenant(tenant);
         tenant.finished += 1;
+        judge(&mut tenant.targets);
         tenant.ttft.add(ttft);
+        tenant.latency.take(latency, tenant.is_detailed);
+        tenant.queue.take(queue, tenant.is_detailed);
+        tenant.latency_per_token_ms.add(millis(latency) / f64::from(usage.generated_tokens.max(1)));
     }
 
     /// The results; `last` is the state at the end of the run.
@@ -299,32 +333,73 @@ impl Recorder {
         (outcome.policy_faults, outcome.fault) = (self.faults.number, self.faults.first);
         outcome.tenants = std::mem::take(&mut self.tenants)
             .into_iter()
-            .map(|(tenant, state)| TenantOutcome {
-                tenant,
-                requests: state.requests,
-                finished: state.finished,
-                refused: state.refused,
-                failed: state.failed,
-                tokens: state.prompt + state.output,
-                output_per_second: count(state.drawn) / seconds,
-                ttft_ms: state.ttft.durations(),
-                cached_ratio: (state.prompt > 0).then(|| count(state.cached) / count(state.prompt)),
+            .map(|(tenant, state)| {
+                let targets = Attainment { unserved: state.refused + state.failed, ..state.targets };
+                TenantOutcome {
+                    tenant,
+                    requests: state.requests,
+                    finished: state.finished,
+                    refused: state.refused,
+                    failed: state.failed,
+                    tokens: state.prompt + state.output,
+                    output_per_second: count(state.drawn) / seconds,
+                    ttft_ms: state.ttft.durations(),
+                    cached_ratio: (state.prompt > 0).then(|| count(state.cached) / count(state.prompt)),
+                    name: None,
+                    latency_ms: state.latency.durations(),
+                    itl_ms: state.itl.durations(),
+                    queue_ms: state.queue.durations(),
+                    latency_per_token_ms: state.latency_per_token_ms.get(),
+                    targets,
+                    goodput_per_second: count(targets.met) / outcome.offered_seconds,
+                    goodput_share: targets.share(),
+                    in_time: (state.promised > 0).then(|| count(state.kept) / count(state.promised)),
+                    preemptions: state.preemptions,
+                    service: self.service.of_tenant(tenant),
+                }
             })
             .collect();
+        outcome.fairness = fairness(&outcome.tenants);
         outcome.service_gap = self.service.gap;
         outcome.samples = self.samples.end(last);
         outcome
     }
 
     /// A request has ended: whether its first token came by its deadline, if it had one.
-    fn promise(&mut self, in_time: Option<bool>) {
-        self.promised += u64::from(in_time.is_some());
-        self.kept += u64::from(in_time == Some(true));
+    fn promise(&mut self, tenant: u32, in_time: Option<bool>) {
+        let (promised, kept) = (u64::from(in_time.is_some()), u64::from(in_time == Some(true)));
+        self.promised += promised;
+        self.kept += kept;
+        let tenant = self.tenant(tenant);
+        tenant.promised += promised;
+        tenant.kept += kept;
     }
 
     fn tenant(&mut self, tenant: u32) -> &mut Tenant {
-        self.tenants.entry(tenant).or_default()
+        let is_detailed = self.tenants.len() < DETAILED;
+        self.tenants.entry(tenant).or_insert_with(|| Tenant { is_detailed, ..Tenant::default() })
     }
+}
+
+/// How evenly the tenants with requests were treated.
+fn fairness(tenants: &[TenantOutcome]) -> Fairness {
+    let tenants = || tenants.iter().filter(|tenant| tenant.requests > 0);
+    Fairness {
+        service: jain(tenants().map(|tenant| tenant.service)),
+        latency: jain(tenants().filter_map(|tenant| present(tenant.latency_ms.mean))),
+        latency_per_token: jain(tenants().filter_map(|tenant| tenant.latency_per_token_ms)),
+    }
+}
+
+/// Jain's index of several values; `None` if all are zero.
+fn jain(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (mut number, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for value in values {
+        number += 1.0;
+        sum += value;
+        squares += value * value;
+    }
+    (number > 1.0 && squares > 0.0).then(|| sum * sum / (number * squares))
 }
 
 /// Whether the first token came by `deadline`; `None` if there was none to keep.
@@ -460,6 +535,87 @@ mod tests {
             assert_eq!((outcome.offered_seconds, outcome.goodput_share), (offered_seconds, 0.25));
             assert_eq!(outcome.goodput_per_second * outcome.offered_seconds, 1.0, "{arrivals:?}");
         }
+    }
+
+    #[test]
+    fn tenants_have_results_of_their_own() {
+        let slo = Slo { ttft_ms: 50.0, itl_ms: 10.0 };
+        let weight = |weight_permille| TenantTerms { weight_permille, ..TenantTerms::default() };
+        let mut recorder = Recorder::new(slo, &[(TenantId(2), weight(2_000))]);
+        let ms = |ms: u64| Micros(1_000 * ms);
+        // Per request: tenant, time of the first token, gap between its eleven tokens, deadline.
+        for (tenant, ttft_ms, gap_ms, deadline) in [
+            (1, 10, 5, ms(20)),
+            (1, 40, 20, ms(20)),
+            (1, 90, 5, Micros::NEVER),
+            (2, 30, 5, ms(60)),
+            (2, 30, 7, Micros::NEVER),
+        ] {
+            let origin = Origin { tenant, ..ORIGIN };
+            recorder.arrived(origin, Some(Micros::ZERO));
+            let prefix = PrefixEvent::MissFull;
+            recorder.started(Start { origin, prefix, cached: 0, prefill: 78, has_block: true });
+            recorder.token(origin, None);
+            (0..10).for_each(|_| recorder.token(origin, Some(ms(gap_ms))));
+            let usage = Usage {
+                generated_tokens: 11,
+                started: ms(1),
+                first_token: ms(ttft_ms),
+                ended: ms(ttft_ms + 10 * gap_ms),
+                ..Usage::default()
+            };
+            recorder.finished(&Ended { origin, arrived: Micros::ZERO, deadline, is_hit: None }, &usage);
+        }
+        let other = Origin { tenant: 2, ..ORIGIN };
+        recorder.arrived(other, Some(ms(4_000)));
+        recorder.refused(other, true);
+        recorder.preempted(Some(other));
+        recorder.preempted(None);
+        let outcome = recorder.finish(Sample::default());
+        let [one, two] = &outcome.tenants[..] else { panic!("{:?}", outcome.tenants) };
+        assert_eq!((one.targets.met, one.targets.slow, one.targets.late, one.targets.unserved), (1, 1, 1, 0));
+        assert_eq!((two.targets.met, two.targets.unserved), (2, 1));
+        assert_eq!(outcome.targets, Attainment { met: 3, slow: 1, late: 1, unserved: 1 }, "of all");
+        assert_eq!((one.goodput_per_second, two.goodput_per_second), (0.25, 0.5), "within four seconds");
+        assert_eq!((one.goodput_share, two.goodput_share), (1.0 / 3.0, 2.0 / 3.0));
+        assert_eq!((one.in_time, two.in_time, outcome.in_time), (Some(0.5), Some(0.5), Some(0.5)));
+        assert_eq!((two.preemptions, outcome.preemptions), (1, 2));
+        assert!((one.latency_ms.mean - 440.0 / 3.0).abs() < 1e-9, "{:?}", one.latency_ms);
+        assert_eq!((two.latency_ms.min, two.latency_ms.mean, two.latency_ms.max), (80.0, 90.0, 100.0));
+        assert_eq!((two.itl_ms.mean, two.itl_ms.max, two.queue_ms.max), (6.0, 7.0, 1.0));
+        assert!((5.0..5.01).contains(&one.itl_ms.p50), "{:?}", one.itl_ms);
+        // 78 prompt tokens and 11 of output, twice as heavy, a request; the second tenant has twice the weight.
+        assert_eq!((one.service, two.service), (300.0, 100.0));
+        assert_eq!(outcome.fairness.service, Some(400.0 * 400.0 / (2.0 * 100_000.0)));
+        let [slow, quick] = [440.0 / 3.0, 90.0];
+        let index = (slow + quick) * (slow + quick) / (2.0 * (slow * slow + quick * quick));
+        let near = |value: Option<f64>| value.is_some_and(|value: f64| (value - index).abs() < 1e-12);
+        assert!(near(outcome.fairness.latency), "{:?}", outcome.fairness);
+        assert!(near(outcome.fairness.latency_per_token), "all have as many tokens: {:?}", outcome.fairness);
+    }
+
+    #[test]
+    fn fairness_takes_two_and_percentiles_have_a_bound() {
+        let mut recorder = Recorder::new(Slo::default(), &[]);
+        let many = u32::try_from(DETAILED).expect("a few") + 1;
+        for tenant in 0..many {
+            let origin = Origin { tenant, ..ORIGIN };
+            recorder.arrived(origin, Some(Micros::ZERO));
+            recorder.token(origin, Some(Micros(3_000)));
+            recorder.token(origin, Some(Micros(5_000)));
+        }
+        let outcome = recorder.finish(Sample::default());
+        assert_eq!(outcome.fairness.service, Some(1.0));
+        assert_eq!(outcome.fairness.latency, None, "none finished");
+        let itl = |tenant: u32| outcome.tenants[tenant as usize].itl_ms;
+        let (first, last) = (itl(0), itl(many - 1));
+        assert_eq!((first.mean, first.max), (4.0, 5.0));
+        assert!((3.0..3.01).contains(&first.p50), "{first:?}");
+        assert_eq!((last.mean, last.max, last.p50, last.p99), (4.0, 5.0, 0.0, 0.0));
+        let mut alone = Recorder::new(Slo::default(), &[]);
+        alone.arrived(ORIGIN, Some(Micros::ZERO));
+        alone.token(ORIGIN, None);
+        assert_eq!(alone.finish(Sample::default()).fairness, Fairness::default());
     }
 
     #[test]

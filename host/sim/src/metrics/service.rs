@@ -25,6 +25,8 @@ pub(super) struct Service {
 struct Served {
     waiting: i64,
     total: f64,
+    /// Of the total, what was served before the beginning.
+    before: f64,
 }
 
 impl Service {
@@ -38,12 +40,18 @@ impl Service {
     /// Forgets the gap so far: only what is served from now on counts.
     pub fn begin(&mut self) {
         self.gap = 0.0;
+        self.tenants.values_mut().for_each(|served| served.before = served.total);
         for (tenant, others) in &mut self.since {
             let own = self.tenants[tenant].total;
             for (other, start) in others {
                 *start = own - self.tenants[other].total;
             }
         }
+    }
+
+    /// What a tenant was served since the beginning, divided by its weight.
+    pub fn of_tenant(&self, tenant: u32) -> f64 {
+        self.tenants.get(&tenant).map_or(0.0, |served| served.total - served.before)
     }
 
     pub fn waits(&mut self, tenant: u32, change: i64) {
@@ -121,6 +129,7 @@ mod tests {
         service.serve(2, 40.0);
         service.serve(1, 10.0);
         assert!((service.gap - 40.0).abs() < 1e-9, "{}", service.gap);
+        assert_eq!([1, 2, 3].map(|tenant| service.of_tenant(tenant)), [10.0, 40.0, 0.0]);
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub(super) const LATENCY: [Column<Outcome>; 7] = [
 ];
 
 /// Memory, and how evenly it was shared.
-pub(super) const MEMORY: [Column<Outcome>; 11] = [
+pub(super) const MEMORY: [Column<Outcome>; 13] = [
     column("used %", 1, |o| percent(Some(o.pool.used_mean)), Better::Neither),
     column("used peak %", 1, |o| percent(Some(o.pool.used_peak)), Better::Neither),
     column("cached %", 1, |o| percent(Some(o.pool.cached_mean)), Better::Neither),
@@ -72,6 +72,8 @@ pub(super) const MEMORY: [Column<Outcome>; 11] = [
     column("refused", 0, |o| Some(count(o.refused)), Better::Neither),
     column("failed", 0, |o| Some(count(o.failed)), Better::Neither),
     column("service gap", 0, |o| Some(o.service_gap), Better::Less),
+    column("jain service", 3, |o| o.fairness.service, Better::More),
+    column("jain latency", 3, |o| o.fairness.latency, Better::More),
 ];
 
 /// The prefix cache.
@@ -100,7 +102,7 @@ pub(super) const SUSTAINED: [Column<Found>; 8] = [
 ];
 
 /// One tenant's part of a run.
-pub(super) const TENANT: [Column<TenantOutcome>; 8] = [
+pub(super) const TENANT: [Column<TenantOutcome>; 17] = [
     column("finished", 0, |t| Some(count(t.finished)), Better::Neither),
     column("refused", 0, |t| Some(count(t.refused)), Better::Neither),
     column("out tok/s", 0, |t| Some(t.output_per_second), Better::Neither),
@@ -109,6 +111,15 @@ pub(super) const TENANT: [Column<TenantOutcome>; 8] = [
     column("ttft p95", 0, |t| present(t.ttft_ms.p95), Better::Neither),
     column("ttft p99", 0, |t| present(t.ttft_ms.p99), Better::Neither),
     column("cached %", 1, |t| percent(t.cached_ratio), Better::Neither),
+    column("goodput/s", 2, |t| Some(t.goodput_per_second), Better::Neither),
+    column("in targets %", 1, |t| percent(Some(t.goodput_share)), Better::Neither),
+    column("in time %", 1, |t| percent(t.in_time), Better::Neither),
+    column("queue mean", 0, |t| present(t.queue_ms.mean), Better::Neither),
+    column("itl p50", 1, |t| present(t.itl_ms.p50), Better::Neither),
+    column("itl p99", 1, |t| present(t.itl_ms.p99), Better::Neither),
+    column("latency mean", 0, |t| present(t.latency_ms.mean), Better::Neither),
+    column("latency p99", 0, |t| present(t.latency_ms.p99), Better::Neither),
+    column("preempted", 0, |t| Some(count(t.preemptions)), Better::Neither),
 ];
 
 const fn column<T>(
@@ -290,12 +301,11 @@ impl<'a> Row<'a, TenantOutcome> {
                 tenants.entry(tenant.tenant).or_default().push(Some(tenant));
             }
             if tenants.len() > 1 {
-                let name = |tenant: u32| format!("{}, tenant {tenant}", cells[0].contender);
-                let row = |(tenant, results)| Self {
-                    name: name(tenant),
-                    seeds: Vec::new(),
-                    results,
-                    competes: false,
+                let row = |(tenant, results): (u32, Vec<Option<&'a TenantOutcome>>)| {
+                    let named = results.iter().flatten().find_map(|one| one.name.as_deref());
+                    let named = named.map_or_else(String::new, |name| format!(" ({name})"));
+                    let name = format!("{}, tenant {tenant}{named}", cells[0].contender);
+                    Self { name, seeds: Vec::new(), results, competes: false }
                 };
                 rows.extend(tenants.into_iter().map(row));
             }

@@ -328,7 +328,7 @@ mod tests {
             "h100 with a model of shape 8b",
             "seeds 3, 4 (mean ± 95 % confidence interval); goodput counts requests whose first token came within",
             "monday at load 1.00: 8 requests",
-            "<td>a, tenant 7</td>",
+            "<td>a, tenant 7 (ChatGPT)</td>",
             "<td>b (built-in 84.1 %)</td>",
             "b, seed 4: policy faults: 3, the first after 3.5 s by scheduler `moody`",
             "the built-in decided 84.1 % of the steps instead",

@@ -134,7 +134,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::cost::Profile;
-    use crate::metrics::{FirstFault, Outcome, Slo, TenantOutcome};
+    use crate::metrics::{Attainment, Durations, Fairness, FirstFault, Outcome, Slo, TenantOutcome};
     use crate::run::Settings;
 
     /// A run of the contender with this index.
@@ -175,11 +175,21 @@ pub(crate) mod tests {
             failed: 0,
             tokens: 900,
             output_per_second: 12.5,
-            ttft_ms: crate::metrics::Durations { mean: 70.0, ..Default::default() },
+            ttft_ms: Durations { mean: 70.0, ..Durations::default() },
             cached_ratio: Some(0.25),
+            name: (tenant == 7).then(|| "ChatGPT".to_owned()),
+            latency_ms: Durations { mean: 900.5, ..Durations::default() },
+            itl_ms: Durations { p99: 12.35, ..Durations::default() },
+            targets: Attainment { met: 1, late: 2, slow: 0, unserved: 1 },
+            goodput_share: 0.25,
+            in_time: Some(0.5),
+            preemptions: 2,
+            service: 640.0,
+            ..TenantOutcome::default()
         };
-        let well =
-            Outcome { requests: 8, finished: 8, tenants: vec![tenant(1), tenant(7)], ..Outcome::default() };
+        let fairness = Fairness { service: Some(0.91), ..Fairness::default() };
+        let tenants = vec![tenant(1), tenant(7)];
+        let well = Outcome { requests: 8, finished: 8, tenants, fairness, ..Outcome::default() };
         let fault = FirstFault {
             kind: "scheduler",
             policy: "moody".to_owned(),

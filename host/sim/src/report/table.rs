@@ -238,7 +238,8 @@ mod tests {
         for says in [
             "seeds 3, 4 (mean ± 95 % confidence interval); goodput counts requests whose first token came within",
             "monday at load 1.00: 8 requests",
-            "a, tenant 7",
+            "a, tenant 7 (ChatGPT)",
+            "jain service",
             "\n  b (built-in 84.1 %)  ",
             "b, seed 3: policy faults: 3, the first after 3.5 s by scheduler `moody` (trap: <it fell over>);",
             "; the built-in decided 84.1 % of the steps instead",

@@ -1,4 +1,4 @@
-//! BurstGPT's traces: seconds, model, request and response tokens. Each model becomes a tenant. Rows without response
+//! BurstGPT's traces: seconds, model, request and response tokens. Each model becomes a tenant of its name. Rows without response
 //! tokens, which are failures according to the authors, are skipped.
 //!
 //! Files of version 2 also name sessions and how long each request took. A prompt long enough for the previous prompt
@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufRead;
+use std::sync::Arc;
 
 use super::lines::{Cells, Lines, short};
 use super::{After, MAX_NEW_TOKENS, Recorded, Shares, TraceError};
@@ -28,7 +29,7 @@ pub(super) fn is_head(line: &str) -> bool {
 pub(super) struct BurstGpt<R> {
     lines: Lines<R>,
     columns: Option<Columns>,
-    models: Vec<String>,
+    models: Vec<Arc<str>>,
     turns: Turns,
     id: u64,
 }
@@ -66,15 +67,16 @@ impl<R: BufRead> BurstGpt<R> {
             if prompt_tokens == 0 || output_tokens == 0 {
                 continue;
             }
-            let known = self.models.iter().position(|known| known == name);
+            let known = self.models.iter().position(|known| **known == *name);
             if known.is_none() && self.models.len() == MAX_MODELS {
                 let message = format!("`{}` is one model too many; the limit is {MAX_MODELS}", short(name));
                 return Err(row.wrong(model_column, message));
             }
             let tenant = known.unwrap_or_else(|| {
-                self.models.push(name.to_owned());
+                self.models.push(name.into());
                 self.models.len() - 1
             });
+            let tenant_name = Some(Arc::clone(&self.models[tenant]));
             let tenant = u32::try_from(tenant).expect("models are bounded");
             self.id += 1;
             let recorded = Recorded {
@@ -85,6 +87,7 @@ impl<R: BufRead> BurstGpt<R> {
                 prompt_tokens,
                 output_tokens,
                 max_tokens: output_tokens.max(MAX_NEW_TOKENS),
+                tenant_name,
                 ..Recorded::default()
             };
             return Ok(Some(self.turns.link(recorded, columns.elapsed_us(&row))));

@@ -12,6 +12,7 @@ mod order;
 mod replay;
 
 use std::io::BufRead;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -50,6 +51,9 @@ pub struct Recorded {
     pub followed: bool,
     /// Whether it wants the vector of its prompt, and so generates nothing, whatever the length of its output says.
     pub embeds: bool,
+    /// What the file calls its tenant, if it has more than a number.
+    #[serde(skip)]
+    pub tenant_name: Option<Arc<str>>,
 }
 
 /// Identity of a prompt's text.

@@ -45,6 +45,8 @@ pub struct Replay<'a> {
     /// Mixed into the identities of all texts.
     seed: u64,
     serial: u64,
+    /// Names of tenants.
+    names: BTreeMap<u32, Arc<str>>,
 }
 
 impl<'a> Replay<'a> {
@@ -67,6 +69,7 @@ impl<'a> Replay<'a> {
             vocab_size: u32::MAX,
             seed: 0,
             serial: 0,
+            names: BTreeMap::new(),
         };
         replay.read_ahead();
         replay
@@ -82,6 +85,12 @@ impl<'a> Replay<'a> {
     #[must_use]
     pub fn seeded(self, seed: u64) -> Self {
         Self { seed: seed.wrapping_mul(0xD1B5_4A32_D192_ED03), ..self }
+    }
+
+    /// What the trace calls a tenant, if it has more than a number.
+    #[must_use]
+    pub fn name_of(&self, tenant: u32) -> Option<String> {
+        self.names.get(&tenant).map(ToString::to_string)
     }
 
     /// The error that ended the replay early, if any.
@@ -117,6 +126,9 @@ impl<'a> Replay<'a> {
     /// Queues a request, or lets it wait for a predecessor that hasn't ended.
     fn place(&mut self, recorded: Recorded) {
         let at = self.scaled(recorded.at_us);
+        if let Some(name) = &recorded.tenant_name {
+            self.names.entry(recorded.tenant).or_insert_with(|| Arc::clone(name));
+        }
         if recorded.followed {
             self.ahead.insert(recorded.id);
         }
@@ -375,7 +387,7 @@ mod tests {
             Recorded { id: 1, prompt_tokens: 5, output_tokens: 5, followed: true, ..Recorded::default() };
         let text = Text { shares: Some(Shares { id: 1, tokens: 9 }), ..Text::default() };
         let after = Some(After { id: 1, think_us: 7 });
-        let turn = Recorded { id: 2, at_us: 1, prompt_tokens: 12, text, after, ..first };
+        let turn = Recorded { id: 2, at_us: 1, prompt_tokens: 12, text, after, ..first.clone() };
         let mut replay = Replay::new(in_order([first, turn].map(Ok).into_iter()), 1.0, u64::MAX, 64);
         assert_eq!(replay.pop(Micros(1)).expect("the first").new_tokens, 5);
         replay.ended(1, Some(&[3, 4, 5, 6]), Micros(10));
