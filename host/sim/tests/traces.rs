@@ -5,7 +5,7 @@ use std::io::BufReader;
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
-use infer_sim::trace::{After, Format, Recorded, Shares, Text, TraceError, due, in_order, limited};
+use infer_sim::trace::{After, Empty, Format, Recorded, Shares, Text, TraceError, due, in_order, limited};
 use infer_sim::{Outcome, Profile, Settings, Slo, replay};
 
 const AZURE: &str = include_str!("traces/azure.csv");
@@ -123,6 +123,39 @@ fn requests_without_a_deadline_get_one_and_others_keep_theirs() {
     let times: Vec<Option<u64>> = with.iter().map(|row| row.ttft_us).collect();
     assert_eq!(times, [Some(900_000), Some(7), Some(900_000), Some(900_000)]);
     assert_eq!(play(with, 1.0).in_time, Some(0.75), "7 us are too few");
+}
+
+#[test]
+fn rows_without_tokens_are_left_out_or_get_one_and_are_counted() {
+    let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,0,9\n2024-05-10 00:00:01,7,0\n\
+                 2024-05-10 00:00:02,0,0\n2024-05-10 00:00:03,5,4\n";
+    let hashed = |more: &str| {
+        [(0, 9), (7, 0), (0, 0), (5, 4)].map(|(input, output)| {
+            format!(
+                "{{{more}\"timestamp\": 1, \"input_length\": {input}, \"output_length\": {output}, \
+                 \"hash_ids\": []}}\n"
+            )
+        })
+    };
+    let burst = "Timestamp,Model,Request tokens,Response tokens\n1,M,0,9\n2,M,7,0\n3,M,0,0\n4,M,5,4\n";
+    let filled: &[(u32, u32)] = &[(1, 9), (7, 1), (1, 1), (5, 4)];
+    for (format, text, tokens) in [
+        (Format::Azure, azure.to_owned(), filled),
+        (Format::Mooncake, hashed("").concat(), filled),
+        (Format::Bailian, hashed("\"chat_id\": 1, ").concat(), filled),
+        (Format::BurstGpt, burst.to_owned(), &[(5, 4)]),
+    ] {
+        let empty = Empty::default();
+        let all = || -> Vec<(u32, u32)> {
+            let rows = format.read_counting(BufReader::new(text.as_bytes()), &empty).map(Result::unwrap);
+            rows.map(|row| (row.prompt_tokens, row.output_tokens)).collect()
+        };
+        assert_eq!(all(), tokens, "{}", format.name());
+        assert_eq!(format.leaves_out_empty(), tokens.len() == 1);
+        assert_eq!(all().len(), tokens.len(), "read again");
+        let counts = (empty.rows(), empty.prompts(), empty.outputs());
+        assert_eq!(counts, (4, 2, 2), "{}: as often as they are there", format.name());
+    }
 }
 
 /// Two sessions and a request without one; the first session's second turn sends the first with its response.

@@ -4,6 +4,7 @@ use std::io::BufRead;
 
 use time::{Date, Month, OffsetDateTime};
 
+use super::empty::{Empty, Rows};
 use super::lines::{Cells, Lines, short};
 use super::{MAX_NEW_TOKENS, Recorded, TraceError};
 
@@ -17,12 +18,13 @@ pub(super) fn is_head(line: &str) -> bool {
 pub(super) struct Azure<R> {
     lines: Lines<R>,
     columns: Option<[usize; 3]>,
+    rows: Rows,
     id: u64,
 }
 
 impl<R: BufRead> Azure<R> {
-    pub fn new(file: R) -> Self {
-        Self { lines: Lines::new(file), columns: None, id: 0 }
+    pub fn new(file: R, empty: &Empty) -> Self {
+        Self { lines: Lines::new(file), columns: None, rows: Rows::new(empty), id: 0 }
     }
 
     fn read(&mut self) -> Result<Option<Recorded>, TraceError> {
@@ -38,8 +40,10 @@ impl<R: BufRead> Azure<R> {
         let time_us = microseconds(time).ok_or_else(|| {
             row.wrong(column, format!("`{}` is not a time such as 2024-05-10 00:00:00.009930", short(time)))
         })?;
-        let prompt_tokens = row.tokens(context, NAMES[1])?.max(1);
-        let output_tokens = row.tokens(generated, NAMES[2])?.max(1);
+        let prompt_tokens = row.tokens(context, NAMES[1])?;
+        let output_tokens = row.tokens(generated, NAMES[2])?;
+        self.rows.add(prompt_tokens.into(), output_tokens.into());
+        let (prompt_tokens, output_tokens) = (prompt_tokens.max(1), output_tokens.max(1));
         self.id += 1;
         Ok(Some(Recorded {
             id: self.id,

@@ -1,5 +1,5 @@
-//! BurstGPT's traces: seconds, model, request and response tokens. Each model becomes a tenant of its name. Rows without response
-//! tokens, which are failures according to the authors, are skipped.
+//! BurstGPT's traces: seconds, model, request and response tokens. Each model becomes a tenant of its name. Rows without
+//! response tokens, which are failures according to the authors, are left out, and so are those without request tokens.
 //!
 //! Files of version 2 also name sessions and how long each request took. A prompt long enough for the previous prompt
 //! and response of its session is taken to start with them.
@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::BufRead;
 use std::sync::Arc;
 
+use super::empty::{Empty, Rows};
 use super::lines::{Cells, Lines, short};
 use super::{After, MAX_NEW_TOKENS, Recorded, Shares, TraceError};
 
@@ -31,6 +32,7 @@ pub(super) struct BurstGpt<R> {
     columns: Option<Columns>,
     models: Vec<Arc<str>>,
     turns: Turns,
+    rows: Rows,
     id: u64,
 }
 
@@ -43,8 +45,15 @@ struct Columns {
 }
 
 impl<R: BufRead> BurstGpt<R> {
-    pub fn new(file: R) -> Self {
-        Self { lines: Lines::new(file), columns: None, models: Vec::new(), turns: Turns::default(), id: 0 }
+    pub fn new(file: R, empty: &Empty) -> Self {
+        Self {
+            lines: Lines::new(file),
+            columns: None,
+            models: Vec::new(),
+            turns: Turns::default(),
+            rows: Rows::new(empty),
+            id: 0,
+        }
     }
 
     fn read(&mut self) -> Result<Option<Recorded>, TraceError> {
@@ -64,7 +73,7 @@ impl<R: BufRead> BurstGpt<R> {
             let (model_column, name) = row.get(model, NAMES[1])?;
             let (prompt_tokens, output_tokens) =
                 (row.tokens(request, NAMES[2])?, row.tokens(response, NAMES[3])?);
-            if prompt_tokens == 0 || output_tokens == 0 {
+            if !self.rows.add(prompt_tokens.into(), output_tokens.into()) {
                 continue;
             }
             let known = self.models.iter().position(|known| **known == *name);

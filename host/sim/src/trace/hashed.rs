@@ -9,6 +9,7 @@ use std::io::BufRead;
 use infer_core::testing::SplitMix;
 use serde::Deserialize;
 
+use super::empty::{Empty, Rows};
 use super::lines::{Lines, wrong};
 use super::{MAX_NEW_TOKENS, MAX_TOKENS, Recorded, Text, TraceError};
 
@@ -58,20 +59,21 @@ pub(super) struct Hashed<R> {
     lines: Lines<R>,
     dialect: Dialect,
     chats: Chats,
+    rows: Rows,
     id: u64,
 }
 
 impl<R: BufRead> Hashed<R> {
-    pub fn mooncake(file: R) -> Self {
-        Self::new(file, MOONCAKE)
+    pub fn mooncake(file: R, empty: &Empty) -> Self {
+        Self::new(file, MOONCAKE, empty)
     }
 
-    pub fn bailian(file: R) -> Self {
-        Self::new(file, BAILIAN)
+    pub fn bailian(file: R, empty: &Empty) -> Self {
+        Self::new(file, BAILIAN, empty)
     }
 
-    fn new(file: R, dialect: Dialect) -> Self {
-        Self { lines: Lines::new(file), dialect, chats: Chats::default(), id: 0 }
+    fn new(file: R, dialect: Dialect, empty: &Empty) -> Self {
+        Self { lines: Lines::new(file), dialect, chats: Chats::default(), rows: Rows::new(empty), id: 0 }
     }
 
     fn read(&mut self) -> Result<Option<Recorded>, TraceError> {
@@ -92,6 +94,7 @@ impl<R: BufRead> Hashed<R> {
         };
         let prompt_tokens = tokens("input_length", row.input_length)?;
         let output_tokens = tokens("output_length", row.output_length)?;
+        self.rows.add(row.input_length, row.output_length);
         let needed = prompt_tokens.div_ceil(block_tokens) as usize;
         if row.hash_ids.len() > needed {
             let message = format!(

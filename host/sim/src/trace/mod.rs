@@ -6,6 +6,7 @@
 
 mod azure;
 mod burstgpt;
+mod empty;
 mod hashed;
 mod lines;
 mod order;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+pub use empty::Empty;
 pub use lines::Lines;
 pub use order::in_order;
 pub use replay::Replay;
@@ -194,12 +196,23 @@ impl Format {
     /// Reads a file of this format, sorted by time. Requests have a `max_tokens` of [`MAX_NEW_TOKENS`], or of their
     /// output's length if that is more.
     pub fn read<'a>(self, file: impl BufRead + Send + 'a) -> Reader<'a> {
+        self.read_counting(file, &Empty::default())
+    }
+
+    /// Reads like [`Self::read`], and counts in `empty` the rows without prompt or output tokens, see
+    /// [`Self::leaves_out_empty`].
+    pub fn read_counting<'a>(self, file: impl BufRead + Send + 'a, empty: &Empty) -> Reader<'a> {
         match self {
-            Self::Azure => in_order(azure::Azure::new(file)),
-            Self::Mooncake => in_order(hashed::Hashed::mooncake(file)),
-            Self::Bailian => in_order(hashed::Hashed::bailian(file)),
-            Self::BurstGpt => in_order(burstgpt::BurstGpt::new(file)),
+            Self::Azure => in_order(azure::Azure::new(file, empty)),
+            Self::Mooncake => in_order(hashed::Hashed::mooncake(file, empty)),
+            Self::Bailian => in_order(hashed::Hashed::bailian(file, empty)),
+            Self::BurstGpt => in_order(burstgpt::BurstGpt::new(file, empty)),
         }
+    }
+
+    /// Whether rows without prompt or output tokens are left out; otherwise they get a token of each that they lack.
+    pub fn leaves_out_empty(self) -> bool {
+        self == Self::BurstGpt
     }
 }
 

@@ -63,6 +63,9 @@ impl TraceArgs {
         if let Some(refused) = file.refused() {
             eprintln!("{refused}");
         }
+        if let Some(empty) = file.empty() {
+            eprintln!("{empty}");
+        }
         let head = file.head().cloned();
         let (name, keys) = (file.name(), BTreeMap::new());
         let recording = Recording { name, requests, speed: self.speed, vocab_size, seed, keys };

@@ -225,7 +225,8 @@ impl Task {
         Ok((Sweep { hosts, contenders, subjects, seeds, threads, made_by: made_by() }, lengths))
     }
 
-    /// Says on stderr what replays left out of recordings: changes of policies, and requests that were refused.
+    /// Says on stderr what replays left out of recordings: changes of policies, and requests that were refused; and what
+    /// became of rows without tokens in public traces.
     pub fn note_left_out(&self) {
         let simulated = match self.compares {
             true => "only the chosen ones are simulated",
@@ -238,6 +239,7 @@ impl Task {
             .iter()
             .filter_map(|(_, trace)| trace.refused())
             .for_each(|refused| eprintln!("{refused}"));
+        self.traces.iter().filter_map(|(_, trace)| trace.empty()).for_each(|empty| eprintln!("{empty}"));
     }
 }
 

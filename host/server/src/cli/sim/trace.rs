@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use infer_api::trace::Head;
-use infer_sim::trace::{Format, Lines, Reader, in_order};
+use infer_sim::trace::{Empty, Format, Lines, Reader, in_order};
 
 use super::Failure;
 use crate::trace::{LeftOut, MAX_LINE_BYTES, RecordedLines, RecordedRequests};
@@ -33,6 +33,8 @@ pub struct TraceFile {
     cut: Arc<AtomicBool>,
     /// What its replays leave out, as far as it was read.
     left_out: LeftOut,
+    /// Rows of a public format without tokens, as far as it was read.
+    empty: Empty,
 }
 
 enum Kind {
@@ -68,6 +70,7 @@ impl TraceFile {
             closed_loop: false,
             cut: Arc::default(),
             left_out: LeftOut::default(),
+            empty: Empty::default(),
         })
     }
 
@@ -105,7 +108,7 @@ impl TraceFile {
     /// Its requests.
     pub fn read(&self) -> Result<Reader<'static>, String> {
         match &self.kind {
-            Kind::Public(format) => Ok(format.read(open(&self.path)?)),
+            Kind::Public(format) => Ok(format.read_counting(open(&self.path)?, &self.empty)),
             Kind::Recording(_) => Ok(in_order(RecordedRequests::new(self.lines()?, self.closed_loop))),
         }
     }
@@ -136,14 +139,40 @@ impl TraceFile {
         ))
     }
 
-    /// Adds to what is missing in a trace, read to its end, how many requests its host refused.
+    /// Says how many rows had no tokens, as far as it was read; `None` if all had.
+    pub fn empty(&self) -> Option<String> {
+        Some(format!("{}: {}", self.name(), self.empty_rows()?))
+    }
+
+    /// Adds to what is missing in a trace, read to its end, how many requests its host refused, or how many rows had no
+    /// tokens.
     pub fn lacks(&self, missing: &str) -> String {
-        match self.refusals() {
-            Some(what) => {
+        match (self.refusals(), self.empty_rows()) {
+            (Some(what), _) => {
                 format!("{missing}; its host refused {what} while it was recorded, which no replay can send")
             }
-            None => missing.to_owned(),
+            (None, Some(empty)) => format!("{missing}; {empty}"),
+            (None, None) => missing.to_owned(),
         }
+    }
+
+    fn empty_rows(&self) -> Option<String> {
+        let Kind::Public(format) = self.kind else { return None };
+        let (rows, counts) = (self.empty.rows(), [self.empty.outputs(), self.empty.prompts()]);
+        let lacking = |what: [&str; 2]| {
+            let some = counts.into_iter().zip(what).filter(|(count, _)| *count > 0);
+            some.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+        };
+        (counts != [0, 0]).then(|| match format.leaves_out_empty() {
+            true => {
+                let which = lacking(["without output tokens", "without prompt tokens"]);
+                format!("left out of {rows} rows read: {which}")
+            }
+            false => {
+                let which = lacking(["as their output", "as their prompt"]);
+                format!("of {rows} rows read, these have one token instead of none: {which}")
+            }
+        })
     }
 
     /// How many requests its host refused, as far as it was read.

@@ -133,6 +133,28 @@ fn traffic_that_lacks_what_policies_go_by_is_noted_and_gets_a_deadline() {
 }
 
 #[test]
+fn rows_of_public_traces_without_tokens_are_noted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = |name: &str, rows: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, rows).expect("it can be written");
+        let output = sim(&["compare", "--scheduler", "continuous", "--trace", path.to_str().expect("UTF-8")]);
+        (output.status.code(), text(&output.stderr))
+    };
+    let head = "Timestamp,Model,Request tokens,Response tokens\n";
+    let failed = format!("{head}1,M,9,0\n2,M,9,0\n3,M,0,4\n");
+    let left_out = "left out of 4 rows read: 2 without output tokens, 1 without prompt tokens\n";
+    assert_eq!(run("burst.csv", &format!("{failed}4,M,9,4\n")), (Some(0), format!("burst: {left_out}")));
+    assert_eq!(run("whole.csv", &format!("{head}4,M,9,4\n")), (Some(0), String::new()));
+    let (code, said) = run("none.csv", &failed);
+    let says = "none: the trace has no requests to replay; left out of 3 rows read: 2 without output tokens, 1 without";
+    assert!(code == Some(1) && said.contains(says), "{said}");
+    let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,7,0\n2024-05-10 00:00:01,7,9\n";
+    let says = "azure: of 2 rows read, these have one token instead of none: 1 as their output\n";
+    assert_eq!(run("azure.csv", azure), (Some(0), says.to_owned()));
+}
+
+#[test]
 fn max_tokens_of_a_public_trace_can_be_chosen() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("pair.csv");
