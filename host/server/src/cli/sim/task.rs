@@ -2,6 +2,7 @@
 //! describe.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -80,12 +81,39 @@ pub struct Several {
     #[arg(long)]
     prefix_cache: Vec<String>,
     /// Seed of the traffic, repeatable: everything is run with each, and tables show means, differences and their 95 %
-    /// confidence intervals [default: 1]
-    #[arg(long)]
-    seed: Vec<u64>,
+    /// confidence intervals [default: 1]. Also several at once: 3,5,8 or 1..10, the last one included
+    #[arg(long, value_name = "SEED|LIST|FIRST..LAST", value_delimiter = ',', value_parser = Seeds::parse)]
+    seed: Vec<Seeds>,
     /// Parallel runs [default: the machine's cores]
     #[arg(long)]
     threads: Option<usize>,
+}
+
+/// A seed, or several in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seeds(RangeInclusive<u64>);
+
+impl Seeds {
+    /// Longest range; more seeds than this are a slip.
+    const MOST: u64 = 1_000;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let number = text.trim().parse::<u64>();
+            number.map_err(|_| format!("`{}` is not a whole number from 0 to {}", text.trim(), u64::MAX))
+        };
+        let (first, last) = match text.split_once("..") {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(text)?, number(text)?),
+        };
+        if last < first {
+            return Err(format!("the range ends before it begins; {last}..{first} does not"));
+        }
+        if last - first >= Self::MOST {
+            return Err(format!("the range has more than {} seeds", Self::MOST));
+        }
+        Ok(Self(first..=last))
+    }
 }
 
 impl Several {
@@ -116,7 +144,10 @@ impl Several {
             loads: Vec::new(),
             rates: Vec::new(),
             usual_load,
-            seeds: if self.seed.is_empty() { vec![1] } else { self.seed },
+            seeds: match &self.seed[..] {
+                [] => vec![1],
+                given => given.iter().flat_map(|seeds| seeds.0.clone()).collect(),
+            },
             threads: self.threads.unwrap_or(cores),
             compares: true,
             requests_out: None,
@@ -389,4 +420,28 @@ fn contenders<'a>(chosen: &'a Chosen, loader: &'a infer_wasm::PolicyLoader) -> V
 /// What was given, or else the default.
 fn or_default(given: &[String], default: &[&str]) -> Vec<String> {
     if given.is_empty() { default.iter().map(|&name| name.to_owned()).collect() } else { given.to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_numbers_or_ranges_that_have_their_ends() {
+        for (text, seeds) in [("7", 7..=7), ("1..10", 1..=10), (" 3 .. 3 ", 3..=3), ("0..999", 0..=999)] {
+            assert_eq!(Seeds::parse(text), Ok(Seeds(seeds)), "{text}");
+        }
+        for (text, says) in [
+            ("", "`` is not a whole number from 0 to 18446744073709551615"),
+            ("1..", "`` is not a whole number"),
+            ("1..=3", "`=3` is not a whole number"),
+            ("-1", "`-1` is not a whole number"),
+            ("9..2", "ends before it begins; 2..9 does not"),
+            ("0..1000", "more than 1000 seeds"),
+            ("0..18446744073709551615", "more than 1000 seeds"),
+        ] {
+            let why = Seeds::parse(text).expect_err(text);
+            assert!(why.contains(says), "{text}: {why}");
+        }
+    }
 }

@@ -15,6 +15,8 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
         (&["run", "--workload", "chat", "--trace", "x"], "cannot be used with"),
         (&["compare", "--load", "0.5", "--load", "1", "--load", "0.5"], "--load 0.5 is given twice"),
         (&["compare", "--seed", "3", "--seed", "3"], "--seed 3 is given twice; give each seed once"),
+        (&["compare", "--seed", "1..4,3"], "--seed 3 is given twice; give each seed once"),
+        (&["compare", "--seed", "4..1"], "the range ends before it begins; 1..4 does not"),
         (
             &["compare", "--blocks", "600", "--blocks", "600"],
             "--blocks 600 is given twice; give each value once",

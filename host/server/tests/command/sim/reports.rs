@@ -67,6 +67,14 @@ fn everything_is_run_with_each_seed() {
         results(&["run", "--seed", "4", "--requests", "40", "--workload", "diverse", "--load", "0.9"]);
     assert_eq!(alone[0]["fingerprint"], runs[1]["fingerprint"]);
     assert_ne!(runs[0]["fingerprint"], runs[1]["fingerprint"]);
+    let usual = ["compare", "--requests", "20", "--workload", "diverse", "--scheduler", "continuous"];
+    for (seeds, expected) in
+        [(&["--seed", "6,2..4", "--seed", "1"][..], &[6_u64, 2, 3, 4, 1][..]), (&[], &[1])]
+    {
+        let runs = results(&[&usual[..], seeds].concat());
+        let of: Vec<u64> = runs.iter().filter_map(|run| run["settings"]["seed"].as_u64()).collect();
+        assert_eq!(of, expected, "{seeds:?}");
+    }
 }
 
 #[test]
