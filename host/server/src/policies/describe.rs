@@ -43,6 +43,11 @@ impl PolicyManager {
         }
     }
 
+    /// Finds out what that returns, before anybody asks. Says nothing if the machine has no memory for it now.
+    pub async fn prepare(&self) {
+        let _ = self.available.get_or_try_init(|| self.describe_shipped()).await;
+    }
+
     /// Whether that answers at once.
     pub fn is_listed(&self) -> bool {
         self.available.initialized()

@@ -121,7 +121,7 @@ async fn prepare(app: Arc<App>) {
     let _ = served.chat_template().await;
     let _ = served.compiler.prepare().await;
     // Last: a look at the policies that can be swapped in waits for all to be compiled, where no cache has them.
-    let _ = served.policies.available().await;
+    served.policies.prepare().await;
 }
 
 /// Starts publishing the engine's KV events; returns the addresses of the sockets, and the task that serves them.

@@ -66,7 +66,17 @@ fn devices_are_listed_and_read_from_files() {
     assert!(fast["itl_ms"]["p50"].as_f64() < named["itl_ms"]["p50"].as_f64(), "{fast}");
     let half = file("half.json", &model.replace("\"8b\"", "\"half of it\""));
     let compared = |models: &[&str]| {
-        let compare = ["compare", "--scheduler", "continuous", "--requests", "20", "--device", "h100"];
+        let compare = [
+            "compare",
+            "--scheduler",
+            "continuous",
+            "--requests",
+            "20",
+            "--workload",
+            "chat",
+            "--device",
+            "h100",
+        ];
         let runs = results(&[&compare[..], models].concat());
         runs.iter().map(|run| run["contender"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
     };
