@@ -92,7 +92,7 @@ mod tests {
             "7",
             "--scheduler",
             r#"srpt={"patience_ms": 1}"#,
-            "--out=/tmp/a.json",
+            "--out=a.json",
             "--format",
             "json",
             "--seed=3",

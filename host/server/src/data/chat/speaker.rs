@@ -200,7 +200,6 @@ pub fn is_object(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use infer_api::usage::{Timings, Usage};
     use infer_model::{Source, Tokenizer};
 
     use super::*;
@@ -273,17 +272,7 @@ mod tests {
             let mut speaker = speaker(true);
             speaker.push(text.to_owned());
             speaker.finish();
-            let outcome = Outcome {
-                reason: Some(reason),
-                usage: Usage::default(),
-                timings: Timings::default(),
-                e2e_ms: 0.0,
-                error: None,
-                refused: false,
-                rest: String::new(),
-                stop_string: None,
-            };
-            assert_eq!(speaker.reason(&outcome).as_deref(), Some(expected), "{text}");
+            assert_eq!(speaker.reason(&Outcome::ended(reason)).as_deref(), Some(expected), "{text}");
         }
     }
 

@@ -27,6 +27,23 @@ pub struct Outcome {
     pub stop_string: Option<String>,
 }
 
+#[cfg(test)]
+impl Outcome {
+    /// One with this finish reason, of which nothing else matters.
+    pub fn ended(reason: FinishReason) -> Self {
+        Self {
+            reason: Some(reason),
+            usage: Usage::default(),
+            timings: Timings::default(),
+            e2e_ms: 0.0,
+            error: None,
+            refused: false,
+            rest: String::new(),
+            stop_string: None,
+        }
+    }
+}
+
 /// What an outcome is computed from, besides the engine's last event.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {

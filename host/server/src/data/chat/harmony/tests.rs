@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use infer_api::usage::{Timings, Usage};
 use infer_chat::Tools;
 use infer_core::FinishReason;
 use infer_model::{Source, Tokenizer};
@@ -223,17 +222,7 @@ fn finish_reason_says_whether_a_call_is_to_be_made() {
         let mut speaker = Speaker::new(&replying());
         speaker.push(marked(&output));
         speaker.finish();
-        let outcome = Outcome {
-            reason: Some(reason),
-            usage: Usage::default(),
-            timings: Timings::default(),
-            e2e_ms: 0.0,
-            error: None,
-            refused: false,
-            rest: String::new(),
-            stop_string: None,
-        };
-        assert_eq!(speaker.reason(&outcome).as_deref(), Some(expected), "{output}");
+        assert_eq!(speaker.reason(&Outcome::ended(reason)).as_deref(), Some(expected), "{output}");
     }
 }
 
