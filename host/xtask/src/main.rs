@@ -46,10 +46,24 @@ Commands:
   help             print this text
 ";
 
+/// Commands whose arguments mean something.
+const WITH_ARGUMENTS: [&str; 6] = ["demo", "bench", "fuzz", "clients", "gpu-bundle", "train-demo"];
+
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let command = args.next().unwrap_or_default();
     let rest: Vec<String> = args.collect();
+    // Most commands take minutes, so none starts for somebody who only asks what it does.
+    if let Some(argument) = rest.first()
+        && !WITH_ARGUMENTS.contains(&command.as_str())
+    {
+        if matches!(argument.as_str(), "--help" | "-h") {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("xtask: no command {command:?} takes an argument {argument:?}\n\n{HELP}");
+        return ExitCode::from(2);
+    }
     let done = match command.as_str() {
         "demo" => demo::demo(&rest),
         "test" => test::test(),
