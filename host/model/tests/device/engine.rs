@@ -2,7 +2,6 @@
 //! planned ahead, and with draft tokens, as on a host that does neither.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use infer_core::engine::Policies;
@@ -11,10 +10,10 @@ use infer_core::{
     Batch, DeviceFault, Engine, EngineConfig, Event, Executor, Limits, Micros, Request, SamplingParams,
     SequenceId, StepOutput,
 };
-use infer_cuda_emulator::Emulator;
 use infer_kernels::cuda::Device;
 use infer_model::cuda::{DeviceExecutor, DeviceOptions};
-use infer_model::{Model, Source};
+
+use crate::{load, seeded};
 
 const LONGEST: u32 = 64;
 const BLOCKS: u32 = 96;
@@ -22,12 +21,7 @@ const BLOCKS: u32 = 96;
 const ROWS: u32 = 8;
 
 fn executor(name: &str) -> Option<DeviceExecutor> {
-    let Some(emulator) = Emulator::new(11) else {
-        eprintln!("skipped: no C++ compiler");
-        return None;
-    };
-    let device: Arc<dyn Device> = Arc::new(emulator);
-    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
+    let device: Arc<dyn Device> = Arc::new(seeded(11)?);
     let options = DeviceOptions {
         block_size: 4,
         total_blocks: BLOCKS,
@@ -39,8 +33,7 @@ fn executor(name: &str) -> Option<DeviceExecutor> {
         deterministic: true,
         graphs: true,
     };
-    let model = Model::load(&Source::Directory(golden), None).expect("it loads");
-    Some(model.to_device(&device).and_then(|model| model.executor(options)).expect("a small executor"))
+    Some(load(name).to_device(&device).and_then(|model| model.executor(options)).expect("a small executor"))
 }
 
 fn config() -> EngineConfig {

@@ -1,6 +1,5 @@
 //! What the device's executor makes of a device that refuses: recordings, single operations, everything. On the emulated one.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, SamplingExtras, StepOutput};
@@ -8,7 +7,8 @@ use infer_cuda_emulator::{Emulator, Operation};
 use infer_kernels::cuda::{CudaError, CudaErrorKind, Device};
 use infer_model::cuda::{DeviceExecutor, DeviceOptions};
 use infer_model::walk::{Chunk, Draws, Walk};
-use infer_model::{Model, Source};
+
+use crate::{load, seeded};
 
 const BLOCKS: u32 = 32;
 const BLOCK_SIZE: u32 = 4;
@@ -26,11 +26,7 @@ struct Stage {
 
 impl Stage {
     fn new(graphs: bool) -> Option<Self> {
-        let Some(device) = Emulator::new(13).map(Arc::new) else {
-            eprintln!("skipped: no C++ compiler");
-            return None;
-        };
-        let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/llama-f32");
+        let device = seeded(13).map(Arc::new)?;
         let options = DeviceOptions {
             block_size: BLOCK_SIZE,
             total_blocks: BLOCKS,
@@ -41,9 +37,9 @@ impl Stage {
             deterministic: false,
             graphs,
         };
-        let model = Model::load(&Source::Directory(golden), None).expect("it loads");
         let on: Arc<dyn Device> = device.clone();
-        let executor = model.to_device(&on).and_then(|model| model.executor(options)).expect("it fits");
+        let model = load("llama-f32").to_device(&on);
+        let executor = model.and_then(|model| model.executor(options)).expect("it fits");
         let walk = Walk::new(executor, BLOCK_SIZE, BLOCKS);
         Some(Self { device, walk, streams: [vec![1, 2, 3], vec![9, 8, 7, 6, 5]], begun: false })
     }
