@@ -1,17 +1,14 @@
-//! Embeddings against those of Hugging Face transformers (tests/golden/README.md), whatever the batch and the chunks; and how
-//! checkpoints say that they embed.
-
-mod common;
-#[path = "common/gguf.rs"]
-mod convert;
+//! Embeddings, whatever the batch and the chunks; and how checkpoints say that they embed.
 
 use std::path::{Path, PathBuf};
 
 use candle_core::quantized::GgmlDType;
-use common::{Chunk, Driver, golden, model};
 use infer_model::walk::Draws;
 use infer_model::{DType, KvCacheKind, Model, ModelConfig, Pooling, Source, Tokenizer, vector};
 use serde_json::Value;
+
+use crate::common::{Chunk, Driver, golden, model};
+use crate::convert;
 
 const NAME: &str = "qwen3-embedding-bf16";
 const HIDDEN: usize = 64;

@@ -1,14 +1,14 @@
-//! Checkpoints against the results of Hugging Face transformers (tests/golden/README.md): prefill at once and in chunks,
-//! decode, many prompts in one batch, both KV caches, greedy text, end tokens.
-
-mod common;
+//! Logits of every family: prefill at once and in chunks, decode, many prompts in one batch, both KV caches, greedy text, end
+//! tokens.
 
 use std::collections::HashMap;
 
 use candle_core::{Device, Tensor};
-use common::{Chunk, Driver, MAX_SEQ_LEN, golden, model};
 use infer_model::{DType, KvCacheKind, Model};
 use serde_json::Value;
+
+use crate::common::{Chunk, Driver, MAX_SEQ_LEN, golden, model};
+use crate::{distance, largest};
 
 /// Every checkpoint in every type that its weights support.
 const CASES: &[(&str, DType)] = &[
@@ -229,9 +229,7 @@ impl Case {
     }
 
     fn compare(&self, logits: &[f32], wanted: &[f32], margin: f64, context: &str) {
-        let square = |x: f32| f64::from(x).powi(2);
-        let error: f64 = logits.iter().zip(wanted).map(|(a, b)| square(a - b)).sum();
-        let error = (error / wanted.iter().map(|x| square(*x)).sum::<f64>()).sqrt();
+        let error = distance(logits, wanted);
         assert!(error < self.tolerance, "{context}: relative error {error:.2e}");
         if margin > self.safe_margin {
             assert_eq!(largest(logits), largest(wanted), "{context}: another token is likeliest");
@@ -300,9 +298,4 @@ fn ids(value: &Value) -> Vec<u32> {
 
 fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
-}
-
-fn largest(logits: &[f32]) -> usize {
-    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
-    best.expect("a vocabulary").0
 }

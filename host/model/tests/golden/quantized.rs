@@ -1,16 +1,14 @@
 //! Weights as integers: the error of the logits is bounded, and blocks of Q8_0 and of 4 bits lose nothing.
 
-mod common;
-#[path = "common/gguf.rs"]
-mod convert;
-
 use std::ops::ControlFlow;
 
 use candle_core::quantized::GgmlDType;
 use candle_core::{Device, Tensor};
-use common::{Chunk, Driver, golden};
 use infer_model::{DType, KvCacheKind, LoadOptions, Model, Quantize, Source, WeightType};
 use serde_json::Value;
+
+use crate::common::{Chunk, Driver, golden};
+use crate::{convert, distance, largest};
 
 /// Maximum relative L2 error of any stored logits of a golden checkpoint, with weights *and* inputs of products rounded to 8
 /// bits in groups of 32. Real checkpoints, whose layers are a hundred times as wide, have smaller errors, since the rounding
@@ -29,17 +27,6 @@ const FAR_OF_4: f64 = 2.2;
 fn load(source: &Source<'_>, dtype: Option<DType>, quantize: Quantize) -> Model {
     let options = LoadOptions { dtype, quantize, ..LoadOptions::default() };
     Model::load_with(source, &options, &mut |_| ControlFlow::Continue(())).expect("it loads")
-}
-
-fn distance(got: &[f32], want: &[f32]) -> f64 {
-    let square = |x: f32| f64::from(x).powi(2);
-    let error: f64 = got.iter().zip(want).map(|(a, b)| square(a - b)).sum();
-    (error / want.iter().map(|x| square(*x)).sum::<f64>()).sqrt()
-}
-
-fn largest(logits: &[f32]) -> usize {
-    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
-    best.expect("a vocabulary").0
 }
 
 /// Each prompt's tokens up to a stored position, the logits there and the margin of the likeliest token.
