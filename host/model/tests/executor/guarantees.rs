@@ -1,16 +1,15 @@
-//! The executor's guarantees to the engine: faults name their rows, kept logits replace forward passes, options are
-//! validated, and nothing ends the process.
-
-mod common;
+//! Guarantees to the engine: faults name their rows, kept logits replace forward passes, options are validated, and nothing
+//! ends the process.
 
 use std::sync::{Arc, Mutex};
 
-use common::{Chunk, Driver, golden, model};
 use infer_core::{
     Batch, Constraint, DeviceFaultKind, Executor, LogitsSlot, SamplingExtras, SamplingParams, StepOutput,
 };
 use infer_model::sampler::logprobs;
 use infer_model::{DType, ExecutorOptions, KvCacheKind, Model, ModelErrorKind, Source};
+
+use crate::common::{Chunk, Driver, golden, model};
 
 const PROMPT: &[u32] = &[506, 12, 40, 77, 3, 200, 41, 8, 90, 91, 92, 17, 300, 301, 4, 5, 6, 7];
 

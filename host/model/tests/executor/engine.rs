@@ -1,18 +1,17 @@
 //! A real model under the real engine with its built-in policies: whatever the engine does with a request (batching, chunking
 //! its prompt, preempting it, starting from cached blocks), its greedy tokens stay the same.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::{model, stored_as};
 use infer_core::engine::Policies;
 use infer_core::{
     AdapterId, Engine, EngineConfig, Event, Executor, Limits, Micros, Request, SamplingParams, SequenceId,
     SessionId, StepOutput, TenantId,
 };
 use infer_model::{DType, ExecutorOptions, KvCacheKind, Model, ModelExecutor, Quantize};
+
+use crate::common::{model, stored_as};
 
 const NEW_TOKENS: u32 = 24;
 

@@ -1,11 +1,10 @@
 //! A sequence's logits have the same bits alone, in a mixed batch, in chunks of any size, on any number of threads and in
 //! blocks of any size. Swaps, preemption and cache hits rely on this.
 
-mod common;
-
-use common::{Chunk, Driver, MAX_SEQ_LEN, golden, model, stored_as};
 use infer_core::BlockCopy;
 use infer_model::{DType, KvCacheKind, Model, Quantize, Source, WeightType};
+
+use crate::common::{Chunk, Driver, MAX_SEQ_LEN, golden, model, stored_as};
 
 const CASES: &[(&str, DType)] = &[
     ("llama-f32", DType::F32),
