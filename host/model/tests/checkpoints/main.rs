@@ -1,5 +1,5 @@
-//! What the files of a checkpoint become: a configuration, weights, a tokenizer; and what must be refused, since nobody
-//! vouches for them.
+//! What the files of a checkpoint become: a configuration, weights, a tokenizer and its streams; and what must be refused,
+//! since nobody vouches for them.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -9,6 +9,7 @@ mod convert;
 mod checksum;
 mod config;
 mod gguf;
+mod text;
 mod weights;
 
 use serde_json::Value;
