@@ -1,14 +1,17 @@
-//! What the files of a checkpoint become: a configuration, weights, a tokenizer and its streams; and what must be refused,
-//! since nobody vouches for them.
+//! What the files of a checkpoint become: a configuration, weights, adapters, a tokenizer and its streams; and what must be
+//! refused, since nobody vouches for them.
 
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/gguf.rs"]
 mod convert;
+#[path = "../common/tensors.rs"]
+mod tensors;
 
 mod checksum;
 mod config;
 mod gguf;
+mod lora;
 mod text;
 mod weights;
 

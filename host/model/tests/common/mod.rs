@@ -19,6 +19,14 @@ pub fn golden(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
 }
 
+/// The golden checkpoint that has adapters.
+pub const ADAPTED: &str = "qwen3-bf16";
+
+/// Its adapter `all` or `some`.
+pub fn adapter(name: &str) -> Source<'static> {
+    Source::Directory(golden("qwen3-lora").join(name))
+}
+
 /// A golden checkpoint.
 pub fn model(name: &str, dtype: DType) -> Model {
     stored_as(name, dtype, Quantize::Off)

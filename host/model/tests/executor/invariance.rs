@@ -4,6 +4,7 @@
 use infer_core::BlockCopy;
 use infer_model::{DType, KvCacheKind, Model, Quantize, Source, WeightType};
 
+use crate::bits;
 use crate::common::{Chunk, Driver, MAX_SEQ_LEN, golden, model, stored_as};
 
 const CASES: &[(&str, DType)] = &[
@@ -40,10 +41,6 @@ fn prompts() -> Vec<Vec<u32>> {
         .into_iter()
         .map(|len| (0..len).map(|i| (i * i * 31 + i * 7 + len) % 512).collect())
         .collect()
-}
-
-fn bits(logits: &[f32]) -> Vec<u32> {
-    logits.iter().map(|x| x.to_bits()).collect()
 }
 
 /// Each prompt alone in one step, then one decode of token 3.

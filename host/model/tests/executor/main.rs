@@ -6,4 +6,9 @@ mod common;
 mod engine;
 mod guarantees;
 mod invariance;
+mod lora;
 mod sampler;
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}

@@ -1,5 +1,5 @@
-//! Golden checkpoints against the results of Hugging Face transformers (tests/golden/README.md): logits, embeddings, and
-//! logits of weights as integers.
+//! Golden checkpoints against the results of Hugging Face transformers and PEFT (tests/golden/README.md): logits, embeddings,
+//! and logits with adapters and with weights as integers.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -8,6 +8,7 @@ mod convert;
 
 mod embeddings;
 mod logits;
+mod lora;
 mod quantized;
 
 /// The relative L2 error of logits.

@@ -1,7 +1,8 @@
 //! A second decoder, from the definitions: scalars in f64, the whole prompt at every layer, no cache. It reads the shape that
 //! a checkpoint was made from, never its files.
 
-use super::shape::{Experts, POSITIONS, Scaling, Shape, Tensors};
+use crate::shape::{Experts, POSITIONS, Scaling, Shape};
+use crate::tensors::Tensors;
 
 /// Logits of every position, `[position][vocab]`.
 pub fn logits(shape: &Shape, tensors: &Tensors, tokens: &[u32]) -> Vec<Vec<f64>> {

@@ -1,11 +1,12 @@
 //! Small checkpoints of every family with random shapes, options and weights.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use infer_kernels::Random;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Map, Value, json};
+
+use crate::tensors::Tensors;
 
 /// A checkpoint before it is written.
 #[derive(Clone, Debug)]
@@ -89,9 +90,6 @@ pub enum Scaling {
 
 /// Positions of all shapes.
 pub const POSITIONS: usize = 400;
-
-/// Tensors by full name: shape and numbers.
-pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 pub const FAMILIES: [&str; 11] = [
     "llama",

@@ -1,19 +1,13 @@
 //! Random checkpoints of every family: shapes and options, both generations of keys, one file, shards, GGUF and GGUF in
 //! parts. The paged cache in chunks, the contiguous cache at once and the definitions in scalar f64 give the same logits.
 
-mod common;
-#[path = "common/gguf.rs"]
-mod convert;
-#[path = "common/scalar.rs"]
-mod scalar;
-#[path = "common/shape.rs"]
-mod shape;
-
 use candle_core::quantized::GgmlDType;
-use common::{Chunk, Driver};
 use infer_kernels::Random;
 use infer_model::{DType, KvCacheKind, Model, Source};
-use shape::{FAMILIES, Shape};
+
+use crate::common::{Chunk, Driver};
+use crate::shape::{FAMILIES, Shape};
+use crate::{convert, distance, scalar, shape};
 
 /// Checkpoints per family.
 const CHECKPOINTS: u64 = 12;
@@ -27,11 +21,6 @@ fn computed(model: &Model, kind: KvCacheKind, tokens: &[u32], size: usize) -> Ve
         (end, driver.run(&[chunk]).remove(0).0)
     });
     chunks.collect()
-}
-
-fn distance(got: &[f32], want: &[f64]) -> f64 {
-    let error: f64 = got.iter().zip(want).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
-    (error / want.iter().map(|x| x.powi(2)).sum::<f64>()).sqrt()
 }
 
 #[test]
