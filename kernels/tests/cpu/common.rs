@@ -1,5 +1,4 @@
 //! Seeded random inputs, and a paged pool whose unused slots contain NaN.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use infer_kernels::{
     Arena, Cpu, Element, Format, Inputs, MAX_HEAD_DIM, Matrix, Packer, PagedLayer, PagedLayout, QueryRun,
