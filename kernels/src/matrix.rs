@@ -68,7 +68,7 @@ impl Format {
     }
 
     /// Scales and bases of one column's step.
-    pub(crate) fn units(self) -> usize {
+    pub(crate) const fn units(self) -> usize {
         match self {
             Self::F32 | Self::Bf16 => 0,
             Self::Int8 | Self::Mxfp4 => 1,

@@ -65,68 +65,36 @@ impl Packer {
         self.numbers(Shape { format, outputs: 2 * width, inputs, gated: true }, row)
     }
 
-    /// As [`Packer::matrix`], in [`Format::Int4`], of rows that are such groups already.
+    /// As [`Packer::matrix`], of rows that are groups or blocks of 4 bits already. These stay as they are.
     ///
     /// # Errors
     /// As [`Packer::matrix`].
     ///
     /// # Panics
     /// As [`Packer::matrix`].
-    pub fn matrix_of_groups(
+    pub fn matrix_of<T: Held>(
         &mut self,
         outputs: usize,
         inputs: usize,
-        row: impl Fn(usize, &mut [Group4]) + Sync,
+        row: impl Fn(usize, &mut [T]) + Sync,
     ) -> Result<Matrix, OutOfMemory> {
-        self.groups(Shape { format: Format::Int4, outputs, inputs, gated: false }, row)
+        self.held(Shape { format: T::FORMAT, outputs, inputs, gated: false }, row)
     }
 
-    /// As [`Packer::gated`], in [`Format::Int4`], of rows that are such groups already.
+    /// As [`Packer::gated`], of rows that are groups or blocks of 4 bits already. These stay as they are.
     ///
     /// # Errors
     /// As [`Packer::matrix`].
     ///
     /// # Panics
     /// As [`Packer::matrix`].
-    pub fn gated_of_groups(
+    pub fn gated_of<T: Held>(
         &mut self,
         width: usize,
         inputs: usize,
-        row: impl Fn(usize, &mut [Group4]) + Sync,
+        row: impl Fn(usize, &mut [T]) + Sync,
     ) -> Result<Matrix, OutOfMemory> {
-        self.groups(Shape { format: Format::Int4, outputs: 2 * width, inputs, gated: true }, row)
-    }
-
-    /// As [`Packer::matrix`], in [`Format::Mxfp4`], of rows that are such blocks already.
-    ///
-    /// # Errors
-    /// As [`Packer::matrix`].
-    ///
-    /// # Panics
-    /// As [`Packer::matrix`].
-    pub fn matrix_of_blocks(
-        &mut self,
-        outputs: usize,
-        inputs: usize,
-        row: impl Fn(usize, &mut [Mx4]) + Sync,
-    ) -> Result<Matrix, OutOfMemory> {
-        self.blocks(Shape { format: Format::Mxfp4, outputs, inputs, gated: false }, row)
-    }
-
-    /// As [`Packer::gated`], in [`Format::Mxfp4`], of rows that are such blocks already.
-    ///
-    /// # Errors
-    /// As [`Packer::matrix`].
-    ///
-    /// # Panics
-    /// As [`Packer::matrix`].
-    pub fn gated_of_blocks(
-        &mut self,
-        width: usize,
-        inputs: usize,
-        row: impl Fn(usize, &mut [Mx4]) + Sync,
-    ) -> Result<Matrix, OutOfMemory> {
-        self.blocks(Shape { format: Format::Mxfp4, outputs: 2 * width, inputs, gated: true }, row)
+        self.held(Shape { format: T::FORMAT, outputs: 2 * width, inputs, gated: true }, row)
     }
 
     fn numbers(
@@ -142,25 +110,14 @@ impl Packer {
         })
     }
 
-    fn groups(
+    fn held<T: Held>(
         &mut self,
         shape: Shape,
-        row: impl Fn(usize, &mut [Group4]) + Sync,
+        row: impl Fn(usize, &mut [T]) + Sync,
     ) -> Result<Matrix, OutOfMemory> {
-        self.pack(shape, vec![Group4::default(); shape.steps()], |index, groups, lane| {
-            row(index, groups);
-            lane.hold(groups);
-        })
-    }
-
-    fn blocks(
-        &mut self,
-        shape: Shape,
-        row: impl Fn(usize, &mut [Mx4]) + Sync,
-    ) -> Result<Matrix, OutOfMemory> {
-        self.pack(shape, vec![Mx4::default(); shape.steps()], |index, blocks, lane| {
-            row(index, blocks);
-            lane.hold_blocks(blocks);
+        self.pack(shape, vec![T::default(); shape.steps()], |index, held, lane| {
+            row(index, held);
+            lane.hold(held);
         })
     }
 
@@ -194,6 +151,49 @@ impl Packer {
             }
         });
         Ok(Matrix::new(shape, data))
+    }
+}
+
+/// 32 weights of an output as a format of 4 bits holds them: [`Group4`] or [`Mx4`]. Other crates can't name it, so there are
+/// no more.
+pub trait Held: Copy + Default + Sync {
+    /// That format.
+    const FORMAT: Format;
+    /// Scales and bases.
+    const UNITS: usize = Self::FORMAT.units();
+
+    /// Writes the bits of these.
+    fn write_units(&self, to: &mut [u16]);
+
+    /// The numbers of 4 bits, each in a byte.
+    fn codes(&self) -> &[u8; GROUP];
+}
+
+impl Held for Group4 {
+    const FORMAT: Format = Format::Int4;
+
+    #[inline(always)]
+    fn write_units(&self, to: &mut [u16]) {
+        to.copy_from_slice(&[self.scale.to_bits(), self.base.to_bits()]);
+    }
+
+    #[inline(always)]
+    fn codes(&self) -> &[u8; GROUP] {
+        &self.integers
+    }
+}
+
+impl Held for Mx4 {
+    const FORMAT: Format = Format::Mxfp4;
+
+    #[inline(always)]
+    fn write_units(&self, to: &mut [u16]) {
+        to.copy_from_slice(&[self.unit().to_bits()]);
+    }
+
+    #[inline(always)]
+    fn codes(&self) -> &[u8; GROUP] {
+        &self.codes
     }
 }
 
@@ -246,23 +246,13 @@ impl Lane<'_> {
         on_isa!(isa, round(format: Format, numbers: &[f32], lane: Lane<'_>));
     }
 
-    /// Takes groups as they are.
+    /// Takes groups or blocks as they are.
     #[inline(always)]
-    fn hold(self, groups: &[Group4]) {
+    fn hold<T: Held>(self, held: &[T]) {
         let words = self.words.as_chunks_mut::<{ GROUP / 8 }>().0.iter_mut();
-        for ((words, units), group) in words.zip(self.units.as_chunks_mut::<2>().0).zip(groups) {
-            *units = [group.scale.to_bits(), group.base.to_bits()];
-            share_bytes(words, &group.integers);
-        }
-    }
-
-    /// Takes blocks as they are.
-    #[inline(always)]
-    fn hold_blocks(self, blocks: &[Mx4]) {
-        let words = self.words.as_chunks_mut::<{ GROUP / 8 }>().0.iter_mut();
-        for ((words, unit), block) in words.zip(self.units).zip(blocks) {
-            *unit = block.unit().to_bits();
-            share_bytes(words, &block.codes);
+        for ((words, units), held) in words.zip(self.units.chunks_exact_mut(T::UNITS)).zip(held) {
+            held.write_units(units);
+            share_bytes(words, held.codes());
         }
     }
 
@@ -307,7 +297,7 @@ fn round<S: Simd>(_: S, format: Format, numbers: &[f32], lane: Lane<'_>) {
         Format::Mxfp4 => {
             let words = words.chunks_exact_mut(GROUP / 8).zip(units.chunks_exact_mut(1));
             for ((words, units), numbers) in words.zip(numbers.as_chunks::<GROUP>().0) {
-                Lane { words, units }.hold_blocks(&[Mx4::nearest(numbers)]);
+                Lane { words, units }.hold(&[Mx4::nearest(numbers)]);
             }
         }
     }
@@ -447,8 +437,8 @@ mod tests {
                     out.iter_mut().enumerate().for_each(|(i, out)| *out = block(row, i));
                 };
                 let matrices = [
-                    packer.matrix_of_blocks(outputs, inputs, fill).unwrap(),
-                    packer.gated_of_blocks(outputs / 2, inputs, fill).unwrap(),
+                    packer.matrix_of(outputs, inputs, fill).unwrap(),
+                    packer.gated_of(outputs / 2, inputs, fill).unwrap(),
                 ];
                 let mut got = vec![f32::NAN; inputs];
                 for (matrix, row) in
@@ -479,8 +469,8 @@ mod tests {
                     out.iter_mut().enumerate().for_each(|(i, out)| *out = group(row, i));
                 };
                 let matrices = [
-                    packer.matrix_of_groups(outputs, inputs, fill).unwrap(),
-                    packer.gated_of_groups(outputs / 2, inputs, fill).unwrap(),
+                    packer.matrix_of(outputs, inputs, fill).unwrap(),
+                    packer.gated_of(outputs / 2, inputs, fill).unwrap(),
                 ];
                 let mut got = vec![f32::NAN; inputs];
                 for (matrix, row) in

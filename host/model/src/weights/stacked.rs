@@ -74,13 +74,13 @@ impl<'a> Stacked<'a> {
         };
         let packed = match (kept, gated) {
             _ if format == Format::Mxfp4 && self.is_mxfp4() => match gated {
-                false => packer.matrix_of_blocks(outputs, inputs, blocks),
-                true => packer.gated_of_blocks(outputs / 2, inputs, blocks),
+                false => packer.matrix_of(outputs, inputs, blocks),
+                true => packer.gated_of(outputs / 2, inputs, blocks),
             },
             (false, false) => packer.matrix(format, outputs, inputs, numbers),
             (false, true) => packer.gated(format, outputs / 2, inputs, numbers),
-            (true, false) => packer.matrix_of_groups(outputs, inputs, groups),
-            (true, true) => packer.gated_of_groups(outputs / 2, inputs, groups),
+            (true, false) => packer.matrix_of(outputs, inputs, groups),
+            (true, true) => packer.gated_of(outputs / 2, inputs, groups),
         };
         match unreadable.into_inner() {
             Some(error) => Err(error),
