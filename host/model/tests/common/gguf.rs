@@ -1,6 +1,6 @@
 //! Writes a golden checkpoint as a GGUF file, as llama.cpp's converter does: other names, llama's rows in another order,
 //! Gemma's norms with their offset, the scaling of Llama 3 as factors, the vocabulary as arrays.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! Golden checkpoints, and executors driven by hand.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
