@@ -1,13 +1,11 @@
 //! What a prefix-cache policy is told: every cached block when it becomes live, in pieces, and all events from then on.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{
-    Ask, Bench, PrefixCache, Say, Scheduler, VOCAB, fcfs, prompt, request, scripted, small,
+use crate::common::scripted::{
+    Ask, Bench, PrefixCache, Say, Scheduler, VOCAB, fcfs, prompt, request, scripted, small, trap,
 };
-use common::{Mirror, RandomPrefixCache};
+use crate::common::{Mirror, RandomPrefixCache, info};
 use infer_core::engine::Policies;
 use infer_core::policy::{
     AnyPolicy, CacheEventKind, CacheEvents, Ended, FaultKind, Hit, Plan, Policy, PolicyFault, PolicyInfo,
@@ -93,7 +91,7 @@ fn a_policy_that_comes_back_during_a_swap_misses_nothing() {
     let fails = Arc::new(Mutex::new(false));
     let broken = fails.clone();
     let second = PrefixCache(move |ask: Ask<'_>| match ask {
-        Ask::Observe(_) if *broken.lock().unwrap() => Err(common::scripted::trap()),
+        Ask::Observe(_) if *broken.lock().unwrap() => Err(trap()),
         _ => Ok(Say::Default),
     });
     bench.engine.swap(AnyPolicy::PrefixCache(Box::new(second)), bench.now);
@@ -129,7 +127,7 @@ fn a_policy_that_comes_back_is_asked_for_no_block_before_it_has_what_it_missed()
     let fails = Arc::new(Mutex::new(false));
     let broken = fails.clone();
     let canary = PrefixCache(move |ask: Ask<'_>| match ask {
-        Ask::Observe(_) if *broken.lock().unwrap() => Err(common::scripted::trap()),
+        Ask::Observe(_) if *broken.lock().unwrap() => Err(trap()),
         _ => Ok(Say::Default),
     });
     let canary = AnyPolicy::PrefixCache(Box::new(canary));
@@ -174,7 +172,7 @@ fn a_large_cache_is_sent_in_pieces_one_per_step() {
         let policy = PrefixCache(move |ask: Ask<'_>| match ask {
             _ if std::mem::take(&mut *broken.lock().unwrap()) => {
                 afresh = true;
-                Err(common::scripted::trap())
+                Err(trap())
             }
             Ask::Observe(events) => {
                 seen.lock().unwrap().push(events.len());
@@ -223,7 +221,7 @@ fn a_previous_policy_that_fails_can_still_come_back() {
     let policies = scripted(move |ask| match ask {
         Ask::Observe(_) if std::mem::take(&mut *broken.lock().unwrap()) => {
             *known.lock().unwrap() = Mirror::default();
-            Err(common::scripted::trap())
+            Err(trap())
         }
         Ask::Observe(events) => {
             known.lock().unwrap().absorb(events);
@@ -252,7 +250,7 @@ struct SlowCache(RandomPrefixCache, Micros);
 
 impl Policy for SlowCache {
     fn info(&self) -> Arc<PolicyInfo> {
-        common::info("slow-cache")
+        info("slow-cache")
     }
 
     fn spent(&self) -> Micros {
@@ -341,13 +339,13 @@ struct Fragile(RandomPrefixCache, bool);
 
 impl Fragile {
     fn alive(&mut self) -> Result<&mut RandomPrefixCache, PolicyFault> {
-        if self.1 { Err(common::scripted::trap()) } else { Ok(&mut self.0) }
+        if self.1 { Err(trap()) } else { Ok(&mut self.0) }
     }
 }
 
 impl Policy for Fragile {
     fn info(&self) -> Arc<PolicyInfo> {
-        common::info("fragile")
+        info("fragile")
     }
 
     fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {

@@ -1,10 +1,8 @@
 //! Requests that embed: a vector for each, whatever happens to them on the way, and no token.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Admission, Bench, VOCAB, fcfs, prompt, request, small, started};
+use crate::common::scripted::{Admission, Bench, VOCAB, fcfs, prompt, request, small, started};
 use infer_core::engine::Policies;
 use infer_core::policy::{AdmissionRequest, Plan, Verdict};
 use infer_core::request::RefusalReason;

@@ -1,12 +1,10 @@
 //! Planning ahead: the same streams with the device never waiting, what is shown beforehand, and what becomes
 //! of rows that turn out to be needless.
 
-mod common;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Bench, Scheduler, VOCAB, fcfs, prompt, request, small};
+use crate::common::scripted::{Bench, Scheduler, VOCAB, fcfs, prompt, request, small};
 use infer_core::engine::Policies;
 use infer_core::policy::{Plan, StepView};
 use infer_core::request::Usage;

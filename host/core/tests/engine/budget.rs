@@ -1,11 +1,9 @@
 //! Policies that take too much of a step's time, in many calls that each keep their limit.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::info;
-use common::scripted::{Bench, prompt, request, small};
+use crate::common::info;
+use crate::common::scripted::{Bench, prompt, request, small};
 use infer_core::Micros;
 use infer_core::policy::{
     AdmissionPolicy, AdmissionRequest, AnyPolicy, FaultKind, Load, Policy, PolicyFault, PolicyInfo, Pressure,

@@ -1,10 +1,8 @@
 //! Log-probabilities of a request's tokens: all of them, once, in order.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::scripted::{Bench, VOCAB, fcfs, request, small};
+use crate::common::scripted::{Bench, VOCAB, fcfs, request, small};
 use infer_core::policy::Plan;
 use infer_core::testing::solo;
 use infer_core::{Event, Request, SamplingExtras, SamplingParams, SequenceId};

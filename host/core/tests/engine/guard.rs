@@ -1,9 +1,7 @@
 //! Policies that fail, are swapped, and come back. What they keep meanwhile is in `restart.rs`; those that starve
 //! requests are in `starvation.rs`, slow ones in `budget.rs`.
 
-mod common;
-
-use common::scripted::{Bench, Scheduler, VOCAB, fcfs, prompt, request, small, trap};
+use crate::common::scripted::{Bench, Scheduler, VOCAB, fcfs, prompt, request, small, trap};
 use infer_core::policy::{AnyPolicy, FaultKind, PolicyKind, StepView};
 use infer_core::testing::solo;
 use infer_core::{EngineConfig, Event, Handover, Micros};

@@ -1,11 +1,9 @@
 //! Findings of the fault machine, each as a test of its own; `tests/REGRESSIONS.md` names the seeds.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::info;
-use common::scripted::{Ask, Bench, PrefixCache, Say, VOCAB, fcfs, prompt, request, small, trap};
+use crate::common::info;
+use crate::common::scripted::{Ask, Bench, PrefixCache, Say, VOCAB, fcfs, prompt, request, small, trap};
 use infer_core::policy::{AnyPolicy, FaultKind, Plan, Policy, PolicyFault, PolicyInfo, PolicyKind};
 use infer_core::policy::{SchedulerPolicy, StepView};
 use infer_core::testing::solo;

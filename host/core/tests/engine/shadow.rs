@@ -1,13 +1,11 @@
 //! Policies in shadow: called like the live one, compared, and without effect.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{
+use crate::common::scripted::{
     Admission, Ask, Bench, PrefixCache, Say, Scheduler, VOCAB, fcfs, prompt, request, small, trap,
 };
-use common::{RandomPrefixCache, info};
+use crate::common::{RandomPrefixCache, info};
 use infer_core::engine::Policies;
 use infer_core::policy::{
     AnyPolicy, FaultKind, Plan, Policy, PolicyFault, PolicyInfo, PolicyKind, Retention, SchedulerPolicy,

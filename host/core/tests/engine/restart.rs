@@ -1,11 +1,9 @@
 //! What a policy keeps over a fault or a swap: it is restarted with the last state that it exported.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::info;
-use common::scripted::{Bench, Scheduler, fcfs, prompt, request, small, trap};
+use crate::common::info;
+use crate::common::scripted::{Bench, Scheduler, fcfs, prompt, request, small, trap};
 use infer_core::policy::{
     AnyPolicy, FaultKind, Plan, Policy, PolicyFault, PolicyInfo, PolicyKind, SchedulerPolicy, StepView,
 };

@@ -1,11 +1,11 @@
 //! What is found in the cache: hits, their classification, and waiting for a prefix that is being computed.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Ask, Bench, Say, VOCAB, fcfs, of_session, prompt, request, scripted, small, started};
+use crate::common::scripted::{
+    Ask, Bench, Say, VOCAB, fcfs, of_session, prompt, request, scripted, small, started,
+};
 use infer_core::config::Limits;
 use infer_core::policy::Retention;
 use infer_core::testing::{SplitMix, solo};

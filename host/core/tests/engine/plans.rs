@@ -1,10 +1,8 @@
 //! What happens to plans: bad ones, ones that don't fit in memory, ones that lead nowhere.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::scripted::{Bench, VOCAB, fcfs, prompt, request, small, trap};
+use crate::common::scripted::{Bench, VOCAB, fcfs, prompt, request, small, trap};
 use infer_core::policy::{FaultKind, FaultView, Plan, PolicyFault, StepView};
 use infer_core::testing::solo;
 use infer_core::{EngineConfig, Event, FailureCause, FinishReason, Limits, Micros, Request, SequenceId};

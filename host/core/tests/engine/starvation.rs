@@ -1,8 +1,6 @@
 //! Policies that let requests wait for too long, as the watchdog counts it, and waits that are no policy's fault.
 
-mod common;
-
-use common::scripted::{Admission, Bench, Scheduler, VOCAB, fcfs, prompt, request, small, trap};
+use crate::common::scripted::{Admission, Bench, Scheduler, VOCAB, fcfs, prompt, request, small, trap};
 use infer_core::engine::Policies;
 use infer_core::policy::{AnyPolicy, FaultKind, Plan, PolicyFault, PolicyKind, StepView, Verdict};
 use infer_core::testing::solo;

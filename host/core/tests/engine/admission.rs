@@ -1,11 +1,9 @@
 //! Admission: limits, the bounded queue, and requests that the policy defers. What a policy is shown is tested in `load.rs`,
 //! requests of several sequences in `whole_requests.rs`.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Admission, Bench, fcfs, prompt, request, small};
+use crate::common::scripted::{Admission, Bench, fcfs, prompt, request, small};
 use infer_core::engine::Policies;
 use infer_core::policy::{AdmissionRequest, Verdict};
 use infer_core::request::RefusalReason;

@@ -1,11 +1,11 @@
 //! A new engine takes back what an earlier one had cached.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Ask, Bench, Say, VOCAB, of_session, prompt, request, scripted, small, started};
-use common::{Mirror, RandomScheduler};
+use crate::common::scripted::{
+    Ask, Bench, Say, VOCAB, of_session, prompt, request, scripted, small, started,
+};
+use crate::common::{Mirror, RandomScheduler};
 use infer_core::engine::Policies;
 use infer_core::policy::Retention;
 use infer_core::testing::{SplitMix, solo};

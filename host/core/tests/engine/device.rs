@@ -1,9 +1,7 @@
 //! Devices that fail: what the fault names fails, and everything else goes on. Faults with a step in flight are in
 //! `ahead.rs`.
 
-mod common;
-
-use common::scripted::{Bench, VOCAB, prompt, request, small};
+use crate::common::scripted::{Bench, VOCAB, prompt, request, small};
 use infer_core::testing::solo;
 use infer_core::{DeviceFault, DeviceFaultKind, Event};
 

@@ -1,11 +1,9 @@
 //! Requests of a tenant that admission holds as a whole: its own wait behind them, and those of others pass.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Admission, Bench, prompt, request, small};
+use crate::common::scripted::{Admission, Bench, prompt, request, small};
 use infer_core::engine::Policies;
 use infer_core::policy::{AdmissionRequest, Load, Verdict};
 use infer_core::request::SequenceState;

@@ -1,10 +1,8 @@
 //! Kept logits of whole prompts: an exact repetition is answered without prefill.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Bench, fcfs, prompt, request, small, started};
+use crate::common::scripted::{Bench, Scheduler, fcfs, prompt, request, small, started};
 use infer_core::engine::Policies;
 use infer_core::{EngineConfig, Event, Micros, PrefixEvent};
 
@@ -55,7 +53,7 @@ fn no_sequence_waits_for_a_prompt_without_a_logits_slot() {
 #[test]
 fn truncated_row_keeps_its_full_prompt_hit() {
     let mut tried = false;
-    let scheduler = common::scripted::Scheduler("greedy", move |step: &infer_core::policy::StepView| {
+    let scheduler = Scheduler("greedy", move |step: &infer_core::policy::StepView| {
         let rows = &step.waiting;
         if rows.len() < 2 {
             return Ok(fcfs(step));

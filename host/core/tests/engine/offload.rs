@@ -1,12 +1,10 @@
 //! The second level of the prefix cache: what is evicted for room comes back, and nothing else does.
 
-mod common;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use common::RandomPrefixCache;
-use common::scripted::{Ask, Say, Scheduler, VOCAB, fcfs, prompt, request, scripted, small};
+use crate::common::RandomPrefixCache;
+use crate::common::scripted::{Ask, Say, Scheduler, VOCAB, fcfs, prompt, request, scripted, small};
 use infer_core::engine::Policies;
 use infer_core::offload::Offloading;
 use infer_core::policy::{CacheEventKind, Retention, StepView};

@@ -1,10 +1,8 @@
 //! What admission is shown of a request and of the host's load.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Admission, Bench, Scheduler, fcfs, prompt, request, small};
+use crate::common::scripted::{Admission, Bench, Scheduler, fcfs, prompt, request, small};
 use infer_core::engine::Policies;
 use infer_core::policy::{AdmissionRequest, Load, Plan, StepView, Verdict};
 use infer_core::request::RefusalReason;

@@ -1,11 +1,9 @@
 //! Admission of requests of several sequences: all or none, charged once as a whole.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Admission, Bench, prompt, request, small};
+use crate::common::scripted::{Admission, Bench, prompt, request, small};
 use infer_core::engine::Policies;
 use infer_core::policy::{AdmissionRequest, Load, Memory, Verdict};
 use infer_core::request::RefusalReason;

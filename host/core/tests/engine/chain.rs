@@ -1,11 +1,9 @@
 //! Admission policies in a chain: which member decides, which one is at fault, and what each keeps.
 
-mod common;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Bench, prompt, request, small, trap};
+use crate::common::scripted::{Bench, prompt, request, small, trap};
 use infer_core::engine::Policies;
 use infer_core::policy::{
     AdmissionPolicy, AdmissionRequest, AnyPolicy, CallStats, Chain, FaultKind, Gauge, Load, Policy,

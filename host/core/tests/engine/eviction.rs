@@ -1,11 +1,11 @@
 //! What the prefix-cache policy decides: how much to reuse, what to keep, and what to drop.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::Mirror;
-use common::scripted::{Ask, Bench, PrefixCache, Say, VOCAB, prompt, request, scripted, small, started};
+use crate::common::Mirror;
+use crate::common::scripted::{
+    Ask, Bench, PrefixCache, Say, VOCAB, prompt, request, scripted, small, started,
+};
 use infer_core::policy::{CacheEventKind, CacheEvents, FaultKind, Memory, PrefixCachePolicy as _, Retention};
 use infer_core::testing::solo;
 use infer_core::{BlockId, EngineConfig, Micros, PrefixEvent};
