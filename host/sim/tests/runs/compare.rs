@@ -2,41 +2,29 @@
 
 use std::sync::Arc;
 
-use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
-use infer_core::ids::Micros;
 use infer_core::policy::{
     AdmissionPolicy, AdmissionRequest, Chain, Load, Policy, PolicyFault, PolicyInfo, Pressure, Verdict,
 };
 use infer_sim::cost::{Cost, Fit, Fitted};
 use infer_sim::report::{self, MadeBy};
 use infer_sim::trace::{Recorded, TraceError, in_order};
-use infer_sim::{Cell, Contender, Host, Outcome, Pace, Profile, Settings, Slo, Subject, Sweep, Workload};
+use infer_sim::{Cell, Contender, Host, Outcome, Pace, Profile, Subject, Sweep};
+
+use crate::{named, settings};
 
 /// A sweep of two contenders with the built-ins.
 fn sweep<'a>(subjects: Vec<Subject<'a>>, seeds: &[u64]) -> Sweep<'a> {
-    let settings = Settings {
-        engine: EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() },
-        profile: Profile::named("h100", "8b").expect("a known profile"),
-        host: Micros::ZERO,
-        load: 1.0,
-        seed: 0,
-        slo: Slo::default(),
-        tenants: Vec::new(),
-    };
     let contender =
         |name: &str| Contender { name: name.to_owned(), make: Box::new(|| Ok(Policies::builtin())) };
     let contenders = vec![contender("one"), contender("other")];
-    let hosts = vec![Host { name: "h100".to_owned(), settings }];
+    let hosts = vec![Host { name: "h100".to_owned(), settings: settings(1.0, 0) }];
     let made_by = MadeBy { version: "0.9.0".to_owned(), args: vec!["sim".to_owned(), "compare".to_owned()] };
     Sweep { hosts, contenders, subjects, seeds: seeds.to_vec(), threads: 2, made_by }
 }
 
 fn diverse(paces: &[Pace]) -> Subject<'static> {
-    Subject::Made {
-        workload: Workload::named("diverse", 40).expect("a known workload"),
-        paces: paces.to_vec(),
-    }
+    Subject::Made { workload: named("diverse", 40), paces: paces.to_vec() }
 }
 
 /// A trace of ten requests that all arrive at once, and possibly ends in an error.

@@ -2,12 +2,11 @@
 
 use infer_core::config::{EngineConfig, Limits};
 use infer_core::engine::Policies;
-use infer_core::ids::Micros;
 use infer_sim::report::MadeBy;
 use infer_sim::trace::{Recorded, TraceError, in_order};
-use infer_sim::{
-    Contender, Found, Host, Pace, Profile, Search, Settings, Slo, Subject, Sweep, Workload, report,
-};
+use infer_sim::{Contender, Found, Host, Pace, Search, Settings, Slo, Subject, Sweep, report};
+
+use crate::{named, settings};
 
 /// Hosts that differ in the sequences they run at a time.
 fn hosts(running: &[u32]) -> Vec<Host> {
@@ -15,15 +14,8 @@ fn hosts(running: &[u32]) -> Vec<Host> {
         let limits = Limits { max_running, ..EngineConfig::default().limits };
         let engine =
             EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, limits, ..EngineConfig::default() };
-        let settings = Settings {
-            engine,
-            profile: Profile::named("h100", "8b").expect("a known profile"),
-            host: Micros::ZERO,
-            load: 1.0,
-            seed: 0,
-            slo: Slo { ttft_ms: 500.0, itl_ms: 50.0 },
-            tenants: Vec::new(),
-        };
+        let slo = Slo { ttft_ms: 500.0, itl_ms: 50.0 };
+        let settings = Settings { engine, slo, ..settings(1.0, 0) };
         Host { name: format!("{max_running} at a time"), settings }
     };
     running.iter().map(host).collect()
@@ -37,7 +29,7 @@ fn search<'a>(hosts: Vec<Host>, subjects: Vec<Subject<'a>>, threads: usize) -> S
 }
 
 fn diverse() -> Subject<'static> {
-    let workload = Workload::named("diverse", 300).expect("a known workload");
+    let workload = named("diverse", 300);
     Subject::Made { workload, paces: vec![Pace::Load(0.8)] }
 }
 

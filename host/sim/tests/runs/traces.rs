@@ -2,30 +2,24 @@
 
 use std::io::BufReader;
 
-use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
-use infer_core::ids::Micros;
 use infer_sim::trace::{After, Empty, Format, Recorded, Shares, Text, TraceError, due, in_order, limited};
-use infer_sim::{Outcome, Profile, Settings, Slo, replay};
+use infer_sim::{Outcome, replay};
 
-const AZURE: &str = include_str!("traces/azure.csv");
-const BAILIAN: &str = include_str!("traces/bailian.jsonl");
-const BURSTGPT: &str = include_str!("traces/burstgpt.csv");
-const MOONCAKE: &str = include_str!("traces/mooncake.jsonl");
+use crate::settings;
+
+const AZURE: &str = include_str!("../traces/azure.csv");
+const BAILIAN: &str = include_str!("../traces/bailian.jsonl");
+const BURSTGPT: &str = include_str!("../traces/burstgpt.csv");
+const MOONCAKE: &str = include_str!("../traces/mooncake.jsonl");
 
 fn read(format: Format, text: &str) -> Vec<Result<Recorded, TraceError>> {
     format.read(BufReader::new(text.as_bytes())).collect()
 }
 
-fn settings(load: f64) -> Settings {
-    let profile = Profile::named("h100", "8b").expect("a known profile");
-    let engine = EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() };
-    Settings { engine, profile, host: Micros::ZERO, load, seed: 1, slo: Slo::default(), tenants: Vec::new() }
-}
-
 fn play(recorded: Vec<Recorded>, load: f64) -> Outcome {
     let trace = in_order(recorded.into_iter().map(Ok));
-    replay(&settings(load), Policies::builtin(), trace, u64::MAX, |_| {}).expect("the trace is complete")
+    replay(&settings(load, 1), Policies::builtin(), trace, u64::MAX, |_| {}).expect("the trace is complete")
 }
 
 #[test]
@@ -262,7 +256,7 @@ fn errors_name_line_and_column() {
 fn error_in_the_middle_fails_the_replay() {
     let broken = AZURE.replace(",879,", ",many,");
     let trace = Format::Azure.read(BufReader::new(broken.as_bytes()));
-    let outcome = replay(&settings(1.0), Policies::builtin(), trace, u64::MAX, |_| {});
+    let outcome = replay(&settings(1.0, 1), Policies::builtin(), trace, u64::MAX, |_| {});
     assert!(outcome.unwrap_err().to_string().contains("ContextTokens is `many`"));
 }
 
