@@ -37,6 +37,12 @@ const WIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit");
 /// Number of a step at which a guest under test misbehaves. Self-tests use small ones.
 pub const TRIGGER: u64 = 99;
 
+/// Never ends.
+pub const SPIN: &str = "(loop $forever (br $forever))";
+/// Grows until it is refused, then traps as Rust's allocator does.
+pub const TAKE_MEMORY: &str =
+    "(loop $more (br_if $more (i32.ne (memory.grow (i32.const 64)) (i32.const -1)))) unreachable";
+
 /// A scheduler in WebAssembly text. The bodies may use `$counter` (a global), `$i` (a local), `$log`
 /// and `$gauge`.
 pub struct Guest {

@@ -1,9 +1,7 @@
 //! What a policy publishes about itself reaches the host, and nothing that it says there is a fault unless it never ends.
 
-mod support;
-
+use crate::support::{Guest, TRIGGER, fuel_loader, loader, scheduler, view};
 use infer_core::policy::{FaultKind, Gauge, SchedulerPolicy};
-use support::{Guest, TRIGGER, fuel_loader, loader, scheduler, view};
 
 /// Sets the gauge `text` to this.
 fn set(value: &str) -> String {

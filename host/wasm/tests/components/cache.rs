@@ -1,13 +1,11 @@
 //! Compiled code from disk: used if it is ours and complete, recompiled if anything is wrong.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::support::{self, Guest, Lines};
 use infer_wasm::{LoaderConfig, PolicyLoader};
-use support::{Guest, Lines};
 use wasmtime::Engine;
 
 fn cached(dir: &Path) -> PolicyLoader {

@@ -3,12 +3,10 @@
 //!
 //! `WRITE_SEEDS=1` rewrites the files, after a change of `wit/` or of the encoder.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::{componentize, fuel_loader};
 use infer_core::policy::PolicyKind;
-use support::{componentize, fuel_loader};
 
 /// Exports of a slot. 1024 holds zeros, which is a harmless answer to every call.
 const SLOTS: [(PolicyKind, &str); 3] = [

@@ -1,7 +1,6 @@
 //! The four shipped components, as the host loads them: under the live limits, through the engine's traits.
 
-mod support;
-
+use crate::support::{fuel_loader, loader, view};
 use infer_bundle::{Bundled, POLICIES};
 use infer_core::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
 use infer_core::policy::{
@@ -10,7 +9,6 @@ use infer_core::policy::{
 };
 use infer_core::request::RefusalReason;
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
-use support::{fuel_loader, loader, view};
 
 fn kind(policy: &Bundled) -> PolicyKind {
     PolicyKind::ALL.into_iter().find(|kind| kind.name() == policy.kind).expect("a known kind")

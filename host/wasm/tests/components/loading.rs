@@ -1,10 +1,8 @@
 //! What is refused, by which check, and whether its message says what to do.
 
-mod support;
-
+use crate::support::{Guest, SPIN, TAKE_MEMORY, fuel_loader, loader, scheduler};
 use infer_core::policy::PolicyKind;
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
-use support::{Guest, fuel_loader, loader, scheduler};
 
 /// An empty instance under each of the names.
 fn exporting(names: &[&str]) -> Vec<u8> {
@@ -127,7 +125,6 @@ fn a_policy_of_another_slot_is_refused_with_both_names() {
 
 #[test]
 fn guests_that_fail_during_setup_are_refused() {
-    const SPIN: &str = "(loop $forever (br $forever))";
     let guest = |change: fn(&mut Guest)| {
         let mut guest = Guest::default();
         change(&mut guest);
@@ -172,10 +169,6 @@ fn guests_that_fail_during_setup_are_refused() {
         expect_refusal(what, scheduler(&loader, &guest.component()).map(drop), check, message);
     }
 }
-
-/// Grows until it is refused, then traps as Rust's allocator does.
-const TAKE_MEMORY: &str =
-    "(loop $more (br_if $more (i32.ne (memory.grow (i32.const 64)) (i32.const -1)))) unreachable";
 
 /// `run` is the view's list of running ids, the other lists are empty.
 const RUN_FIRST_WITHOUT_TOKENS: &str =

@@ -1,18 +1,13 @@
 //! What happens when a live policy fails: the fault's kind, and what a restart restores.
 
-mod support;
-
 use std::thread;
 use std::time::Duration;
 
+use crate::support::{Guest, SPIN, TAKE_MEMORY, TRIGGER, fuel_loader, loader, scheduler, view};
 use infer_core::ids::{Micros, SequenceId};
 use infer_core::policy::{FaultKind, PolicyFault, SchedulerPolicy};
 use infer_wasm::{LoaderConfig, PolicyLoader};
-use support::{Guest, TRIGGER, fuel_loader, loader, scheduler, view};
 
-const SPIN: &str = "(loop $forever (br $forever))";
-const TAKE_MEMORY: &str =
-    "(loop $more (br_if $more (i32.ne (memory.grow (i32.const 64)) (i32.const -1)))) unreachable";
 /// A plan whose `run` starts at 4096 and has this many rows.
 fn long_run(rows: u32) -> String {
     format!(
