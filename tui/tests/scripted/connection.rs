@@ -1,20 +1,17 @@
 //! Tests the connection against a scripted host over real sockets: tokens, actions, errors, restarts.
 
-#[path = "support/mod.rs"]
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::peer::Peer;
+use crate::support::sample;
 use infer_api::admin::{AdminEvent, State};
 use infer_tui::conn::feed::{self, Update};
 use infer_tui::conn::token::TokenSource;
 use infer_tui::conn::{Client, ConnError};
 use infer_tui::order::{Mode, Order, Source};
-use support::peer::Peer;
-use support::sample;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, channel};
 

@@ -1,7 +1,7 @@
 //! Compares the screens in this crate's README and the project's with what the console prints for a
-//! recording, `session.jsonl` in this folder. Each screen follows a comment with its command line.
+//! recording, `tests/session.jsonl`. Each screen follows a comment with its command line.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p infer-tui --test readme` updates them. The recording was made with
+//! `UPDATE_EXPECT=1 cargo test -p infer-tui --test scripted readme::` updates them. The recording was made with
 //! `infer-tui --read-only --hz 1 --record session.jsonl --record-text --print --after 75`, during
 //! conversations with the demo model (`--show-text`) and with a scheduler in shadow. Of block maps and cache
 //! reports it has only the last ones.
@@ -53,6 +53,6 @@ fn are_printed(folder: &Path, expected: usize) {
         return;
     }
     let differing = current.lines().zip(readme.lines()).find(|(now, then)| now != then);
-    assert_eq!(differing, None, "UPDATE_EXPECT=1 cargo test -p infer-tui --test readme");
+    assert_eq!(differing, None, "UPDATE_EXPECT=1 cargo test -p infer-tui --test scripted readme::");
     assert_eq!(current, readme);
 }
