@@ -25,7 +25,7 @@ pub fn variables(object: &Json) -> Map<String, Json> {
     object.as_object().expect("an object").clone()
 }
 
-/// A sandbox for all tests of a file: compiling the renderer takes a second.
+/// A sandbox for all tests of a program: compiling the renderer takes a second.
 pub fn sandbox() -> &'static Sandbox {
     static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
     SANDBOX.get_or_init(|| Sandbox::new(None).expect("the renderer compiles"))

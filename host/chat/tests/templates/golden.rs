@@ -1,16 +1,14 @@
 //! The golden templates against what transformers renders, and byte for byte against the renderer without its
 //! sandbox.
 
-mod common;
-#[path = "../../model/tests/common/gguf.rs"]
-mod convert;
-
 use candle_core::quantized::GgmlDType;
-use common::native::Oracle;
-use common::{golden, sandbox, source, template, variables};
 use infer_chat::ChatTemplate;
 use infer_model::{Source, Tokenizer};
 use serde_json::{Map, Value as Json, json};
+
+use crate::common::native::Oracle;
+use crate::common::{golden, sandbox, source, template, variables};
+use crate::convert;
 
 const CHECKPOINTS: [&str; 5] = ["llama-f32", "llama-bf16", "qwen3-bf16", "gemma3-f32", "gemma3-bf16"];
 

@@ -1,9 +1,8 @@
 //! Templates that want everything: each ends in an error that names the limit, and whoever comes next is served.
 
-mod common;
-
-use common::template;
 use serde_json::{Value as Json, json};
+
+use crate::common::{self, template};
 
 /// Renders what the messages ask for if there is one, a greeting if there is none.
 fn on_request(program: &str) -> String {
