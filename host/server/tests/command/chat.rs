@@ -1,5 +1,5 @@
 //! `infer chat` as a process without a terminal: one question by argument or pipe, its answer alone on stdout, and what
-//! servers of other makes are sent. `tests/tests/chat.rs` has the chat in a terminal.
+//! servers of other makes are sent. `tests/tests/terminal/chat.rs` has the chat in a terminal.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

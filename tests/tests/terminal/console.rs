@@ -1,16 +1,11 @@
 //! Changes policies from the console, by keys only, while clients stream: from the list and from files, in
 //! shadow, as a canary, promoted, rolled back, refused. A real console in a real terminal (tmux), at 80x24
 //! and at a common larger size.
-//!
-//! Skipped if tmux or a program is missing; the reason is printed.
-
-#[path = "../../tui/tests/support/tmux.rs"]
-mod tmux;
 
 use std::path::Path;
 
+use crate::tmux::{Host, Terminal, console, missing};
 use infer_tests::FAULTY_SCHEDULER;
-use tmux::{Host, Terminal, console, missing};
 
 /// Writes the components that the console swaps in, and two files that the host must refuse.
 fn components(folder: &Path) {

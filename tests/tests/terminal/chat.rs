@@ -1,18 +1,13 @@
 //! `infer chat` in a real terminal (tmux): turns and their figures, commands, lines that continue, and Ctrl-C while an
 //! answer streams and at the prompt.
-//!
-//! Skipped if tmux or a program is missing; the reason is printed.
-
-#[path = "../../tui/tests/support/tmux.rs"]
-mod tmux;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use crate::tmux::{Host, Terminal, infer, missing, number};
 use serde_json::{Value, json};
-use tmux::{Host, Terminal, infer, missing, number};
 
 const SIZE: (u16, u16) = (100, 40);
 /// How long the other side may take on a busy machine.
