@@ -1,8 +1,11 @@
 //! Plans and verdicts of what hosts might say.
 
-use infer_api::admin::{HostInfo, QuarantineEntry};
+use infer_api::admin::{CanaryInfo, HostInfo, QuarantineEntry};
+use serde_json::json;
 
+use super::verdict::IDLE_LOOKS;
 use super::*;
+use crate::policies::empty;
 
 fn slot(kind: &str, name: &str, sha256: &str, config: Value) -> PolicySlot {
     PolicySlot {
