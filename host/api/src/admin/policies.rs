@@ -50,6 +50,9 @@ pub struct PolicySlot {
     /// SHA-256 of its configuration, which tells configurations apart; empty if nothing is configured.
     #[serde(default)]
     pub config_sha256: String,
+    /// Stands for the live policy with just this component and configuration: the most exact text that `?of=` takes.
+    #[serde(default)]
+    pub tag: String,
     /// The policy that runs in shadow, or the last one that did.
     #[serde(default)]
     pub shadow: Option<ShadowInfo>,
@@ -179,6 +182,9 @@ pub struct SwapAnswer {
     /// SHA-256 of `to`'s configuration; empty if nothing is configured.
     #[serde(default)]
     pub config_sha256: String,
+    /// `to`'s tag, which stands for it with just this component and configuration.
+    #[serde(default)]
+    pub tag: String,
     /// Whether nothing changed, because the policy was live already with this configuration.
     #[serde(default)]
     pub unchanged: bool,

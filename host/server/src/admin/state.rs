@@ -19,6 +19,7 @@ use crate::app::{App, Served};
 use crate::engine::{self, EngineReport, EngineStopped, PrefixHits, RequestMeta};
 use crate::http::ApiError;
 use crate::metrics::percentile;
+use crate::policies::tag;
 
 /// What a response says that didn't wait longer.
 const BUSY: &str = "the engine is in a long step; try again later";
@@ -152,6 +153,7 @@ fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
         config_schema: served.policies.schema_of(slot.kind, info),
         config: served.policies.config_of(slot.kind, info),
         config_sha256: info.config_digest.clone(),
+        tag: tag(info),
         shadow: shadow(served, slot),
         canary: slot.canary.as_ref().filter(|canary| left(canary, slot)).map(engine::canary_info),
     }

@@ -91,7 +91,7 @@ pub enum PolicyError {
         kind: PolicyKind,
         /// The policy that the caller named.
         expected: String,
-        /// The name of the policy that the slot runs.
+        /// The policy that the slot runs, by its tag if the caller named one, else by its name.
         found: String,
     },
     /// The engine thread has ended.

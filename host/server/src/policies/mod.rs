@@ -8,6 +8,7 @@ mod error;
 mod load;
 mod origin;
 mod rollback;
+mod tag;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,9 +33,11 @@ pub use load::{
     load_initial, load_kept, loader, loader_with,
 };
 pub use origin::{Component, Member, Origin, Origins};
+pub use tag::tag;
 
 use load::{is_bundled, is_called, load, load_choice};
 use rollback::{EARLIER, Earlier};
+use tag::is_tag;
 
 /// Policies of a slot that can become live again: the live one, the previous one and those before it.
 const CONFIGURED: usize = EARLIER + 2;
@@ -61,7 +64,7 @@ pub struct SwapOrder {
     pub mode: SwapMode,
     /// Swap in a quarantined policy, too, and end its quarantine.
     pub force: bool,
-    /// Fail unless this policy is live: a name, or a component's digest.
+    /// Fail unless this policy is live: a name, a component's digest, or a [`tag`](tag()).
     pub of: Option<String>,
     /// Who wants it.
     pub by: Option<By>,
@@ -401,6 +404,7 @@ impl PolicyManager {
             mode: mode.to_owned(),
             sha256: to.digest.clone(),
             config_sha256: to.config_digest.clone(),
+            tag: tag(to),
             unchanged: false,
             not_saved: None,
             canary: None,
@@ -479,6 +483,7 @@ fn unchanged(slot: &SlotSnapshot, step: u64) -> SwapAnswer {
         mode: mode_name(SwapMode::Now).to_owned(),
         sha256: live.digest.clone(),
         config_sha256: live.config_digest.clone(),
+        tag: tag(live),
         unchanged: true,
         not_saved: None,
         canary: None,
@@ -492,12 +497,15 @@ fn parts(origin: &Origin) -> impl Iterator<Item = &Arc<PolicyInfo>> {
 
 /// Optimistic concurrency check: fails unless the policy is the one that the caller saw.
 fn expect(kind: PolicyKind, found: &PolicyInfo, of: Option<&str>) -> Result<(), PolicyError> {
-    match of {
-        Some(of) if of.is_empty() || !(is_called(kind, &found.name, of) || of == found.digest) => {
-            Err(PolicyError::NotThere { kind, expected: of.to_owned(), found: found.name.clone() })
-        }
-        _ => Ok(()),
-    }
+    let Some(of) = of else { return Ok(()) };
+    let (is_it, found) = if is_tag(of) {
+        let found = tag(found);
+        (found == of, found)
+    } else {
+        let is_it = !of.is_empty() && (is_called(kind, &found.name, of) || of == found.digest);
+        (is_it, found.name.clone())
+    };
+    if is_it { Ok(()) } else { Err(PolicyError::NotThere { kind, expected: of.to_owned(), found }) }
 }
 
 /// Why the engine did not change a slot.

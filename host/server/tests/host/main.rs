@@ -35,6 +35,7 @@ mod policy_state;
 mod reasoning;
 mod responses;
 mod structured;
+mod tags;
 mod telemetry;
 mod tenants;
 mod texts;

@@ -72,7 +72,7 @@ pub enum LiveCommand {
         #[arg(long)]
         force: bool,
         /// Swap only if this policy is live
-        #[arg(long, value_name = "NAME|SHA256")]
+        #[arg(long, value_name = "NAME|SHA256|TAG")]
         of: Option<String>,
         #[command(flatten)]
         target: Target,
@@ -85,7 +85,7 @@ pub enum LiveCommand {
         /// The slot
         kind: Kind,
         /// Promote only if this policy is the shadow or the canary
-        #[arg(long, value_name = "NAME|SHA256")]
+        #[arg(long, value_name = "NAME|SHA256|TAG")]
         of: Option<String>,
         #[command(flatten)]
         target: Target,
@@ -105,7 +105,7 @@ pub enum LiveCommand {
         /// The slot
         kind: Kind,
         /// Roll back only if this policy is live; protects against two operators rolling back at once
-        #[arg(long, value_name = "NAME|SHA256")]
+        #[arg(long, value_name = "NAME|SHA256|TAG")]
         of: Option<String>,
         #[command(flatten)]
         target: Target,

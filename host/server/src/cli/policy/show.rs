@@ -104,6 +104,9 @@ pub(super) fn slot(slot: &PolicySlot) {
     if !slot.sha256.is_empty() {
         println!("  sha256   {}", slot.sha256);
     }
+    if !slot.tag.is_empty() {
+        println!("  tag      {}", slot.tag);
+    }
     if let Some(canary) = &slot.canary {
         trial(canary);
     }

@@ -54,7 +54,7 @@ impl Rollout<'_> {
             Ok(slot) => slot,
             Err(why) => return left(format!("it can't be rolled back: {why}")),
         };
-        let of = Some(("of", plan::of(&slot.name, &slot.sha256)));
+        let of = Some(("of", plan::of_slot(&slot)));
         let path = path(self.args.kind, "/rollback", of);
         let host = &self.hosts[at].host;
         let answer: SwapAnswer = match host.ask(Method::POST, &path, None).await.and_then(parse) {
@@ -82,7 +82,7 @@ impl Rollout<'_> {
         let policies = self.all_slots(at).await?;
         let order = plan::by_name(before, &policies)
             .ok_or_else(|| "the host doesn't know it by its name any more".to_owned())?;
-        let mut query = vec![("of", plan::of(&found.to, &found.sha256))];
+        let mut query = vec![("of", plan::of_answer(found))];
         let body = order.body(&mut query);
         let path = path(self.args.kind, "", query);
         let answer = self.hosts[at].host.ask(Method::PUT, &path, Some(body)).await;

@@ -203,7 +203,7 @@ impl Rollout<'_> {
             "{name}: has no work, and only time with work counts ({watched_s:.1} of {window_s:.1} s), so the host \
              decides nothing until requests come; `infer policy promote {kind} --of {} --admin {}` accepts the canary \
              as it is",
-            plan::of(&slot.name, &slot.sha256),
+            plan::of_slot(slot),
             host.base()
         ));
     }

@@ -5,7 +5,7 @@ mod fate;
 mod target;
 mod verdict;
 
-use infer_api::admin::{AvailablePolicy, OperatorInfo, Policies, PolicySlot, State};
+use infer_api::admin::{AvailablePolicy, OperatorInfo, Policies, PolicySlot, State, SwapAnswer};
 use serde_json::{Map, Value};
 
 use super::Canaries;
@@ -82,7 +82,7 @@ impl Action {
 }
 
 impl Step {
-    /// Whether a slot still runs what the preflight saw. `of` alone would miss another configuration.
+    /// Whether a slot still runs what the preflight saw, in the same state.
     pub fn is_there(&self, slot: &PolicySlot) -> bool {
         Made::of(slot) == Made::of(&self.before) && slot.state == self.before.state
     }
@@ -94,13 +94,23 @@ impl Step {
 
     /// The policy of the preflight, for `?of=`.
     pub fn of(&self) -> String {
-        of(&self.before.name, &self.before.sha256)
+        of_slot(&self.before)
     }
 }
 
-/// The most exact name that `?of=` takes.
-pub(super) fn of(name: &str, sha256: &str) -> String {
-    if sha256.is_empty() { name.to_owned() } else { sha256.to_owned() }
+/// What a slot runs, for `?of=`.
+pub(super) fn of_slot(slot: &PolicySlot) -> String {
+    most_exact([&slot.tag, &slot.sha256, &slot.name])
+}
+
+/// What is live after a change, for `?of=`.
+pub(super) fn of_answer(answer: &SwapAnswer) -> String {
+    most_exact([&answer.tag, &answer.sha256, &answer.to])
+}
+
+/// The first one that there is: a host of an earlier version gives no tags, and native policies have no digest.
+fn most_exact(names: [&String; 3]) -> String {
+    names.into_iter().find(|name| !name.is_empty()).cloned().unwrap_or_default()
 }
 
 /// How what a slot ran is swapped in by name, if the host still knows each part under its name.

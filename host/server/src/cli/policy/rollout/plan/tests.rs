@@ -249,6 +249,16 @@ fn another_configuration_of_the_same_policy_is_a_change() {
 }
 
 #[test]
+fn a_change_names_the_configuration_too_where_the_host_has_a_name_for_it() {
+    let tagged = PolicySlot { tag: "fair@7a".into(), ..slot("scheduler", "fair", "f1", empty()) };
+    assert_eq!(step(tagged, Action::Canary).of(), "fair@7a");
+    let answer = SwapAnswer { to: "fair".into(), sha256: "f1".into(), ..SwapAnswer::default() };
+    assert_eq!(of_answer(&answer), "f1");
+    assert_eq!(of_answer(&SwapAnswer { sha256: String::new(), ..answer.clone() }), "fair");
+    assert_eq!(of_answer(&SwapAnswer { tag: "fair@7a".into(), ..answer }), "fair@7a");
+}
+
+#[test]
 fn what_ran_before_is_named_only_if_the_host_knows_it() {
     let policies = host("1").policies;
     let named = |slot: PolicySlot| {
