@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use infer_api::admin::{PolicySlot, SwapAnswer};
 use reqwest::Method;
 
+use super::look::SOMEBODY;
 use super::plan::{self, Action, Fate, Idleness, Outcome, Step, Verdict, verdict};
 use super::{INTERRUPTED, POLL, Rollout, Stopped, say};
 use crate::cli::Failure;
@@ -57,7 +58,7 @@ impl Rollout<'_> {
             Ok(slot) if step.is_there(&slot) => Ok(()),
             Ok(slot) => {
                 let (found, before) = (Made::of(&slot).words(), Made::of(&step.before).words());
-                let by = self.changed_by(at).await;
+                let by = self.stop.unless(1, self.changed_by(at)).await.unwrap_or(SOMEBODY);
                 self.fails(at, format!("runs {found} now, not {before}: {by}"))
             }
             Err(why) => self.fails(at, why),
@@ -141,7 +142,9 @@ impl Rollout<'_> {
             let why = match slot {
                 Ok(slot) if self.plan.target.is_live(&slot) => continue,
                 Ok(slot) => match verdict(&slot, &self.plan.target) {
-                    Verdict::Gone(why) => self.gone(at, why).await,
+                    Verdict::Gone(why) => {
+                        self.stop.unless(1, self.gone(at, why.clone())).await.unwrap_or(why)
+                    }
                     Verdict::Watching { .. } | Verdict::Stays(_) => "it is on trial once more".to_owned(),
                 },
                 Err(why) => why,

@@ -11,6 +11,9 @@ use crate::cli::policy::several::in_time;
 /// Looks in a row that may fail before a host counts as gone.
 const FAILED_LOOKS: u32 = 5;
 
+/// What else than this rollout changes a host, as far as is known.
+pub(super) const SOMEBODY: &str = "somebody else has changed it";
+
 impl Rollout<'_> {
     /// Looks at the slot of a host, several times if it doesn't answer: a lost connection is no lost host.
     pub(super) async fn look(&self, at: usize) -> Result<PolicySlot, String> {
@@ -47,11 +50,7 @@ impl Rollout<'_> {
 
     /// What else than this rollout changes a host.
     pub(super) async fn changed_by(&self, at: usize) -> &'static str {
-        if self.is_restarted(at).await {
-            "it was restarted meanwhile"
-        } else {
-            "somebody else has changed it"
-        }
+        if self.is_restarted(at).await { "it was restarted meanwhile" } else { SOMEBODY }
     }
 
     pub(super) async fn all_slots(&self, at: usize) -> Result<Policies, String> {

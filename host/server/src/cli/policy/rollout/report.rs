@@ -1,5 +1,7 @@
 //! What a rollout prints on stdout: its plan, and what became of it.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use infer_api::admin::{Policies, PolicySlot};
 use serde_json::{Value, json};
@@ -10,6 +12,9 @@ use crate::cli::Failure;
 use crate::cli::admin::print_json;
 use crate::cli::hosts::Named;
 use crate::cli::policy::several::{table, unsaved};
+
+/// How long hosts may take to say what they run, once the user waits for nothing more.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Prints what would be done.
 pub(super) fn show_plan(args: &RolloutArgs, hosts: &[Named], plan: &Plan) -> Result<(), Failure> {
@@ -37,8 +42,9 @@ fn made(slot: &PolicySlot) -> Value {
 impl Rollout<'_> {
     /// Prints what happened on each host and what runs there now.
     pub(super) async fn conclude(self, carried_out: Result<(), Stopped>) -> Result<(), Failure> {
-        let looks = (0..self.hosts.len()).map(|at| self.all_slots(at));
-        let policies: Vec<Option<Policies>> = join_all(looks).await.into_iter().map(Result::ok).collect();
+        let enough = self.stop.ends();
+        let looks = (0..self.hosts.len()).map(|at| self.last_look(at, enough));
+        let policies: Vec<Option<Policies>> = join_all(looks).await;
         let slot = |policies: &Option<Policies>| self.own_slot(policies.as_ref()?).cloned();
         let now: Vec<Option<PolicySlot>> = policies.iter().map(slot).collect();
         let all = || self.hosts.iter().zip(&self.plan.steps).zip(now.iter().zip(&self.fates));
@@ -73,6 +79,19 @@ impl Rollout<'_> {
                 let why = stopped.words();
                 Err(Failure::Failed(format!("the rollout stopped: {why}")))
             }
+        }
+    }
+
+    /// What a host runs, if it says so before the user, who wanted to stop `enough` times, loses patience.
+    async fn last_look(&self, at: usize, enough: u32) -> Option<Policies> {
+        let impatience = async {
+            self.stop.reached(enough).await;
+            tokio::time::sleep(GRACE).await;
+        };
+        tokio::select! {
+            biased;
+            policies = self.all_slots(at) => policies.ok(),
+            () = impatience => None,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Ctrl-C, and SIGTERM likewise: the first one stops a rollout and has it rolled back, the second one leaves things as
 //! they are. A terminal that is closed (SIGHUP) stops it, too, but however often it says so, it ends no rollback.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -8,10 +11,14 @@ use crate::cli::Failure;
 
 /// How often the user wanted it to stop.
 #[derive(Clone)]
-pub(super) struct Stop(watch::Receiver<u32>);
+pub(super) struct Stop {
+    count: watch::Receiver<u32>,
+    /// Nothing is left that could be stopped.
+    is_over: Arc<AtomicBool>,
+}
 
 impl Stop {
-    /// Counts from now on; calls `first` at the first time.
+    /// Counts from now on; calls `first` at the first time, unless the rollout is over by then.
     pub fn listen(first: impl Fn() + Send + 'static) -> Result<Self, Failure> {
         let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
         let mut terminations = signal(SignalKind::terminate()).map_err(Failure::failed)?;
@@ -22,6 +29,8 @@ impl Stop {
             Some(signal(SignalKind::hangup()).map_err(Failure::failed)?)
         };
         let (count, counted) = watch::channel(0);
+        let stop = Self::counted(counted);
+        let is_over = Arc::clone(&stop.is_over);
         tokio::spawn(async move {
             loop {
                 let is_hangup = tokio::select! {
@@ -32,21 +41,41 @@ impl Stop {
                 };
                 let before = *count.borrow();
                 count.send_replace(next(before, is_hangup));
-                if before == 0 {
+                if before == 0 && !is_over.load(Ordering::Relaxed) {
                     first();
                 }
             }
         });
-        Ok(Self(counted))
+        Ok(stop)
+    }
+
+    fn counted(count: watch::Receiver<u32>) -> Self {
+        Self { count, is_over: Arc::default() }
     }
 
     /// Completes once it was this often.
     pub async fn reached(&self, times: u32) {
-        let mut counted = self.0.clone();
-        if counted.wait_for(|count| *count >= times).await.is_err() {
+        let mut count = self.count.clone();
+        if count.wait_for(|count| *count >= times).await.is_err() {
             // Nobody counts any more.
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Waits for something that is only good to know, until it was this often. `None` if that came first.
+    pub async fn unless<T>(&self, times: u32, known: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.reached(times) => None,
+            known = known => Some(known),
+        }
+    }
+
+    /// Notes that the rollout is over. Returns after how many times the user wants to wait for nothing more: one more
+    /// time, but twice is always enough.
+    pub fn ends(&self) -> u32 {
+        self.is_over.store(true, Ordering::Relaxed);
+        (*self.count.borrow() + 1).min(2)
     }
 }
 
@@ -91,7 +120,7 @@ mod tests {
     #[tokio::test]
     async fn is_reached_after_as_many_times() {
         let (count, counted) = watch::channel(0);
-        let stop = Stop(counted);
+        let stop = Stop::counted(counted);
         let is_reached = async |times| futures_util::poll!(std::pin::pin!(stop.reached(times))).is_ready();
         for (sent, reached) in [(0, [false, false]), (1, [true, false]), (2, [true, true])] {
             count.send_replace(sent);
@@ -99,5 +128,27 @@ mod tests {
         }
         drop(count);
         assert!(!is_reached(3).await);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_what_is_only_good_to_know() {
+        let (count, counted) = watch::channel(0);
+        let stop = Stop::counted(counted);
+        assert_eq!(stop.unless(1, std::future::ready(7)).await, Some(7));
+        let mut look = std::pin::pin!(stop.unless(1, std::future::pending::<u32>()));
+        assert!(futures_util::poll!(look.as_mut()).is_pending());
+        count.send_replace(1);
+        assert_eq!(look.await, None);
+        assert_eq!(stop.unless(2, std::future::ready(7)).await, Some(7), "it was once");
+    }
+
+    #[test]
+    fn end_of_a_rollout_can_be_cut_short_and_is_announced_as_no_rollback() {
+        for (before, enough) in [(0, 1), (1, 2), (2, 2), (3, 2)] {
+            let stop = Stop::counted(watch::channel(before).1);
+            assert!(!stop.is_over.load(Ordering::Relaxed));
+            assert_eq!(stop.ends(), enough, "{before}");
+            assert!(stop.is_over.load(Ordering::Relaxed));
+        }
     }
 }
