@@ -112,12 +112,14 @@ pub async fn begin(
         Opening::check(&served.tokenizer)?;
     }
     let Rendered { tokens, reasoning, opening } = render(served, prompt, Purpose::Prompt, room).await?;
+    let names: Vec<String> =
+        if offer.is_shown() { offer.names().map(str::to_owned).collect() } else { Vec::new() };
     let (reasoning, prelude) = match &opening {
         Some(opening) => {
             let reasoning = if separate_reasoning { Expected::Tagged } else { Expected::Never };
             let required = match offer.is_forced() {
                 true => Required::Call,
-                false => Required::Form { or_call: offer.is_shown() },
+                false => Required::Form { functions: &names },
             };
             let prelude = match shape {
                 Some(_) => opening.prelude(required, &served.tokenizer)?,
@@ -130,14 +132,14 @@ pub async fn begin(
         }
         None => (Expected::Never, Prelude::None),
     };
-    let place = opening.as_ref().map(Opening::place);
+    let place = opening.clone();
     let replies = Replies {
         speech: Speech {
             reasoning,
             shaped: prelude != Prelude::None,
             opening,
             style: template.tools(),
-            names: if offer.is_shown() { offer.names().map(str::to_owned).collect() } else { Vec::new() },
+            names,
             forced: offer.is_forced(),
             parallel: offer.parallel,
         },

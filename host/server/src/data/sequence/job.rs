@@ -12,8 +12,9 @@ use tokio::time::timeout_at;
 
 use super::account::{Account, Entering, publish_refusal};
 use super::group::{Group, Totals};
-use super::marks::{self, Place};
+use super::marks;
 use super::patience::{engine_hangs, last_moment};
+use super::place::Place;
 use super::run::{Beginning, Run};
 use super::text::{Ending, Text};
 use crate::app::{App, Served};
@@ -174,7 +175,7 @@ impl Job {
                 max_tokens: lengths[at / n].max(1),
             };
             let text = Text::new(self.detokenizer(served, &self.prompts[at / n]), ending);
-            let text = text.beginning_in(self.place);
+            let text = text.beginning_in(self.place.clone());
             Run::new(Beginning {
                 app: Arc::clone(app),
                 tenant: Arc::clone(tenant),

@@ -50,26 +50,6 @@ pub fn pieces(text: &str) -> impl Iterator<Item = (&str, Option<char>)> {
     })
 }
 
-/// Where a text is among messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In a head, or between two messages.
-    Head,
-    /// In what a message says.
-    Body,
-}
-
-impl Place {
-    /// The place behind a mark.
-    pub fn after(self, mark: char) -> Self {
-        match mark {
-            MESSAGE => Self::Body,
-            CONSTRAIN => self,
-            _ => Self::Head,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,9 +2,11 @@
 
 mod account;
 pub mod group;
+pub mod head;
 pub mod job;
 pub mod marks;
 pub mod outcome;
 pub mod patience;
+pub mod place;
 pub mod run;
 mod text;

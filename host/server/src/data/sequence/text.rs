@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use infer_model::{Detokenizer, StopStep, StopStrings};
 
-use super::marks::{self, Place};
+use super::marks;
+use super::place::Place;
 
 /// The text of one sequence.
 pub struct Text {
@@ -55,8 +56,8 @@ impl Text {
         Self { detokenizer, stops, place, ends, min_tokens, max_tokens, tokens: 0, last_token }
     }
 
-    /// The same of messages with heads, in which no stop string is found. The detokenizer has to mark their tokens. `None`
-    /// changes nothing.
+    /// The same of messages with heads, in which no stop string is found, from this place on. The detokenizer has to mark
+    /// their tokens. `None` changes nothing.
     #[must_use]
     pub fn beginning_in(self, place: Option<Place>) -> Self {
         Self { place, ..self }
@@ -106,10 +107,9 @@ impl Text {
         };
         let mut all = StopStep::default();
         for (piece, mark) in marks::pieces(&text) {
-            let step = match counts && *place == Place::Body {
-                true => stops.push(piece),
-                false => stops.pass(piece),
-            };
+            let (outside, inside) = piece.split_at(place.text(piece));
+            all.text.push_str(&stops.pass(outside).text);
+            let step = if counts { stops.push(inside) } else { stops.pass(inside) };
             all.text.push_str(&step.text);
             all.stopped = step.stopped;
             if all.stopped {
@@ -117,7 +117,7 @@ impl Text {
             }
             if let Some(mark) = mark {
                 all.text.push_str(&stops.pass(mark.encode_utf8(&mut [0; 4])).text);
-                *place = place.after(mark);
+                place.mark(mark);
             }
         }
         all
@@ -144,6 +144,7 @@ mod tests {
     use infer_model::{Source, Tokenizer};
 
     use super::*;
+    use crate::data::sequence::head::Head;
 
     #[test]
     fn text_held_back_for_a_stop_string_counts_with_its_tokens_and_is_returned_by_finish() {
@@ -204,12 +205,12 @@ mod tests {
             file = file.replace(own, name);
         }
         let tokenizer = Tokenizer::load(&Source::Embedded(&[("tokenizer.json", file.as_bytes())])).unwrap();
-        let shown = |written: &str, stop: &str, min_tokens: u32| {
+        let shown = |place: Place, written: &str, stop: &str, min_tokens: u32| {
             let ends = [tokenizer.id("<|end|>").unwrap()];
             let stops = vec![stop.to_owned()];
             let ending = Ending { stops, tokens: Arc::from(ends), min_tokens, max_tokens: 100 };
             let detokenizer = tokenizer.detokenizer().marking(&marks::NAMES);
-            let mut text = Text::new(detokenizer, ending).beginning_in(Some(Place::Head));
+            let mut text = Text::new(detokenizer, ending).beginning_in(Some(place));
             let mut shown = String::new();
             for token in tokenizer.encode(written, false).unwrap() {
                 let piece = text.push(token);
@@ -228,12 +229,23 @@ mod tests {
             ("<|end|>", 0, written),
             ("analysis", 0, written),
         ] {
-            assert_eq!(shown(written, stop, min_tokens), marks::marked(expected), "{stop}");
+            assert_eq!(shown(Place::Between, written, stop, min_tokens), marks::marked(expected), "{stop}");
+        }
+        // A reply without a head is a message.
+        let reply = || Place::Head(Head::given("assistant".to_owned()).unwrap());
+        for (place, written, min_tokens, expected) in [
+            (reply(), "It is final now.<|end|>", 0, "It is "),
+            (reply(), " to be final now.<|end|>", 0, " to be "),
+            (Place::Between, "It is final now.<|end|>", 0, "It is "),
+            (reply(), "It is final now.<|end|>", 90, "It is final now.<|end|>"),
+            (reply(), " to=final<|channel|>final<|message|>a", 0, " to=final<|channel|>final<|message|>a"),
+        ] {
+            assert_eq!(shown(place, written, "final", min_tokens), marks::marked(expected), "{written}");
         }
         // Text that spells a mark, or is the character of one, is no mark.
         let spelled = "<|channel|>a<|message|><|start|>b\u{fdd0}";
         let expected = marks::marked("<|channel|>a<|message|>") + "<|start|>b\u{fffd}";
-        assert_eq!(shown(spelled, "none", 0), expected);
+        assert_eq!(shown(Place::Between, spelled, "none", 0), expected);
     }
 
     #[test]

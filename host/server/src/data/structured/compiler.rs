@@ -18,7 +18,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::ahead::Ahead;
-use super::mask::Mask;
+use super::mask::{Mask, Vocabulary};
 use super::prelude::Prelude;
 use super::room::{Room, Share};
 use super::shape::Shape;
@@ -162,8 +162,10 @@ impl Compiler {
             if at > 0 && at.is_multiple_of(SHARING) {
                 matchers.iter_mut().for_each(|matcher| *matcher = matcher.deep_clone());
             }
-            let ends = Arc::clone(&self.inner.ends);
-            Arc::new(Mask::new(prelude.clone(), ends, matchers.clone(), ahead.clone(), share.clone()))
+            let Inner { tokenizer, ends, .. } = &*self.inner;
+            let vocabulary = Vocabulary { tokenizer: tokenizer.clone(), ends: Arc::clone(ends) };
+            let (ahead, share) = (ahead.clone(), share.clone());
+            Arc::new(Mask::new(prelude.clone(), vocabulary, matchers.clone(), ahead, share))
         };
         Ok((0..count).map(mask).collect())
     }

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use infer_core::Constraint;
+use infer_model::Tokenizer;
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
@@ -25,14 +26,22 @@ const UNASKED: usize = usize::MAX;
 /// One sequence's automata.
 pub struct Mask {
     prelude: Prelude,
-    /// Tokens that would end the output within its prelude.
-    ends: Arc<[u32]>,
+    vocabulary: Vocabulary,
     state: Mutex<State>,
     /// Tokens of the constrained output that the automaton was asked about last, or `UNASKED`.
     asked: AtomicUsize,
     ahead: Ahead,
     /// Of the memory that automata share.
     _share: Share,
+}
+
+/// What is known of a model's tokens besides the automata.
+#[derive(Clone)]
+pub struct Vocabulary {
+    /// Tells what they mean in a prelude.
+    pub tokenizer: Tokenizer,
+    /// Tokens that would end the output within its prelude.
+    pub ends: Arc<[u32]>,
 }
 
 struct State {
@@ -84,7 +93,7 @@ impl Mask {
     /// Of automata that have taken nothing, one for each alternative, whose memory is in `share`.
     pub fn new(
         prelude: Prelude,
-        ends: Arc<[u32]>,
+        vocabulary: Vocabulary,
         matchers: Vec<Matcher>,
         ahead: Ahead,
         share: Share,
@@ -93,7 +102,7 @@ impl Mask {
         let (taken, costs) = (Vec::new(), Costs::default());
         let state = State { ways, taken, allowed: None, fault: None, costs };
         let (state, asked) = (Mutex::new(state), AtomicUsize::new(0));
-        Self { prelude, ends, state, asked, ahead, _share: share }
+        Self { prelude, vocabulary, state, asked, ahead, _share: share }
     }
 
     /// Why it can't tell any more.
@@ -117,7 +126,7 @@ impl Mask {
     /// to nothing, and another one been made: an automaton that is told of a token it forbids is of no more use.
     pub(super) fn prepare(&self, after: usize, token: u32) {
         // Nothing follows an end. An automaton that has come to its own would refuse it.
-        if self.ends.contains(&token) {
+        if self.vocabulary.ends.contains(&token) {
             return;
         }
         let mut state = self.lock();
@@ -228,8 +237,9 @@ impl Constraint for Mask {
         let Some(shaped) = self.prelude.after(output) else {
             self.asked.store(UNASKED, Ordering::Relaxed);
             // What has to come must come.
-            let may_end = self.prelude.may_end();
-            for &end in self.ends.iter().filter(|&&end| Some(end) != may_end) {
+            let Vocabulary { tokenizer, ends } = &self.vocabulary;
+            let may_end = self.prelude.may_end(output, tokenizer);
+            for &end in ends.iter().filter(|&&end| Some(end) != may_end) {
                 if let Some(logit) = logits.get_mut(end as usize) {
                     *logit = f32::NEG_INFINITY;
                 }
@@ -275,8 +285,10 @@ mod tests {
     use infer_model::{Source, Tokenizer};
     use serde_json::json;
 
-    use super::super::{Compiler, Messages, Shape};
+    use super::super::{Calling, Compiler, Messages, Shape};
     use super::*;
+    use crate::data::sequence::head::Head;
+    use crate::data::sequence::place::Place;
 
     const VOCAB: u32 = 1_792;
     const END: u32 = 1;
@@ -507,16 +519,22 @@ mod tests {
         let name: Arc<[u32]> = Arc::from([102, 103]);
         let compiler = compiler();
         let shape = regex("[0-9]{8}");
-        let mask = async |opened, may_end| {
-            let messages = Messages { channel, opened, name: Arc::clone(&name), message, may_end };
+        let mask = async |opened, call| {
+            let messages = Messages { channel, opened, name: Arc::clone(&name), message, call };
             masks(&compiler, &shape, 1, Prelude::Messages(messages)).await.remove(0)
+        };
+        let calling = |to: &str| {
+            let opening = Place::Body(Head::given(format!("assistant to={to}")).unwrap());
+            Calling { end, bounds: [105, 106], opening, functions: Arc::from(["f".to_owned()]) }
         };
         let plain = masks(&compiler, &shape, 1, Prelude::None).await.remove(0);
         let digits = allowed(&plain, &[]);
         let all = |may_end| (0..VOCAB).filter(|&token| token != end || may_end).collect::<Vec<u32>>();
-        for may_end in [None, Some(end)] {
-            let mask = mask(false, may_end).await;
-            let all = all(may_end.is_some());
+        for (call, may_end) in
+            [(None, false), (Some(calling("python")), false), (Some(calling("functions.f")), true)]
+        {
+            let mask = mask(false, call).await;
+            let all = all(may_end);
             for before in [
                 &[][..],
                 &[channel, 102, message, 7],

@@ -17,5 +17,5 @@ mod shape;
 pub use compiler::Compiler;
 pub use keywords::ready;
 pub use mask::Mask;
-pub use prelude::{Messages, Prelude};
+pub use prelude::{Calling, Messages, Prelude};
 pub use shape::{NOT_STRICT, Shape, check_schemas, is_strict, with_options};

@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 
+use infer_model::Tokenizer;
+
+use crate::data::sequence::marks::{NAMES, pieces};
+use crate::data::sequence::place::Place;
+
 /// What comes before a constrained output. The automaton sees none of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prelude {
@@ -35,8 +40,21 @@ pub struct Messages {
     pub name: Arc<[u32]>,
     /// The token that ends a head.
     pub message: u32,
-    /// The end of the output that the form may be left out with.
-    pub may_end: Option<u32>,
+    /// What may take the place of the form.
+    pub call: Option<Calling>,
+}
+
+/// A call in the place of a form: a message for a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calling {
+    /// The token that ends it, and the output.
+    pub end: u32,
+    /// The tokens that begin and end messages.
+    pub bounds: [u32; 2],
+    /// Where the prompt leaves its last message.
+    pub opening: Place,
+    /// The functions that are offered.
+    pub functions: Arc<[String]>,
 }
 
 impl Prelude {
@@ -62,10 +80,10 @@ impl Prelude {
         }
     }
 
-    /// The end of an output that has nothing but a prelude.
-    pub fn may_end(&self) -> Option<u32> {
+    /// The token that may end an output that has nothing but a prelude so far.
+    pub fn may_end(&self, output: &[u32], tokenizer: &Tokenizer) -> Option<u32> {
         match self {
-            Self::Messages(messages) => messages.may_end,
+            Self::Messages(messages) => messages.may_end(output, tokenizer),
             Self::None | Self::Tagged { .. } | Self::Opened { .. } => None,
         }
     }
@@ -80,5 +98,37 @@ impl Messages {
         }
         let end = rest.iter().position(|token| *token == self.message)?;
         Some(&rest[end + 1..])
+    }
+
+    /// The end of a call, if the last message is one. Other messages go on until they end without it, reasoning above all.
+    fn may_end(&self, output: &[u32], tokenizer: &Tokenizer) -> Option<u32> {
+        let call = self.call.as_ref()?;
+        let [start, end] = call.bounds;
+        let last = |output: &[u32], among: &[u32]| output.iter().rposition(|token| among.contains(token));
+        // Of a message only its head is read. Before that is the last token that no head has.
+        let mark = last(output, &[start, end, self.message, self.channel]);
+        let is_body = mark.is_some_and(|at| output[at] == self.message);
+        let (before, head_end) = match mark.filter(|_| is_body) {
+            Some(at) => (&output[..at], at + 1),
+            None => (output, output.len()),
+        };
+        let (mut place, begin) = match last(before, &[start, end, self.message]) {
+            Some(at) => (Place::Between, at),
+            None => (call.opening.clone(), 0),
+        };
+        let mut detokenizer = tokenizer.detokenizer().marking(&NAMES);
+        for &token in &output[begin..head_end] {
+            if detokenizer.marks(token) || !matches!(place, Place::Body(_)) {
+                for (text, mark) in pieces(&detokenizer.push(token)) {
+                    place.text(text);
+                    mark.into_iter().for_each(|mark| place.mark(mark));
+                }
+            }
+        }
+        place.text(&detokenizer.finish());
+        match &place {
+            Place::Head(head) | Place::Body(head) => head.function(&call.functions).map(|_| call.end),
+            Place::Between => None,
+        }
     }
 }

@@ -8,21 +8,19 @@
 //!
 //! Messages are divided by special tokens alone, which the text has as characters of their own (`sequence::marks`). Nothing
 //! that a model says is lost, however it says it: what is in no known channel is text of the reply, and so is a head that
-//! never ends. Where the reply has a required form, it is reasoning. `head` knows heads, `opening` where a prompt leaves its
-//! last message, `history` the messages of a request.
+//! never ends. Where the reply has a required form, it is reasoning. `sequence::head` knows heads, `opening` where a prompt
+//! leaves its last message, `history` the messages of a request.
 
-mod head;
 mod history;
 mod opening;
 
 pub use history::{as_read, describe};
 pub use opening::{Opening, Required};
 
-use self::head::{Channel, Head};
 use super::calls::Part;
+use crate::data::sequence::head::{Channel, Head};
 use crate::data::sequence::marks::{CALL, CHANNEL, CONSTRAIN, MESSAGE, START, pieces};
 
-const FUNCTIONS: &str = "functions.";
 /// What stands between two messages of a kind.
 const BETWEEN: &str = "\n\n";
 /// Arguments of a call that has none, as JSON.
@@ -217,13 +215,9 @@ impl Harmony {
         if self.reasons(channel) { State::Reasoning { fresh: true } } else { State::Reply { fresh: true } }
     }
 
-    /// The function that a message calls. As in the syntax of Hermes, any may be called if some are offered.
+    /// The function that a message calls.
     fn called(&self, head: &Head) -> Option<String> {
-        let recipient = head.recipient().filter(|_| !self.names.is_empty())?;
-        match recipient.strip_prefix(FUNCTIONS) {
-            Some(name) => Some(name).filter(|name| !name.is_empty()).map(str::to_owned),
-            None => self.names.iter().find(|name| *name == recipient).cloned(),
-        }
+        head.function(&self.names).map(str::to_owned)
     }
 
     /// Whether a message that is no call is reasoning. What comes before a required form is, too.

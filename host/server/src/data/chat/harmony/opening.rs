@@ -4,31 +4,21 @@ use std::sync::Arc;
 
 use infer_model::Tokenizer;
 
-use super::head::{Channel, Head};
-use crate::data::sequence::marks::{CALL, CHANNEL, END, MESSAGE, NAMES, Place, RETURN, START, marked, name};
-use crate::data::structured::{Messages, Prelude};
+use crate::data::sequence::head::{Channel, Head};
+use crate::data::sequence::marks::{CALL, CHANNEL, END, MESSAGE, NAMES, RETURN, START, marked, name};
+pub use crate::data::sequence::place::Place as Opening;
+use crate::data::structured::{Calling, Messages, Prelude};
 use crate::http::ApiError;
-
-/// The end of a prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opening {
-    /// Between two messages.
-    Between,
-    /// Within a head.
-    Head(Head),
-    /// Within the message of a head.
-    Body(Head),
-}
 
 /// What is required of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Required {
+pub enum Required<'a> {
     /// A call, which follows the reasoning.
     Call,
-    /// A form of the reply. A call may take its place if the prompt offers functions.
+    /// A form of the reply.
     Form {
-        /// Whether it does.
-        or_call: bool,
+        /// Functions of which a call may take its place: those that the prompt offers.
+        functions: &'a [String],
     },
 }
 
@@ -50,22 +40,14 @@ impl Opening {
         }
     }
 
-    /// Where the output begins.
-    pub fn place(&self) -> Place {
-        match self {
-            Self::Between | Self::Head(_) => Place::Head,
-            Self::Body(_) => Place::Body,
-        }
-    }
-
     /// What precedes what is required.
     ///
     /// # Errors
     /// A call can't begin here.
-    pub fn prelude(&self, required: Required, tokenizer: &Tokenizer) -> Result<Prelude, ApiError> {
-        let or_call = match required {
+    pub fn prelude(&self, required: Required<'_>, tokenizer: &Tokenizer) -> Result<Prelude, ApiError> {
+        let functions = match required {
             Required::Call => return self.before_call(tokenizer),
-            Required::Form { or_call } => or_call,
+            Required::Form { functions } => functions,
         };
         Ok(match self {
             Self::Body(head) if matches!(head.channel(), Some(Channel::Final) | None) => Prelude::None,
@@ -77,8 +59,17 @@ impl Opening {
                 opened: matches!(self, Self::Head(head) if head.ends_with_channel()),
                 name: encoded(tokenizer, "final")?.into(),
                 message: token(tokenizer, MESSAGE)?,
-                may_end: if or_call { Some(token(tokenizer, CALL)?) } else { None },
+                call: if functions.is_empty() { None } else { Some(self.calling(functions, tokenizer)?) },
             }),
+        })
+    }
+
+    fn calling(&self, functions: &[String], tokenizer: &Tokenizer) -> Result<Calling, ApiError> {
+        Ok(Calling {
+            end: token(tokenizer, CALL)?,
+            bounds: [token(tokenizer, START)?, token(tokenizer, END)?],
+            opening: self.clone(),
+            functions: Arc::from(functions),
         })
     }
 

@@ -13,7 +13,7 @@ use crate::data::chat::calls::joined;
 use crate::data::chat::{Expected, Speaker, Speech};
 use crate::data::sequence::marks::{NAMES, marked};
 use crate::data::sequence::outcome::Outcome;
-use crate::data::structured::{Messages, Prelude};
+use crate::data::structured::{Calling, Messages, Prelude};
 
 fn speech(opening: &str) -> Speech {
     Speech {
@@ -308,16 +308,23 @@ fn required_form_is_that_of_the_reply_and_a_call_follows_the_reasoning() {
     let id = |name: &str| tokenizer.id(name).unwrap();
     let encode = |text: &str| tokenizer.encode(text, false).unwrap();
     let (close, message) = (id("<|end|>"), id("<|message|>"));
-    let messages = |opened, may_end| {
+    let messages = |opened, call| {
         let (channel, name) = (id("<|channel|>"), encode("final").into());
-        Prelude::Messages(Messages { channel, opened, name, message, may_end })
+        Prelude::Messages(Messages { channel, opened, name, message, call })
     };
-    let before_final = |may_end| messages(false, may_end);
+    let before_final = |call| messages(false, call);
+    let functions = ["time".to_owned()];
+    let calling = Calling {
+        end: id("<|call|>"),
+        bounds: [id("<|start|>"), close],
+        opening: Opening::after("<|start|>assistant"),
+        functions: Arc::from(functions.clone()),
+    };
     let tagged = Prelude::Tagged { open: Arc::from([id("<|channel|>"), encode("analysis")[0]]), close };
-    let form = Required::Form { or_call: false };
+    let form = Required::Form { functions: &[] };
     for (prompt, required, expected) in [
         ("<|start|>assistant", form, Some(before_final(None))),
-        ("<|start|>assistant", Required::Form { or_call: true }, Some(before_final(Some(id("<|call|>"))))),
+        ("<|start|>assistant", Required::Form { functions: &functions }, Some(before_final(Some(calling)))),
         ("<|start|>assistant<|channel|>analysis<|message|>", form, Some(before_final(None))),
         ("<|start|>assistant<|channel|>", form, Some(messages(true, None))),
         ("<|start|>assistant<|channel|>final", form, Some(Prelude::Opened { close: message })),
@@ -333,6 +340,41 @@ fn required_form_is_that_of_the_reply_and_a_call_follows_the_reasoning() {
             (Err(error), None) => assert!(error.message().starts_with("tool_choice: "), "{prompt}"),
             (found, _) => panic!("{prompt}: {:?}", found.map_err(|error| error.message().to_owned())),
         }
+    }
+}
+
+#[test]
+fn only_a_call_may_take_the_place_of_a_form() {
+    let (tokenizer, functions) = (tokenizer(), ["time".to_owned()]);
+    let thought = format!("{THOUGHT}<|start|>assistant");
+    let calling = "<|channel|>commentary to=functions.time <|constrain|>json<|message|>";
+    for (prompt, output, may_end) in [
+        ("<|start|>assistant", String::new(), false),
+        ("<|start|>assistant", "<|channel|>analysis<|message|>Let me call.".to_owned(), false),
+        ("<|start|>assistant", "<|channel|>analysis<|message|> to=functions.time".to_owned(), false),
+        ("<|start|>assistant", format!("{thought}<|channel|>commentary<|message|>I look."), false),
+        ("<|start|>assistant", format!("{thought}<|channel|>commentary to=python<|message|>1"), false),
+        ("<|start|>assistant", format!("{thought}{calling}"), true),
+        ("<|start|>assistant", format!("{thought}{calling}{{\"a\": 1}}"), true),
+        ("<|start|>assistant", format!("{thought}{calling}{{}}<|end|>"), false),
+        ("<|start|>assistant", format!("{thought}{calling}{{}}<|channel|>analysis<|message|>a"), false),
+        (
+            "<|start|>assistant",
+            format!("{thought} to=functions.time<|channel|>commentary<|message|>{{}}"),
+            true,
+        ),
+        ("<|start|>assistant", format!("{thought}<|channel|>commentary to=time"), true),
+        ("<|start|>assistant", " to=functions.time<|channel|>commentary<|message|>".to_owned(), true),
+        ("<|start|>assistant", "I do. to=functions.time".to_owned(), false),
+        ("<|start|>assistant<|channel|>analysis<|message|>", "a".to_owned(), false),
+        ("<|start|>assistant to=functions.time<|channel|>commentary<|message|>", "{}".to_owned(), true),
+        ("<|start|>assistant<|channel|>commentary", " to=functions.time<|message|>".to_owned(), true),
+    ] {
+        let prelude = Opening::after(prompt).prelude(Required::Form { functions: &functions }, &tokenizer);
+        let prelude = prelude.unwrap_or_else(|error| panic!("{}", error.message()));
+        let tokens = tokenizer.encode(&output, false).unwrap();
+        let expected = may_end.then(|| tokenizer.id("<|call|>").unwrap());
+        assert_eq!(prelude.may_end(&tokens, &tokenizer), expected, "{prompt}: {output}");
     }
 }
 
@@ -370,5 +412,30 @@ proptest! {
         }
         parts.extend(speaker.finish());
         prop_assert_eq!(joined(parts), whole, "{:?}", output);
+    }
+
+    #[test]
+    fn stop_strings_are_looked_for_where_a_client_gets_text(
+        chosen in prop::collection::vec(0_usize..17, 0..24),
+        opening in 0_usize..4,
+        shaped in any::<bool>(),
+    ) {
+        let words = ["final", "assistant", " to=functions.time", " json", " ", "a", "to=", "Hello there, ", "\n\n"];
+        let long = "y".repeat(300);
+        let words: Vec<&str> =
+            words.into_iter().chain(NAMES.map(|(name, _)| name)).chain([long.as_str()]).collect();
+        let output: String = chosen.iter().map(|&at| words[at]).collect();
+        let prompts = ["<|start|>assistant", "<|start|>assistant<|channel|>", "<|start|>assistant<|message|>", "<|end|>"];
+        let opening = Opening::after(prompts[opening]);
+        let (mut place, mut harmony) = (opening.clone(), Harmony::new(&opening, vec!["time".to_owned()], true, shaped));
+        for letter in marked(&output).chars() {
+            for (text, mark) in pieces(letter.encode_utf8(&mut [0; 4])) {
+                place.text(text);
+                mark.into_iter().for_each(|mark| place.mark(mark));
+            }
+            harmony.push(letter.encode_utf8(&mut [0; 4]));
+            let is_message = !matches!(harmony.state, State::Between | State::Head(_));
+            prop_assert_eq!(matches!(place, Opening::Body(_)), is_message, "{:?}", output);
+        }
     }
 }

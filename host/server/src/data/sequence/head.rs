@@ -3,7 +3,7 @@
 //! Models leave parts out, change their order and forget the mark that ends a head. So a head is text that is searched
 //! for what it says, and what it can't have said belongs to the message.
 
-use crate::data::sequence::marks::{CHANNEL, CONSTRAIN, START, is_mark, pieces};
+use super::marks::{CHANNEL, CONSTRAIN, START, is_mark, pieces};
 
 /// Longest head in bytes: the longest name of a function, and as much besides. What is longer is none.
 const MAX_BYTES: usize = 512;
@@ -11,6 +11,8 @@ const CHANNELS: [(&str, Channel); 3] =
     [("analysis", Channel::Analysis), ("commentary", Channel::Commentary), ("final", Channel::Final)];
 const AUTHORS: [&str; 5] = ["assistant", "user", "system", "developer", "tool"];
 const RECIPIENT: &str = "to=";
+/// The namespace of the functions that a request offers.
+const FUNCTIONS: &str = "functions.";
 /// A type of content that stands in heads also without its mark.
 const JSON: &str = "json";
 
@@ -77,6 +79,16 @@ impl Head {
         words.find_map(|word| word.strip_prefix(RECIPIENT)).filter(|name| !name.is_empty())
     }
 
+    /// The function that the message calls. As in the syntax of Hermes, any may be called if some are offered; without its
+    /// namespace, one of these.
+    pub fn function(&self, offered: &[String]) -> Option<&str> {
+        let recipient = self.recipient().filter(|_| !offered.is_empty())?;
+        match recipient.strip_prefix(FUNCTIONS) {
+            Some(name) => Some(name).filter(|name| !name.is_empty()),
+            None => Some(recipient).filter(|name| offered.iter().any(|other| other == name)),
+        }
+    }
+
     /// What the model has said behind an author that the prompt gives, if no head goes on like that.
     pub fn as_text(&self) -> Option<&str> {
         let (given, own) = self.text.split_at(self.given);
@@ -113,7 +125,7 @@ fn unexpected(said: &str, before: char, mut first: bool, ends: bool) -> &str {
             _ if word.starts_with(RECIPIENT) || word == JSON => word.len(),
             CHANNEL if first => channel_bytes(word, ends),
             CONSTRAIN if first => word.len(),
-            START if first && (AUTHORS.contains(&word) || word.starts_with("functions.")) => word.len(),
+            START if first && (AUTHORS.contains(&word) || word.starts_with(FUNCTIONS)) => word.len(),
             _ => 0,
         };
         if expected == 0 {
