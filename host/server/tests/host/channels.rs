@@ -123,13 +123,21 @@ async fn messages_are_reasoning_text_and_calls_in_every_form_of_chats() {
     assert_eq!(streamed.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
 
     let tools = json!([{"name": "stop", "input_schema": {"type": "object"}}]);
-    let message = posted(&host, "/v1/messages", &scripted(json!({"tools": tools}))).await;
+    let thinking = json!({"type": "enabled", "budget_tokens": 1_024});
+    let asked = json!({"tools": tools, "thinking": thinking});
+    let message = posted(&host, "/v1/messages", &scripted(asked)).await;
     assert_eq!(message["stop_reason"], "tool_use", "{message}");
     let blocks = message["content"].as_array().unwrap();
     let kinds: Vec<&str> = blocks.iter().filter_map(|block| block["type"].as_str()).collect();
     assert_eq!(kinds, ["text", "thinking", "tool_use"], "{message}");
     let said = (&blocks[0]["text"], &blocks[1]["thinking"], &blocks[2]["input"]);
     assert_eq!(said, (&json!("Well."), &json!("I think."), &json!({})));
+    // Without being asked for, it is in no block, though the model can't be told not to reason.
+    let message = posted(&host, "/v1/messages", &scripted(json!({"tools": tools}))).await;
+    let blocks = message["content"].as_array().unwrap();
+    let kinds: Vec<&str> = blocks.iter().filter_map(|block| block["type"].as_str()).collect();
+    assert_eq!(kinds, ["text", "tool_use"], "{message}");
+    assert!(message["usage"]["output_tokens_details"]["thinking_tokens"].as_u64() > Some(2), "{message}");
 
     let tools = json!([{"type": "function", "name": "stop", "parameters": {"type": "object"}}]);
     let asked = json!({"model": "demo", "input": "Go.", "tools": tools, "max_output_tokens": 120,

@@ -238,19 +238,18 @@ async fn thinking_is_a_block_of_its_own_and_may_be_sent_back() {
         fields.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         fields
     };
+    // It thinks though nobody asks it to, so it is told to nobody.
     let whole = message(&host, forced(json!({}))).await;
-    let kinds: Vec<&Value> =
-        whole["content"].as_array().unwrap().iter().map(|block| &block["type"]).collect();
-    assert_eq!(json!(kinds).as_array().unwrap().last().unwrap(), "text", "{whole}");
-    assert_eq!(whole["content"].as_array().unwrap().last().unwrap()["text"], "Two.");
+    assert_eq!(whole["content"], json!([{"type": "text", "text": "Two."}]), "{whole}");
     assert!(whole["usage"]["output_tokens_details"]["thinking_tokens"].as_u64().unwrap() > 0, "{whole}");
     host.server.shutdown().await;
 
+    let thinking = json!({"type": "enabled", "budget_tokens": 2_000});
     // The tags as ordinary tokens, and a text that is known.
     let template = "{# </think> #}{{ bos_token }}<|user|>{{ messages[-1].content }}<|end|><|assistant|>";
     let (host, _folder) = host_with_template(template).await;
     let output = "<think>\nOne\nand one.\n</think>\n\nTwo.";
-    let forced = json!({"structured_outputs": {"choice": [output]}, "max_tokens": 60});
+    let forced = json!({"structured_outputs": {"choice": [output]}, "max_tokens": 60, "thinking": thinking});
     for message in [message(&host, forced.clone()).await, streamed(&host, forced).await] {
         let thinking = json!({"type": "thinking", "thinking": "One\nand one.", "signature": ""});
         assert_eq!(message["content"], json!([thinking, {"type": "text", "text": "Two."}]));
@@ -261,17 +260,22 @@ async fn thinking_is_a_block_of_its_own_and_may_be_sent_back() {
     let template =
         "{{ bos_token }}<|user|>{{ messages[-1].content }}<|end|><|assistant|><think>\n{# </think> #}";
     let (host, _folder) = host_with_template(template).await;
-    let endless = json!({"ignore_eos": true, "max_tokens": 9});
+    let endless = json!({"ignore_eos": true, "max_tokens": 9, "thinking": thinking});
     let whole = message(&host, endless.clone()).await;
     let block = &whole["content"][0];
     assert_eq!((&block["type"], &block["signature"]), (&json!("thinking"), &json!("")), "{whole}");
     assert!(!block["thinking"].as_str().unwrap().is_empty(), "{whole}");
     assert_eq!(whole["usage"]["output_tokens_details"]["thinking_tokens"], 9);
     assert_eq!(streamed(&host, endless.clone()).await["content"], whole["content"]);
-    let mut omitted = endless;
+    let mut omitted = endless.clone();
     omitted["thinking"] = json!({"type": "adaptive", "display": "omitted"});
     for message in [message(&host, omitted.clone()).await, streamed(&host, omitted).await] {
         assert_eq!(message["content"], json!([{"type": "thinking", "thinking": "", "signature": ""}]));
+    }
+    let mut unasked = endless;
+    unasked["thinking"] = json!({"type": "disabled"});
+    for message in [message(&host, unasked.clone()).await, streamed(&host, unasked).await] {
+        assert_eq!((&message["content"], &message["stop_reason"]), (&json!([]), &json!("max_tokens")));
     }
     host.server.shutdown().await;
 }

@@ -16,10 +16,20 @@ pub enum Change {
     Stop,
 }
 
+/// What a client gets of a model's reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thinking {
+    /// Blocks with their text.
+    Shown,
+    /// Blocks without text.
+    Omitted,
+    /// Nothing: it didn't ask for any, and may take the first block for the reply.
+    None,
+}
+
 /// Divides one reply into blocks.
 pub struct Blocks {
-    /// Whether blocks of thinking have their text.
-    shows_thinking: bool,
+    thinking: Thinking,
     open: Option<Kind>,
     /// Blanks between blocks, which become text only if other text follows.
     blank: String,
@@ -36,8 +46,8 @@ enum Kind {
 
 impl Blocks {
     /// A reply without blocks.
-    pub fn new(shows_thinking: bool) -> Self {
-        Self { shows_thinking, open: None, blank: String::new(), begun: false }
+    pub fn new(thinking: Thinking) -> Self {
+        Self { thinking, open: None, blank: String::new(), begun: false }
     }
 
     /// Takes more parts, in their order.
@@ -45,6 +55,7 @@ impl Blocks {
         let mut changes = Vec::with_capacity(parts.len());
         for part in parts {
             match part {
+                Part::Reasoning(_) if self.thinking == Thinking::None => {}
                 Part::Reasoning(text) => self.think(&mut changes, text),
                 Part::Text(text) => self.text(&mut changes, text),
                 Part::Call { name } => {
@@ -78,7 +89,7 @@ impl Blocks {
             let block = Block::Thinking { thinking: String::new(), signature: String::new() };
             self.start(changes, Kind::Thinking, block);
         }
-        if self.shows_thinking {
+        if self.thinking == Thinking::Shown {
             changes.push(Change::Delta(BlockDelta::ThinkingDelta { thinking }));
         }
     }
@@ -155,26 +166,31 @@ mod tests {
             (vec![call("f"), arguments("{}"), Part::Broken, text("b")], "(!f {})('b)"),
         ] {
             // In one piece, and each part alone.
-            let mut whole = Blocks::new(true);
+            let mut whole = Blocks::new(Thinking::Shown);
             let mut changes = whole.push(parts.clone());
             changes.extend(whole.finish());
-            let mut single = Blocks::new(true);
+            let mut single = Blocks::new(Thinking::Shown);
             let mut alone: Vec<Change> =
                 parts.iter().flat_map(|part| single.push(vec![part.clone()])).collect();
             alone.extend(single.finish());
             assert_eq!(shown(changes), expected, "{parts:?}");
             assert_eq!(shown(alone), expected, "{parts:?}");
         }
-        let mut hidden = Blocks::new(false);
-        let mut changes = hidden.push(vec![reasoning("a"), text("b")]);
-        changes.extend(hidden.finish());
-        assert_eq!(shown(changes), "(?)('b)");
+        for (thinking, expected) in [(Thinking::Omitted, "(?)('b)(?)('c)"), (Thinking::None, "('bc)")] {
+            let mut blocks = Blocks::new(thinking);
+            let mut changes = blocks.push(vec![reasoning("a"), text("b"), reasoning("a"), text("c")]);
+            changes.extend(blocks.finish());
+            assert_eq!(shown(changes), expected);
+        }
+        let mut only = Blocks::new(Thinking::None);
+        assert_eq!(only.push(vec![reasoning("a")]), []);
+        assert_eq!(only.finish(), [], "a reply that is cut off within its reasoning");
     }
 
     #[test]
     fn each_use_has_an_id_of_its_own() {
         let call = || Part::Call { name: "f".to_owned() };
-        let changes = Blocks::new(true).push(vec![call(), call()]);
+        let changes = Blocks::new(Thinking::Shown).push(vec![call(), call()]);
         let ids: Vec<String> = changes
             .into_iter()
             .filter_map(|change| match change {

@@ -31,8 +31,7 @@ pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError
     let app = asked.app;
     let served = app.served()?;
     let template = served.chat_template().await?;
-    let Request { parsed, max_tokens, shows_thinking } =
-        request::parse(&body, &served.model_names, &template)?;
+    let Request { parsed, max_tokens, thinking } = request::parse(&body, &served.model_names, &template)?;
     let streams = parsed.common.stream.unwrap_or(false);
     let model = served.shown_name(parsed.common.model).to_owned();
     // Agents ask for more than small contexts have. Anthropic's newer models then use what there is.
@@ -44,7 +43,7 @@ pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError
         model,
         prompt_tokens: prompt.len() as u32,
         max_tokens,
-        shows_thinking,
+        thinking,
         speech: replies.speech,
     };
     if streams {

@@ -3,6 +3,7 @@
 use infer_chat::{ChatTemplate, Reads};
 use serde_json::{Map, Value};
 
+use super::blocks::Thinking;
 use super::{conversation, tools, unused};
 use crate::data::chat::ending::Ending;
 use crate::data::chat::request::{Parsed, check_end, effort as known_effort, show};
@@ -53,14 +54,14 @@ pub struct Request {
     pub parsed: Parsed,
     /// 0 asks to cache the prompt and to generate nothing.
     pub max_tokens: u32,
-    /// Whether the reply has the text of the reasoning.
-    pub shows_thinking: bool,
+    /// What of the reasoning the reply has.
+    pub thinking: Thinking,
 }
 
 /// Parses and checks a body of `/v1/messages`.
 pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<Request, ApiError> {
     let mut fields = read(body)?;
-    let Asked { prompt, offer, shape, shows_thinking } = prompt(&mut fields, template)?;
+    let Asked { prompt, offer, shape, thinking } = prompt(&mut fields, template)?;
     if shape.is_some() && prompt.ending == Ending::Within {
         let message =
             "a required form is that of a whole reply, but the last of the messages begins one (prefill)";
@@ -97,7 +98,7 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
     common.model = model?;
     let (max, logprobs, separate_reasoning) = (Some(max_tokens), None, true);
     let parsed = Parsed { prompt, offer, max_tokens: max, logprobs, separate_reasoning, common };
-    Ok(Request { parsed, max_tokens, shows_thinking })
+    Ok(Request { parsed, max_tokens, thinking })
 }
 
 /// Parses and checks a body of `/v1/messages/count_tokens`.
@@ -127,7 +128,7 @@ struct Asked {
     offer: Offer,
     /// The required form of the reply.
     shape: Option<Shape>,
-    shows_thinking: bool,
+    thinking: Thinking,
 }
 
 fn prompt(fields: &mut Fields, template: &ChatTemplate) -> Result<Asked, ApiError> {
@@ -135,12 +136,12 @@ fn prompt(fields: &mut Fields, template: &ChatTemplate) -> Result<Asked, ApiErro
     let messages = messages::normalize(Some(messages), template.reads())?;
     let offer = tools::take(fields)?;
     let mut variables = object(fields, "chat_template_kwargs")?.unwrap_or_default();
-    let shows_thinking = thinking(fields, &mut variables)?;
+    let thinking = thinking(fields, &mut variables)?;
     let shape = output(fields, template.reads(), &mut variables)?;
     show(&offer, template.tools(), &mut variables)?;
     let ending = if ends_with_reply { Ending::Within } else { Ending::Reply };
     let prompt = ChatPrompt { messages, ending, variables };
-    Ok(Asked { prompt, offer, shape, shows_thinking })
+    Ok(Asked { prompt, offer, shape, thinking })
 }
 
 /// Takes the shared fields.
@@ -168,13 +169,12 @@ fn session_of(user: &str) -> Option<String> {
     (!session.is_empty()).then_some(session)
 }
 
-/// Sets the switch in the templates of models that either reason or don't. Returns whether the reply shows the reasoning.
-fn thinking(fields: &mut Fields, variables: &mut Map<String, Value>) -> Result<bool, ApiError> {
+/// Sets the switch in the templates of models that either reason or don't. Returns what the reply shows of the reasoning:
+/// some models reason whatever they are told, and who doesn't ask for it reads the first block as text.
+fn thinking(fields: &mut Fields, variables: &mut Map<String, Value>) -> Result<Thinking, ApiError> {
     const NAME: &str = "thinking";
     let Some(mut thinking) = object(fields, NAME)? else {
-        // Who doesn't ask for it doesn't get it, and reads the first block as text.
-        variables.entry("enable_thinking").or_insert(Value::Bool(false));
-        return Ok(true);
+        return Ok(shown(variables, false, Thinking::Shown));
     };
     let reasons =
         match word(&mut thinking, NAME, "type", &["enabled", "adaptive", "between_tools", "disabled"])? {
@@ -188,8 +188,14 @@ fn thinking(fields: &mut Fields, variables: &mut Map<String, Value>) -> Result<b
         }
     }
     let display = word(&mut thinking, NAME, "display", &["summarized", "omitted"])?;
-    variables.entry("enable_thinking").or_insert(Value::Bool(reasons));
-    Ok(display.as_deref() != Some("omitted"))
+    let display = if display.as_deref() == Some("omitted") { Thinking::Omitted } else { Thinking::Shown };
+    Ok(shown(variables, reasons, display))
+}
+
+/// Whether the model `reasons`, unless the variables say that already; and how that is displayed, if it does.
+fn shown(variables: &mut Map<String, Value>, reasons: bool, display: Thinking) -> Thinking {
+    let reasons = variables.entry("enable_thinking").or_insert(Value::Bool(reasons));
+    if *reasons == Value::Bool(false) { Thinking::None } else { display }
 }
 
 /// Takes the effort, which becomes a variable of the template, and the form of the reply.
@@ -281,7 +287,7 @@ mod tests {
         assert_eq!((common.user.as_deref(), common.session_id.as_deref()), (Some("me"), Some("s")));
         assert_eq!(json!(common.metadata), json!({"team": "x"}));
         assert_eq!((common.stream, common.seed, common.priority), (Some(true), Some(1), 2));
-        assert_eq!((request.max_tokens, request.shows_thinking), (8, true));
+        assert_eq!((request.max_tokens, request.thinking), (8, Thinking::None));
         for (user, given, session) in [
             ("{\"device_id\": \"a\", \"session_id\": \"b\"}", None, Some("b")),
             ("user_a_account__session_b-c", None, Some("b-c")),
@@ -339,29 +345,34 @@ mod tests {
     fn thinking_and_effort_become_template_variables_that_kwargs_override() {
         let (template, models) = (template(), ["demo".to_owned()]);
         for (extra, variables, shown) in [
-            (json!({}), json!({"enable_thinking": false}), true),
+            (json!({}), json!({"enable_thinking": false}), Thinking::None),
             (
                 json!({"chat_template_kwargs": {"enable_thinking": true}}),
                 json!({"enable_thinking": true}),
-                true,
+                Thinking::Shown,
             ),
-            (json!({"thinking": {"type": "disabled"}}), json!({"enable_thinking": false}), true),
+            (json!({"thinking": {"type": "disabled"}}), json!({"enable_thinking": false}), Thinking::None),
             (
                 json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "max"}}),
                 json!({"enable_thinking": true, "reasoning_effort": "max"}),
-                true,
+                Thinking::Shown,
             ),
             (
                 json!({"thinking": {"type": "adaptive", "display": "omitted"},
                     "chat_template_kwargs": {"enable_thinking": false, "x": 1}}),
                 json!({"enable_thinking": false, "x": 1}),
-                false,
+                Thinking::None,
+            ),
+            (
+                json!({"thinking": {"type": "adaptive", "display": "omitted"}}),
+                json!({"enable_thinking": true}),
+                Thinking::Omitted,
             ),
         ] {
             let request = parse(&body(&extra), &models, &template)
                 .unwrap_or_else(|error| panic!("{extra}: {}", error.message()));
             let found = Value::Object(request.parsed.prompt.variables);
-            assert_eq!((found, request.shows_thinking), (variables, shown), "{extra}");
+            assert_eq!((found, request.thinking), (variables, shown), "{extra}");
         }
         for (extra, status, part) in [
             (json!({"thinking": true}), 400, "thinking: expected an object"),

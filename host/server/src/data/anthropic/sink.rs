@@ -7,7 +7,7 @@ use infer_api::usage::Usage;
 use infer_core::TokenLogprobs;
 use serde_json::{Map, Value};
 
-use super::blocks::{Blocks, Change};
+use super::blocks::{Blocks, Change, Thinking};
 use super::conversation::INVALID;
 use crate::data::chat::{Expected, Speaker, Speech};
 use crate::data::response::frames::named;
@@ -25,8 +25,8 @@ pub struct About {
     pub prompt_tokens: u32,
     /// The request's limit.
     pub max_tokens: u32,
-    /// Whether blocks of thinking have their text.
-    pub shows_thinking: bool,
+    /// What of the reasoning it contains.
+    pub thinking: Thinking,
     /// What the reply may contain.
     pub speech: Speech,
 }
@@ -41,7 +41,7 @@ struct Reply {
 
 impl Reply {
     fn new(about: About) -> Self {
-        let (speaker, blocks) = (Speaker::new(&about.speech), Blocks::new(about.shows_thinking));
+        let (speaker, blocks) = (Speaker::new(&about.speech), Blocks::new(about.thinking));
         Self { about, speaker, blocks, stop: StopDelta::default() }
     }
 
@@ -279,7 +279,7 @@ mod tests {
             model: "demo".to_owned(),
             prompt_tokens: 9,
             max_tokens: 5,
-            shows_thinking: true,
+            thinking: Thinking::Shown,
             speech: Speech {
                 reasoning,
                 shaped: false,
