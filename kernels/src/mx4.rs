@@ -35,6 +35,11 @@ pub struct Mx4 {
 }
 
 impl Mx4 {
+    /// The largest exponent of weights that every product computes alike. Beyond it the sum of a block's products with 8-bit
+    /// inputs, of codes that are raised on some instruction sets, exceeds f32 before the inputs' scale makes it smaller;
+    /// from 253 on the weights do so themselves, and 255 stands for NaN.
+    pub const LARGEST_EXPONENT: u8 = 239;
+
     /// Rounds numbers: the exponent is that of the largest, less two (section 6.3), and a number beyond the range becomes the
     /// largest there. NaN or infinity makes all of them NaN.
     pub fn nearest(numbers: &[f32; GROUP]) -> Self {
@@ -98,6 +103,21 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn sums_of_a_block_stay_within_f32_up_to_the_largest_exponent() {
+        let raised = f64::from(RAISED.into_iter().max().unwrap());
+        let sum = |exponent: u8| {
+            let unit = Mx4 { exponent, ..Mx4::default() }.unit();
+            GROUP as f64 * 127.0 * raised * f64::from(unit.to_f32())
+        };
+        assert!(sum(Mx4::LARGEST_EXPONENT) <= f64::from(f32::MAX));
+        assert!(sum(Mx4::LARGEST_EXPONENT + 1) > f64::from(f32::MAX));
+        assert!((0..=Mx4::LARGEST_EXPONENT).all(|exponent| {
+            let block = Mx4 { exponent, codes: [7; GROUP] };
+            block.numbers().iter().all(|number| number.is_finite())
+        }));
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Gguf {
             order,
             bytes: within.of(self.bytes_of(tensor)),
             scales: &[],
-            name: within.tensor,
+            name: within.name(),
         })
     }
 

@@ -65,6 +65,14 @@ impl Within {
         Self { tensor, shape: shape.to_vec(), part: 0, parts: 1 }
     }
 
+    /// The tensor's name, with the index of the part, for messages.
+    pub(crate) fn name(self) -> String {
+        match self.parts {
+            1 => self.tensor,
+            _ => format!("{}[{}]", self.tensor, self.part),
+        }
+    }
+
     /// The part, of the whole tensor's bytes.
     pub(crate) fn of<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
         let len = bytes.len() / self.parts;

@@ -84,7 +84,7 @@ impl<'f> Interleaved<'f, '_> {
         let codes = self.bytes(&name, &[&blocks[..], &[CODES]].concat())?;
         let scales = self.bytes(&self.name(matrix, "_scales"), &blocks)?;
         Ok(Stored {
-            name,
+            name: format!("{name}[{}]", matrix.expert),
             kind: StoredType::Mxfp4(Mxfp4::Apart),
             shape: shape.to_vec(),
             order: half(matrix).map_or(RowOrder::Plain, |half| RowOrder::Alternating { half }),

@@ -307,7 +307,7 @@ impl Loader<'_> {
             widths.map(|widths| self.norm(&name, widths[which])).transpose()
         };
         let (q_norm, k_norm) = (head_norm("q_norm", 0)?, head_norm("k_norm", 1)?);
-        let sinks = config.sinks.then(|| self.vector(&name("self_attn.sinks"), config.heads)).transpose()?;
+        let sinks = config.sinks.then(|| self.sinks(&name("self_attn.sinks"))).transpose()?;
         let Stacks { qkv, output, mlp } = Stacks::of(config, index);
         Ok(LayerWeights {
             input_norm,
@@ -368,6 +368,20 @@ impl Loader<'_> {
 
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         self.files.tensor(name, &[len])?.numbers()
+    }
+
+    /// The sinks of a layer. One without a bound above all scores would leave nothing of the others, on some paths not even
+    /// zeros; one below all is none.
+    fn sinks(&self, name: &str) -> Result<Vec<f32>, ModelError> {
+        let tensor = self.files.tensor(name, &[self.config.heads])?;
+        let sinks = tensor.numbers()?;
+        match sinks.iter().position(|sink| sink.is_nan() || *sink == f32::INFINITY) {
+            None => Ok(sinks),
+            Some(at) => Err(ModelError::weights(format!(
+                "tensor {}: the sink of head {at} is {}, not a score; the file may be damaged",
+                tensor.name, sinks[at]
+            ))),
+        }
     }
 
     /// A norm's weight, with its offset added.

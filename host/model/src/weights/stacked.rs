@@ -70,7 +70,7 @@ impl<'a> Stacked<'a> {
         let groups = |row: usize, out: &mut [Group4]| note(self.groups(row, out));
         let blocks = |row: usize, out: &mut [Mx4]| {
             let (tensor, row) = self.at(row);
-            tensor.blocks(row, out);
+            note(tensor.blocks(row, out));
         };
         let packed = match (kept, gated) {
             _ if format == Format::Mxfp4 && self.is_mxfp4() => match gated {

@@ -238,9 +238,12 @@ impl Stored<'_> {
 
     /// Writes row `row` of 4-bit floats to `out`.
     ///
+    /// # Errors
+    /// A block has an exponent that can't be computed with.
+    ///
     /// # Panics
     /// If the type is another.
-    pub(crate) fn blocks(&self, row: usize, out: &mut [Mx4]) {
+    pub(crate) fn blocks(&self, row: usize, out: &mut [Mx4]) -> Result<(), ModelError> {
         match self.kind {
             StoredType::Mxfp4(Mxfp4::Apart) => {
                 let scales = &self.scales[self.order.stored(row) * out.len()..][..out.len()];
@@ -249,6 +252,18 @@ impl Stored<'_> {
             StoredType::Mxfp4(Mxfp4::Inside) => mxfp4::inside(self.bytes_of(row), out),
             other => panic!("{other:?} has no blocks of floats"),
         }
+        let Some(at) = out.iter().position(|block| block.exponent > Mx4::LARGEST_EXPONENT) else {
+            return Ok(());
+        };
+        let exponent = out[at].exponent;
+        Err(ModelError::weights(format!(
+            "tensor {}: block {at} of row {} has the exponent {exponent}{}; up to {} can be computed with, and published \
+             checkpoints are far below, so the file may be damaged",
+            self.name,
+            self.order.stored(row),
+            if exponent == u8::MAX { ", which makes its numbers NaN" } else { "" },
+            Mx4::LARGEST_EXPONENT,
+        )))
     }
 
     /// Writes row `row` to `out`.
@@ -260,7 +275,7 @@ impl Stored<'_> {
             }
             (StoredType::Mxfp4(_), _) => {
                 let mut blocks = vec![Mx4::default(); out.len() / GROUP];
-                self.blocks(row, &mut blocks);
+                self.blocks(row, &mut blocks)?;
                 for (out, block) in out.chunks_exact_mut(GROUP).zip(&blocks) {
                     out.copy_from_slice(&block.numbers());
                 }
@@ -370,6 +385,25 @@ mod tests {
         } else {
             6.0
         })));
+    }
+
+    #[test]
+    fn block_of_4_bit_floats_that_cannot_be_computed_with_is_named() {
+        let read = |exponent: u8| {
+            // Three rows of two blocks.
+            let mut bytes = [127; 17 * 6];
+            bytes[17 * 3] = exponent;
+            let (kind, order) = (StoredType::Mxfp4(Mxfp4::Inside), RowOrder::Plain);
+            Stored { name: "x[7]".to_owned(), kind, shape: vec![3, 64], order, bytes: &bytes, scales: &[] }
+                .numbers()
+        };
+        assert!(read(Mx4::LARGEST_EXPONENT).unwrap().iter().all(|number| number.is_finite()));
+        for (exponent, says) in
+            [(240, "the exponent 240; up to 239 "), (255, "the exponent 255, which makes its numbers NaN; ")]
+        {
+            let error = read(exponent).expect_err("it overflows").to_string();
+            assert!(error.contains("tensor x[7]: block 1 of row 1 has ") && error.contains(says), "{error}");
+        }
     }
 
     #[test]
