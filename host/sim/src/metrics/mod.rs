@@ -1,7 +1,9 @@
 //! Results of a run. Their memory doesn't grow with the number of requests, only with the number of tenants.
 
 mod durations;
+mod fairness;
 mod faults;
+mod mean;
 mod occupancy;
 mod outcome;
 mod recorder;

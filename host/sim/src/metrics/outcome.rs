@@ -22,6 +22,17 @@ impl Default for Slo {
     }
 }
 
+impl Slo {
+    /// A request with these times, by whether it met the targets.
+    pub(super) fn judge(&self, ttft_ms: f64, itl_ms: f64) -> Attainment {
+        match (ttft_ms <= self.ttft_ms, itl_ms <= self.itl_ms) {
+            (true, true) => Attainment { met: 1, ..Attainment::default() },
+            (true, false) => Attainment { slow: 1, ..Attainment::default() },
+            (false, _) => Attainment { late: 1, ..Attainment::default() },
+        }
+    }
+}
+
 /// How many requests met the latency targets, and what the others missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Attainment {
@@ -36,6 +47,13 @@ pub struct Attainment {
 }
 
 impl Attainment {
+    pub(super) fn add(&mut self, more: Self) {
+        self.met += more.met;
+        self.late += more.late;
+        self.slow += more.slow;
+        self.unserved += more.unserved;
+    }
+
     /// The fraction that met both; 0 without requests.
     pub fn share(&self) -> f64 {
         let Self { met, late, slow, unserved } = *self;
