@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::chart::{Axis, COLOURS, Chart, Mark, Scale, Series, escape};
-use super::columns::{CACHE, Column, LATENCY, MEMORY, Row, SPEED, TENANT, compared};
+use super::columns::{Column, Row, TENANT, compared, tables_of};
 use super::{BEST, SAME_TRAFFIC, are_compared, conditions, groups, heading, hosts, made_by, notes, seeds};
 use crate::compare::Cell;
 use crate::metrics::{Outcome, Sample, present};
@@ -121,13 +121,11 @@ fn section(page: &mut String, group: &[Cell]) {
         return;
     }
     page.push_str("<p>Durations in milliseconds.</p>");
-    table(page, "speed", &SPEED, rows);
-    table(page, "latency", &LATENCY, rows);
-    table(page, "memory", &MEMORY, rows);
-    if rows.iter().any(|row| row.results.iter().flatten().any(|outcome| outcome.cache.mean_cached.is_some()))
-    {
-        page.push_str("<p>Prefix cache; hits are counted among prompts with at least one full block:</p>");
-        table(page, "prefix cache", &CACHE, rows);
+    for shown in tables_of(rows) {
+        if let Some(about) = shown.about {
+            let _ = write!(page, "<p>{about}</p>");
+        }
+        table(page, shown.title, shown.columns, rows);
     }
     table(page, "tenants", &TENANT, &Row::of_tenants(group));
     if let [first, _, ..] = seeds(group)[..] {

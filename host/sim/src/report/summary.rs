@@ -4,7 +4,7 @@
 use ::csv::Writer;
 use serde::Serialize;
 
-use super::columns::{CACHE, LATENCY, MEMORY, Row, SPEED, contenders};
+use super::columns::{Row, TABLES, contenders};
 use super::groups;
 use super::made_by::{self, MadeBy, Slots};
 use crate::compare::Cell;
@@ -88,7 +88,7 @@ fn of_group(group: &[Cell]) -> Vec<Summary> {
     let firsts: Vec<&Cell> = contenders(group).map(|cells| &cells[0]).collect();
     let mut all = Vec::new();
     for (row, cell) in rows.iter().zip(&firsts) {
-        for column in SPEED.iter().chain(&LATENCY).chain(&MEMORY).chain(&CACHE) {
+        for column in TABLES.iter().flat_map(|table| table.columns) {
             let Some(value) = column.value(row) else { continue };
             let difference = column.difference(row, &rows[0]).filter(|_| cell.entrant != firsts[0].entrant);
             let [mean, apart] =

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::columns::{CACHE, Column, LATENCY, MEMORY, Row, SPEED, TENANT, compared};
+use super::columns::{Column, Row, TENANT, compared, tables_of};
 use super::{BEST, SAME_TRAFFIC, are_compared, conditions, groups, heading, hosts, notes};
 use crate::compare::Cell;
 
@@ -27,14 +27,8 @@ pub fn table(cells: &[Cell]) -> String {
     for group in groups(cells) {
         let _ = writeln!(text, "\n{}", heading(group));
         let rows = Row::of(group);
-        write_table(&mut text, "speed", &SPEED, &rows);
-        write_table(&mut text, "latency", &LATENCY, &rows);
-        write_table(&mut text, "memory", &MEMORY, &rows);
-        if rows
-            .iter()
-            .any(|row| row.results.iter().flatten().any(|outcome| outcome.cache.mean_cached.is_some()))
-        {
-            write_table(&mut text, "prefix cache", &CACHE, &rows);
+        for shown in tables_of(&rows) {
+            write_table(&mut text, shown.title, shown.columns, &rows);
         }
         write_table(&mut text, "tenants", &TENANT, &Row::of_tenants(group));
         for note in notes(group) {
