@@ -3,6 +3,7 @@
 pub mod chart;
 mod columns;
 mod csv;
+mod field;
 pub mod fit;
 mod html;
 mod interval;

@@ -7,10 +7,11 @@ use ::csv::Writer;
 
 use super::chart::{Axis, Chart, Mark, Scale, escape};
 use super::columns::{Row, SUSTAINED};
+use super::field::{known, milli, percentile, share};
 use super::table::write_table;
 use super::{BEST, SAME_TRAFFIC, hosts, html, made_by, note, of_seeds};
 use crate::compare::Cell;
-use crate::metrics::present;
+use crate::metrics::Outcome;
 use crate::search::{Found, Probe};
 
 /// Searches with the same workload.
@@ -182,12 +183,12 @@ const COLUMNS: [(&str, Read); 22] = [
     ("seed", |f| f.any().settings.seed.to_string()),
     ("requests_per_second", |f| known(f.sustained.as_ref().and_then(|cell| cell.offered_per_second), 3)),
     ("load", |f| known(f.sustained.as_ref().map(|cell| cell.load), 4)),
-    ("output_tokens_per_second", |f| known(f.outcome().map(|o| o.output_per_second), 3)),
-    ("share", |f| known(f.outcome().map(|o| o.targets.share()), 5)),
-    ("ttft_p50", |f| percentile(f.outcome().map(|o| o.ttft_ms.p50))),
-    ("ttft_p99", |f| percentile(f.outcome().map(|o| o.ttft_ms.p99))),
-    ("itl_p50", |f| percentile(f.outcome().map(|o| o.itl_ms.p50))),
-    ("itl_p99", |f| percentile(f.outcome().map(|o| o.itl_ms.p99))),
+    ("output_tokens_per_second", |f| there(f, |o| milli(o.output_per_second))),
+    ("share", |f| there(f, |o| share(o.targets.share()))),
+    ("ttft_p50", |f| there(f, |o| percentile(o.ttft_ms.p50))),
+    ("ttft_p99", |f| there(f, |o| percentile(o.ttft_ms.p99))),
+    ("itl_p50", |f| there(f, |o| percentile(o.itl_ms.p50))),
+    ("itl_p99", |f| there(f, |o| percentile(o.itl_ms.p99))),
     ("limited_by", |f| f.limit().unwrap_or_default().to_owned()),
     ("beyond_load", |f| known(f.beyond.as_ref().map(|cell| cell.load), 4)),
     ("runs", |f| f.probes.len().to_string()),
@@ -197,8 +198,8 @@ const COLUMNS: [(&str, Read); 22] = [
     ("slo_ttft_ms", |f| f.any().settings.slo.ttft_ms.to_string()),
     ("slo_itl_ms", |f| f.any().settings.slo.itl_ms.to_string()),
     ("error", |f| f.any().outcome.as_ref().err().cloned().unwrap_or_default()),
-    ("policy_faults", |f| f.outcome().map_or_else(String::new, |o| o.policy_faults.to_string())),
-    ("builtin_share", |f| known(f.outcome().map(|o| o.builtin_share), 5)),
+    ("policy_faults", |f| there(f, |o| o.policy_faults.to_string())),
+    ("builtin_share", |f| there(f, |o| share(o.builtin_share))),
 ];
 
 /// Renders CSV with a row per search. Durations are in milliseconds; what has no value is empty.
@@ -215,20 +216,16 @@ pub fn sustained_csv(all: &[Found]) -> String {
     String::from_utf8(text.into_inner().expect("memory takes it")).expect("all fields are text")
 }
 
-/// A percentile, with the digits that it has.
-fn percentile(ms: Option<f64>) -> String {
-    ms.and_then(present).map_or_else(String::new, |ms| ms.to_string())
-}
-
-fn known(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(String::new, |value| format!("{value:.digits$}"))
+/// A field about the run at the highest load that was sustained.
+fn there(found: &Found, read: fn(&Outcome) -> String) -> String {
+    found.outcome().map_or_else(String::new, read)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::cell;
     use super::*;
-    use crate::metrics::{Attainment, FirstFault, Outcome};
+    use crate::metrics::{Attainment, FirstFault};
 
     /// A run of the contender with this index at a load, with a seed, of which so many percent met the targets.
     fn run(entrant: usize, seed: u64, load: f64, met: u64) -> crate::Cell {
