@@ -18,13 +18,24 @@ pub struct Durations {
     #[serde(serialize_with = "or_null")]
     pub p50: f64,
     #[serde(serialize_with = "or_null")]
+    pub p90: f64,
+    #[serde(serialize_with = "or_null")]
     pub p95: f64,
     #[serde(serialize_with = "or_null")]
     pub p99: f64,
+    /// The 99.9th percentile; none of fewer than [`Self::TAIL`] durations.
+    #[serde(serialize_with = "or_null")]
+    pub p999: f64,
     #[serde(serialize_with = "or_null")]
     pub max: f64,
     #[serde(serialize_with = "or_null")]
     pub min: f64,
+}
+
+impl Durations {
+    /// The fewest durations of which the 99.9th percentile is told, so that ten lie beyond it. Of 1,000 it would be about
+    /// the maximum, which says more of a single request than of the tail.
+    pub const TAIL: u64 = 10_000;
 }
 
 /// A value of [`Durations`]; `None` if there were none.
@@ -97,8 +108,10 @@ impl Exact {
         Durations {
             mean: count(self.sum_us) / count(self.number) / 1_000.0,
             p50: at(0.5),
+            p90: at(0.9),
             p95: at(0.95),
             p99: at(0.99),
+            p999: if self.number < Durations::TAIL { 0.0 } else { at(0.999) },
             max: millis(Micros(self.most_us)),
             min: millis(Micros(self.least_us)),
         }
@@ -206,6 +219,22 @@ mod tests {
             (Measured::default().durations(), Measured::default().quantiles()),
             <(Durations, Vec<f64>)>::default()
         );
+    }
+
+    #[test]
+    fn tail_is_told_of_enough_durations_that_ten_lie_beyond_it() {
+        let of = |number: u64| {
+            let mut all = Measured::default();
+            (1..=number).for_each(|n| all.add(Micros(1_000 * n)));
+            all.durations()
+        };
+        let few = of(Durations::TAIL - 1);
+        assert_eq!((few.p999, present(few.p999)), (0.0, None));
+        assert!(serde_json::to_value(few).expect("JSON")["p999"].is_null());
+        let enough = of(Durations::TAIL);
+        for (value, exact) in [(enough.p90, 9_000.0), (enough.p99, 9_900.0), (enough.p999, 9_990.0)] {
+            assert!((exact..1.001 * exact).contains(&value), "{value} for {exact}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub use durations::{Durations, Measured};
 pub use outcome::{
     Attainment, CacheOutcome, Fairness, FirstFault, Outcome, PoolOutcome, Sample, Slo, TenantOutcome,
 };
-pub(crate) use recorder::{Ended, Origin, Recorder, Start, in_time};
+pub(crate) use recorder::{Ended, Origin, Recorder, Start, in_time, time_per_output_token};
 pub(crate) use request::Known;
 pub use request::{Ending, RequestOutcome, Watch};
 

@@ -12,7 +12,7 @@ use super::{Durations, count};
 pub struct Slo {
     /// Milliseconds from arrival to the first token.
     pub ttft_ms: f64,
-    /// Mean milliseconds between the tokens of a request.
+    /// Mean milliseconds between the tokens of a request, which is its TPOT.
     pub itl_ms: f64,
 }
 
@@ -175,6 +175,8 @@ pub struct TenantOutcome {
     pub latency_ms: Durations,
     /// Between the tokens of a request.
     pub itl_ms: Durations,
+    /// As that of the run, of its requests.
+    pub tpot_ms: Durations,
     /// From arrival to the first start.
     pub queue_ms: Durations,
     /// Mean of latency divided by output tokens, in milliseconds; `None` if none finished.
@@ -242,6 +244,11 @@ pub struct Outcome {
     pub itl_ms: Durations,
     /// The same at 0, 1, .. 100 percent of the gaps; empty if there are none.
     pub itl_quantiles_ms: Vec<f64>,
+    /// Time per output token of a request: from its first token to its last one, divided by the tokens after the first,
+    /// and rounded to microseconds. Requests with a single token have none.
+    pub tpot_ms: Durations,
+    /// The same at 0, 1, .. 100 percent of the requests; empty if none has one.
+    pub tpot_quantiles_ms: Vec<f64>,
     /// From arrival to the last token.
     pub latency_ms: Durations,
     /// The same at 0, 1, .. 100 percent of the requests; empty if none finished.

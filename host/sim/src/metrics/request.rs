@@ -5,7 +5,7 @@ use infer_core::ids::Micros;
 use infer_core::request::Usage;
 use serde::Serialize;
 
-use super::{count, in_time, millis};
+use super::{count, in_time, millis, time_per_output_token};
 
 /// A request that has ended. Durations are in milliseconds of virtual time from its arrival.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -54,6 +54,8 @@ pub struct RequestOutcome {
     pub itl_p99_ms: Option<f64>,
     /// The longest time between two of its tokens.
     pub itl_max_ms: Option<f64>,
+    /// Its time per output token, see `Outcome::tpot_ms`; `None` unless it finished with at least two.
+    pub tpot_ms: Option<f64>,
 }
 
 /// How a request ended.
@@ -117,6 +119,7 @@ impl Known {
         let rank = (99 * gaps.len()).div_ceil(100);
         let itl_p99_ms = rank.checked_sub(1).map(|rank| gap(*gaps.select_nth_unstable(rank).1));
         let refused = (deadline != Micros::NEVER).then_some(false);
+        let finished = usage.filter(|_| ending == Ending::Finished);
         RequestOutcome {
             request,
             tenant,
@@ -140,6 +143,7 @@ impl Known {
             stream,
             itl_p99_ms,
             itl_max_ms,
+            tpot_ms: finished.and_then(time_per_output_token).map(millis),
         }
     }
 }
@@ -174,6 +178,19 @@ mod tests {
             |longest: [u32; 2]| -> Vec<u32> { (1..=98).rev().map(|n| 10 * n).chain(longest).collect() };
         assert_eq!(of(hundred([5_500, 80_000])), (Some(5.5), Some(80.0)));
         assert_eq!(of(vec![u32::MAX, 1_000]), (Some(4_294_967.295), Some(4_294_967.295)));
+    }
+
+    #[test]
+    fn time_per_output_token_takes_two_tokens_and_an_end() {
+        let of = |ending, generated_tokens| {
+            let (first_token, ended) = (Micros(21_000), Micros(41_001));
+            let usage = Usage { generated_tokens, first_token, ended, ..Usage::default() };
+            KNOWN.outcome(ending, Some(&usage), &mut [], ended).tpot_ms
+        };
+        let by_tokens = [0, 1, 2, 3, 5].map(|tokens| of(Ending::Finished, tokens));
+        assert_eq!(by_tokens, [None, None, Some(20.001), Some(10.001), Some(5.0)]);
+        assert_eq!(of(Ending::Failed, 5), None);
+        assert_eq!(KNOWN.outcome(Ending::Refused, None, &mut [], Micros(9_000)).tpot_ms, None);
     }
 
     #[test]

@@ -136,6 +136,7 @@ fn section(page: &mut String, group: &[Cell]) {
     let part = |read: fn(&Outcome) -> &[f64]| distribution(rows, read);
     figure(page, "Time to first token, share of requests", &part(|o| &o.ttft_quantiles_ms));
     figure(page, "Inter-token latency, share of gaps", &part(|o| &o.itl_quantiles_ms));
+    figure(page, "Time per output token, share of requests", &part(|o| &o.tpot_quantiles_ms));
     figure(page, "Latency, share of requests", &part(|o| &o.latency_quantiles_ms));
     figure(page, "Trade-off between throughput and p99 time to first token", &trade_off(rows));
     let cut_s = cut(rows);
@@ -336,7 +337,7 @@ mod tests {
         ] {
             assert!(page.contains(says), "{says}: {page}");
         }
-        assert_eq!(page.matches("<figure>").count(), 8, "{page}");
+        assert_eq!(page.matches("<figure>").count(), 9, "{page}");
     }
 
     #[test]
@@ -385,7 +386,7 @@ mod tests {
             let (figure, _) = figure.split_once("</figure>").expect("it ends");
             assert_eq!(figure.matches(" d=\"M").count(), lines, "{figure}");
         }
-        assert_eq!(page.matches("<figure>").count(), 10, "{page}");
+        assert_eq!(page.matches("<figure>").count(), 11, "{page}");
     }
 
     #[test]
@@ -437,6 +438,6 @@ mod tests {
         let means: Vec<_> = loads.iter().map(|rows| mean(&rows[0], |o| Some(o.goodput_per_second))).collect();
         assert_eq!(means, [Some(3.0), Some(7.0)]);
         let page = html(&cells);
-        assert!(page.contains("monday by load") && page.matches("<figure>").count() == 4 + 2 * 8, "{page}");
+        assert!(page.contains("monday by load") && page.matches("<figure>").count() == 4 + 2 * 9, "{page}");
     }
 }

@@ -4,7 +4,7 @@
 use ::csv::Writer;
 use serde::Serialize;
 
-use super::columns::{Row, TABLES, contenders};
+use super::columns::{MORE, Row, TABLES, contenders};
 use super::groups;
 use super::made_by::{self, MadeBy, Slots};
 use crate::compare::Cell;
@@ -19,7 +19,7 @@ pub struct Summary {
     pub load: f64,
     /// As in [`Cell`].
     pub contender: String,
-    /// Name of the quantity in the tables, in its unit.
+    /// Name of the quantity, in the tables if they have it, in its unit.
     pub quantity: &'static str,
     /// `less` or `more`; `None` if neither is better.
     pub better: Option<&'static str>,
@@ -77,8 +77,8 @@ fn known(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-/// Summarizes a comparison: by workload, load, contender and quantity, in the order of the tables. Quantities without a
-/// value are left out.
+/// Summarizes a comparison: by workload, load, contender and quantity, in the order of the tables; quantities that these
+/// don't have come last. Those without a value are left out.
 pub fn summary(cells: &[Cell]) -> Vec<Summary> {
     groups(cells).flat_map(of_group).collect()
 }
@@ -88,7 +88,7 @@ fn of_group(group: &[Cell]) -> Vec<Summary> {
     let firsts: Vec<&Cell> = contenders(group).map(|cells| &cells[0]).collect();
     let mut all = Vec::new();
     for (row, cell) in rows.iter().zip(&firsts) {
-        for column in TABLES.iter().flat_map(|table| table.columns) {
+        for column in TABLES.iter().flat_map(|table| table.columns).chain(&MORE) {
             let Some(value) = column.value(row) else { continue };
             let difference = column.difference(row, &rows[0]).filter(|_| cell.entrant != firsts[0].entrant);
             let [mean, apart] =
@@ -174,6 +174,21 @@ mod tests {
             assert!(computed.is_some_and(|computed| (computed - expected).abs() < 0.000_1), "{computed:?}");
         }
         assert!(all.iter().all(|row| row.quantity != "ttft mean"), "nothing has no row");
+    }
+
+    #[test]
+    fn percentiles_that_no_table_has_come_last() {
+        let mut cells = cells();
+        for cell in &mut cells {
+            let outcome = cell.outcome.as_mut().expect("it ran");
+            (outcome.tpot_ms.p50, outcome.tpot_ms.p90, outcome.ttft_ms.p90) = (20.0, 31.0, 900.0);
+        }
+        let all = summary(&cells);
+        let of = |contender: &str| {
+            let own = all.iter().filter(|row| row.contender == contender && row.mean > 15.0);
+            own.map(|row| (row.quantity, row.mean)).collect::<Vec<_>>()
+        };
+        assert_eq!(of("a"), [("tpot p50", 20.0), ("ttft p90", 900.0), ("tpot p90", 31.0)]);
     }
 
     #[test]

@@ -177,7 +177,7 @@ fn by_load(rows: &[Row<'_, Found>]) -> Chart {
 type Read = fn(&Found) -> String;
 
 /// Names are part of the interface: new columns come last, before those of what made a run.
-const COLUMNS: [(&str, Read); 22] = [
+const COLUMNS: [(&str, Read); 24] = [
     ("workload", |f| f.any().workload.clone()),
     ("contender", |f| f.any().contender.clone()),
     ("seed", |f| f.any().settings.seed.to_string()),
@@ -200,6 +200,8 @@ const COLUMNS: [(&str, Read); 22] = [
     ("error", |f| f.any().outcome.as_ref().err().cloned().unwrap_or_default()),
     ("policy_faults", |f| there(f, |o| o.policy_faults.to_string())),
     ("builtin_share", |f| there(f, |o| share(o.builtin_share))),
+    ("tpot_p50", |f| there(f, |o| percentile(o.tpot_ms.p50))),
+    ("tpot_p99", |f| there(f, |o| percentile(o.tpot_ms.p99))),
 ];
 
 /// Renders CSV with a row per search. Durations are in milliseconds; what has no value is empty.

@@ -137,14 +137,23 @@ mod tests {
 
     #[test]
     fn lines_fit_into_a_terminal() {
-        let durations =
-            Durations { mean: 12_345.6, p50: 1_234.5, p95: 23_456.7, p99: 34_567.8, max: 99_999.9, min: 1.2 };
+        let durations = Durations {
+            mean: 12_345.6,
+            p50: 1_234.5,
+            p90: 12_345.6,
+            p95: 23_456.7,
+            p99: 34_567.8,
+            p999: 45_678.9,
+            max: 99_999.9,
+            min: 1.2,
+        };
         let full = Outcome {
             seconds: 1_234.5,
             goodput_per_second: 12.34,
             in_time: Some(0.987),
             ttft_ms: durations,
             itl_ms: durations,
+            tpot_ms: durations,
             latency_ms: durations,
             pool: PoolOutcome { used_mean: 0.5, used_peak: 1.0, cached_mean: 0.5, cached_peak: 1.0 },
             preemptions: 1_234,
@@ -169,7 +178,7 @@ mod tests {
         for line in text.lines().skip_while(|line| !line.starts_with("monday")) {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
-        for heading in ["latency p99", "service gap", "ttft p95", "itl p95", "evicted"] {
+        for heading in ["latency p99.9", "service gap", "ttft p99.9", "itl p95", "tpot p95", "evicted"] {
             assert_eq!(text.matches(heading).count(), 1, "{heading}: {text}");
         }
         assert!(text.contains("\nseeds 1, 2, 3 (mean") && text.contains(" 12353 ±15"), "{text}");

@@ -157,6 +157,7 @@ mod tests {
             stream: Some(1),
             itl_p99_ms: None,
             itl_max_ms: None,
+            tpot_ms: None,
         }
     }
 

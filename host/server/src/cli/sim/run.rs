@@ -34,7 +34,8 @@ policies, but neither its device nor its model: name them, or fit a profile (`in
 capacity:
   infer sim compare --scheduler continuous --device l4 --device a100 --model 8b --rate 4
   infer sim compare --scheduler continuous --prefill-chunk 256 --prefill-chunk 1024 --workload heavy-tail
-Durations in tables are in milliseconds. With several --seed, tables show means with 95 % confidence intervals, \
+Durations in tables are in milliseconds. TPOT is a request's mean time per token after its first, ITL every time \
+between two tokens; a p99.9 takes 10,000 values. With several --seed, tables show means with 95 % confidence intervals, \
 mark the best of a column with `*`, and are followed by the differences from the first contender, in pairs of runs \
 with the same seed; one seed can't tell which is best. The output depends only on the arguments and the seed. \
 INFER_LOG=policy=debug shows all that policies log; by default, only their warnings appear.";

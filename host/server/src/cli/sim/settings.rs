@@ -81,7 +81,7 @@ pub struct HostArgs {
     /// Goodput target: time to the first token
     #[arg(long, value_name = "MS", default_value_t = Slo::default().ttft_ms)]
     slo_ttft_ms: f64,
-    /// Goodput target: mean time per token after the first
+    /// Goodput target: mean time per token after the first (TPOT)
     #[arg(long, value_name = "MS", default_value_t = Slo::default().itl_ms)]
     slo_itl_ms: f64,
 }

@@ -81,10 +81,18 @@ fn comparison_writes_the_requests_of_all_runs_in_the_order_of_its_results() {
             assert_eq!(row["in_time"] == "true", known("ttft_ms") <= 2_000.0, "{row:?}");
             if known("output_tokens") > 1.0 {
                 assert!(known("itl_p99_ms") <= known("itl_max_ms"), "{row:?}");
+                let later = known("output_tokens") - 1.0;
+                let tpot = (known("latency_ms") - known("ttft_ms")) / later;
+                assert!((known("tpot_ms") - tpot).abs() <= 0.000_501, "{row:?}");
             }
         }
         let longest = |name: &str| rows.iter().filter_map(|row| row[name].parse().ok()).fold(0.0, f64::max);
         assert_eq!(Some(longest("itl_max_ms")), run["itl_ms"]["max"].as_f64(), "{names:?}");
+        assert_eq!(Some(longest("tpot_ms")), run["tpot_ms"]["max"].as_f64(), "{names:?}");
+        assert!(
+            run["ttft_ms"]["p90"].is_number() && run["ttft_ms"]["p999"].is_null(),
+            "of 60 requests: {run}"
+        );
         let in_time = rows.iter().filter(|row| row["in_time"] == "true").count() as f64;
         assert_eq!(Some(in_time / 60.0), run["in_time"].as_f64(), "{names:?}");
     }

@@ -44,7 +44,7 @@ fn results_come_as_csv_json_and_html() {
     let json = text(&sim(&["run", "--requests", "50", "--format", "json"]).stdout);
     let cells: Value = serde_json::from_str(&json).expect("JSON");
     let page = text(&sim(&["run", "--requests", "50", "--format", "html"]).stdout);
-    assert!(page.starts_with("<!doctype html>") && page.matches("<figure>").count() == 9, "{page}");
+    assert!(page.starts_with("<!doctype html>") && page.matches("<figure>").count() == 10, "{page}");
     assert!(page.contains("<h3>memory-aware.claimed_blocks</h3>"), "{page}");
     for outside in ["http", "src=", "href=", "@import", "url(", "<link", "<script", "NaN", "inf "] {
         assert!(!page.contains(outside), "the page is self-contained: {outside}");

@@ -1,5 +1,6 @@
 //! Collects the results of a run while it runs.
 
+mod deadlines;
 mod prefixes;
 mod tenant;
 #[cfg(test)]
@@ -19,6 +20,8 @@ use super::occupancy::Occupancy;
 use super::samples::Samples;
 use super::service::Service;
 use super::{Outcome, Sample, Slo, count};
+use deadlines::Promises;
+pub(crate) use deadlines::in_time;
 use prefixes::Prefixes;
 use tenant::{Spans, Tenant};
 
@@ -26,13 +29,14 @@ use tenant::{Spans, Tenant};
 /// (Sheng et al., OSDI 2024).
 const OUTPUT_WEIGHT: f64 = 2.0;
 
-/// Tenants whose latencies, times between tokens and times in the queue have percentiles; further ones have means and
-/// extremes. Histograms of all would take too much memory.
+/// Tenants whose times other than those to the first token have percentiles; further ones have means and extremes.
+/// Histograms of all would take too much memory.
 const DETAILED: usize = 256;
 
 /// Collects an `Outcome`.
 pub(crate) struct Recorder {
     itl: Measured,
+    tpot: Measured,
     latency: Measured,
     queue: Measured,
     ttft: Measured,
@@ -88,29 +92,11 @@ pub(crate) struct Ended {
     pub is_hit: Option<bool>,
 }
 
-/// Deadlines of requests that have ended.
-#[derive(Clone, Copy, Debug, Default)]
-struct Promises {
-    given: u64,
-    kept: u64,
-}
-
-impl Promises {
-    /// `in_time`: whether the first token came by the deadline, if there was one.
-    fn add(&mut self, in_time: Option<bool>) {
-        self.given += u64::from(in_time.is_some());
-        self.kept += u64::from(in_time == Some(true));
-    }
-
-    /// The fraction that was kept; `None` if there was none to keep.
-    fn kept_share(self) -> Option<f64> {
-        (self.given > 0).then(|| count(self.kept) / count(self.given))
-    }
-}
-
-/// Whether the first token came by `deadline`; `None` if there was none to keep.
-pub(crate) fn in_time(usage: &Usage, deadline: Micros) -> Option<bool> {
-    (deadline != Micros::NEVER).then_some(usage.first_token <= deadline)
+/// A request's mean time per token after its first (TPOT), to the nearest microsecond; `None` of a single token.
+pub(crate) fn time_per_output_token(usage: &Usage) -> Option<Micros> {
+    let later = u64::from(usage.generated_tokens.checked_sub(1)?);
+    let us = usage.ended.since(usage.first_token).0;
+    (later > 0).then(|| Micros((us + later / 2) / later))
 }
 
 impl Recorder {
@@ -118,6 +104,7 @@ impl Recorder {
     pub fn new(slo: Slo, tenants: &[(TenantId, TenantTerms)]) -> Self {
         Self {
             itl: Measured::default(),
+            tpot: Measured::default(),
             latency: Measured::default(),
             queue: Measured::default(),
             ttft: Measured::default(),
@@ -236,6 +223,9 @@ impl Recorder {
         self.ttft.add(ttft);
         self.latency.add(usage.ended.since(arrived));
         self.queue.add(usage.started.since(arrived));
+        if let Some(tpot) = time_per_output_token(usage) {
+            self.tpot.add(tpot);
+        }
         let gaps = usage.generated_tokens.saturating_sub(1).max(1);
         let itl_ms = millis(usage.ended.since(usage.first_token)) / f64::from(gaps);
         let met = self.slo.judge(millis(ttft), itl_ms);
@@ -264,6 +254,8 @@ impl Recorder {
         outcome.ttft_quantiles_ms = self.ttft.quantiles();
         outcome.itl_ms = self.itl.durations();
         outcome.itl_quantiles_ms = self.itl.quantiles();
+        outcome.tpot_ms = self.tpot.durations();
+        outcome.tpot_quantiles_ms = self.tpot.quantiles();
         outcome.latency_ms = self.latency.durations();
         outcome.latency_quantiles_ms = self.latency.quantiles();
         outcome.queue_ms = self.queue.durations();

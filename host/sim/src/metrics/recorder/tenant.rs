@@ -6,12 +6,12 @@ use infer_core::request::Usage;
 use super::super::durations::{Few, millis};
 use super::super::mean::Mean;
 use super::super::{Attainment, TenantOutcome, count};
-use super::{Promises, Start};
+use super::{Promises, Start, time_per_output_token};
 
 /// Collects a `TenantOutcome`.
 #[derive(Default)]
 pub(super) struct Tenant {
-    /// It is one of the first, whose latencies, times between tokens and times in the queue have percentiles.
+    /// It is one of the first, whose times all have percentiles.
     pub is_detailed: bool,
     pub requests: u64,
     pub refused: u64,
@@ -25,6 +25,7 @@ pub(super) struct Tenant {
     ttft: Few,
     latency: Few,
     itl: Few,
+    tpot: Few,
     queue: Few,
     latency_per_token_ms: Mean,
     prompt: u64,
@@ -60,6 +61,9 @@ impl Tenant {
         self.ttft.add(usage.first_token.since(arrived));
         self.latency.take(latency, self.is_detailed);
         self.queue.take(queue, self.is_detailed);
+        if let Some(tpot) = time_per_output_token(usage) {
+            self.tpot.take(tpot, self.is_detailed);
+        }
         self.latency_per_token_ms.add(millis(latency) / f64::from(usage.generated_tokens.max(1)));
     }
 
@@ -79,6 +83,7 @@ impl Tenant {
             name: None,
             latency_ms: self.latency.durations(),
             itl_ms: self.itl.durations(),
+            tpot_ms: self.tpot.durations(),
             queue_ms: self.queue.durations(),
             latency_per_token_ms: self.latency_per_token_ms.get(),
             targets,

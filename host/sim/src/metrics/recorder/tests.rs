@@ -66,6 +66,7 @@ fn run_in_which_nothing_started_has_no_times_and_no_ratios() {
     let outcome = recorder.finish(Sample::default());
     assert_eq!((outcome.tenants[0].cached_ratio, outcome.cache.prefilled_ratio), (None, None));
     assert_eq!((outcome.itl_quantiles_ms.len(), outcome.ttft_quantiles_ms.len()), (0, 0));
+    assert!(outcome.tpot_quantiles_ms.is_empty());
     let json = serde_json::to_value(&outcome).expect("JSON");
     for times in [&json["ttft_ms"], &json["itl_ms"], &json["queue_ms"], &json["tenants"][0]["ttft_ms"]] {
         assert!(times.as_object().is_some_and(|all| all.values().all(serde_json::Value::is_null)), "{times}");
@@ -157,6 +158,9 @@ fn tenants_have_results_of_their_own() {
     assert_eq!((two.latency_ms.min, two.latency_ms.mean, two.latency_ms.max), (80.0, 90.0, 100.0));
     assert_eq!((two.itl_ms.mean, two.itl_ms.max, two.queue_ms.max), (6.0, 7.0, 1.0));
     assert!((5.0..5.01).contains(&one.itl_ms.p50), "{:?}", one.itl_ms);
+    assert_eq!((one.tpot_ms.min, one.tpot_ms.mean, one.tpot_ms.max), (5.0, 10.0, 20.0));
+    assert_eq!((two.tpot_ms.mean, outcome.tpot_ms.mean), (6.0, 8.4));
+    assert_eq!(outcome.tpot_quantiles_ms.len(), 101);
     // 78 prompt tokens and 11 of output, twice as heavy, a request; the second tenant has twice the weight.
     assert_eq!((one.service, two.service), (300.0, 100.0));
     assert_eq!(outcome.fairness.service, Some(400.0 * 400.0 / (2.0 * 100_000.0)));
@@ -165,6 +169,27 @@ fn tenants_have_results_of_their_own() {
     let near = |value: Option<f64>| value.is_some_and(|value: f64| (value - index).abs() < 1e-12);
     assert!(near(outcome.fairness.latency), "{:?}", outcome.fairness);
     assert!(near(outcome.fairness.latency_per_token), "all have as many tokens: {:?}", outcome.fairness);
+}
+
+#[test]
+fn slow_token_of_one_request_is_a_gap_and_no_time_per_token() {
+    let mut recorder = Recorder::new(Slo::default(), &[]);
+    for tokens in [1, 2, 5] {
+        recorder.arrived(ORIGIN, Some(Micros::ZERO));
+        let gap = |nth: u64| Micros(if nth == 3 { 41_000 } else { 5_000 });
+        recorder.token(ORIGIN, None);
+        (1..tokens).for_each(|nth| recorder.token(ORIGIN, Some(gap(nth))));
+        let first_token = Micros(20_000);
+        let ended = (1..tokens).fold(first_token, |at, nth| at.plus(gap(nth)));
+        let usage = Usage { generated_tokens: tokens as u32, first_token, ended, ..Usage::default() };
+        let whose = Ended { origin: ORIGIN, arrived: Micros::ZERO, deadline: Micros::NEVER, is_hit: None };
+        recorder.finished(&whose, &usage);
+    }
+    let outcome = recorder.finish(Sample::default());
+    assert_eq!((outcome.itl_ms.min, outcome.itl_ms.max), (5.0, 41.0));
+    // 5 ms, and 56 ms for four tokens; the request with a single token has none.
+    assert_eq!((outcome.tpot_ms.min, outcome.tpot_ms.mean, outcome.tpot_ms.max), (5.0, 9.5, 14.0));
+    assert_eq!((outcome.finished, outcome.tenants[0].tpot_ms), (3, outcome.tpot_ms));
 }
 
 #[test]

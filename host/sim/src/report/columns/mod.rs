@@ -10,7 +10,7 @@ mod tests;
 
 use super::interval::Estimate;
 pub(super) use row::{Row, compared, contenders};
-pub(super) use tables::{SUSTAINED, TABLES, TENANT, tables_of};
+pub(super) use tables::{MORE, SUSTAINED, TABLES, TENANT, tables_of};
 
 /// A quantity in a table.
 pub(super) struct Column<T> {

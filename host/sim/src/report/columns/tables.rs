@@ -34,7 +34,7 @@ pub(in crate::report) fn tables_of(rows: &[Row<'_, Outcome>]) -> impl Iterator<I
     TABLES.iter().filter(has)
 }
 
-pub(super) const SPEED: [Column<Outcome>; 9] = [
+pub(super) const SPEED: [Column<Outcome>; 10] = [
     column("run s", 1, |o| Some(o.seconds), Better::Neither),
     column("out tok/s", 0, |o| Some(o.output_per_second), Better::More),
     column("goodput/s", 2, |o| Some(o.goodput_per_second), Better::More),
@@ -44,16 +44,32 @@ pub(super) const SPEED: [Column<Outcome>; 9] = [
     column("ttft p50", 0, |o| present(o.ttft_ms.p50), Better::Less),
     column("ttft p95", 0, |o| present(o.ttft_ms.p95), Better::Less),
     column("ttft p99", 0, |o| present(o.ttft_ms.p99), Better::Less),
+    column("ttft p99.9", 0, |o| present(o.ttft_ms.p999), Better::Less),
 ];
 
-pub(super) const LATENCY: [Column<Outcome>; 7] = [
+pub(super) const LATENCY: [Column<Outcome>; 13] = [
     column("itl p50", 1, |o| present(o.itl_ms.p50), Better::Less),
     column("itl p95", 1, |o| present(o.itl_ms.p95), Better::Less),
     column("itl p99", 1, |o| present(o.itl_ms.p99), Better::Less),
+    column("itl p99.9", 1, |o| present(o.itl_ms.p999), Better::Less),
+    column("tpot p50", 1, |o| present(o.tpot_ms.p50), Better::Less),
+    column("tpot p95", 1, |o| present(o.tpot_ms.p95), Better::Less),
+    column("tpot p99", 1, |o| present(o.tpot_ms.p99), Better::Less),
+    column("tpot p99.9", 1, |o| present(o.tpot_ms.p999), Better::Less),
     column("latency mean", 0, |o| present(o.latency_ms.mean), Better::Less),
     column("latency p50", 0, |o| present(o.latency_ms.p50), Better::Less),
     column("latency p95", 0, |o| present(o.latency_ms.p95), Better::Less),
     column("latency p99", 0, |o| present(o.latency_ms.p99), Better::Less),
+    column("latency p99.9", 0, |o| present(o.latency_ms.p999), Better::Less),
+];
+
+/// Quantities of summaries alone: with them, lines of tables would be too long to compare.
+pub(in crate::report) static MORE: [Column<Outcome>; 5] = [
+    column("ttft p90", 0, |o| present(o.ttft_ms.p90), Better::Less),
+    column("itl p90", 1, |o| present(o.itl_ms.p90), Better::Less),
+    column("tpot mean", 1, |o| present(o.tpot_ms.mean), Better::Less),
+    column("tpot p90", 1, |o| present(o.tpot_ms.p90), Better::Less),
+    column("latency p90", 0, |o| present(o.latency_ms.p90), Better::Less),
 ];
 
 /// Memory, and how evenly it was shared.
@@ -87,7 +103,7 @@ pub(super) const CACHE: [Column<Outcome>; 9] = [
 ];
 
 /// The highest load that was sustained.
-pub(in crate::report) const SUSTAINED: [Column<Found>; 8] = [
+pub(in crate::report) const SUSTAINED: [Column<Found>; 10] = [
     column("requests/s", 2, |f| f.sustained.as_ref()?.offered_per_second, Better::More),
     column("load", 2, |f| Some(f.sustained.as_ref()?.load), Better::More),
     column("out tok/s", 0, |f| Some(f.outcome()?.output_per_second), Better::More),
@@ -96,10 +112,12 @@ pub(in crate::report) const SUSTAINED: [Column<Found>; 8] = [
     column("ttft p99", 0, |f| present(f.outcome()?.ttft_ms.p99), Better::Neither),
     column("itl p50", 1, |f| present(f.outcome()?.itl_ms.p50), Better::Neither),
     column("itl p99", 1, |f| present(f.outcome()?.itl_ms.p99), Better::Neither),
+    column("tpot p50", 1, |f| present(f.outcome()?.tpot_ms.p50), Better::Neither),
+    column("tpot p99", 1, |f| present(f.outcome()?.tpot_ms.p99), Better::Neither),
 ];
 
 /// One tenant's part of a run.
-pub(in crate::report) const TENANT: [Column<TenantOutcome>; 17] = [
+pub(in crate::report) const TENANT: [Column<TenantOutcome>; 19] = [
     column("finished", 0, |t| Some(count(t.finished)), Better::Neither),
     column("refused", 0, |t| Some(count(t.refused)), Better::Neither),
     column("out tok/s", 0, |t| Some(t.output_per_second), Better::Neither),
@@ -114,6 +132,8 @@ pub(in crate::report) const TENANT: [Column<TenantOutcome>; 17] = [
     column("queue mean", 0, |t| present(t.queue_ms.mean), Better::Neither),
     column("itl p50", 1, |t| present(t.itl_ms.p50), Better::Neither),
     column("itl p99", 1, |t| present(t.itl_ms.p99), Better::Neither),
+    column("tpot p50", 1, |t| present(t.tpot_ms.p50), Better::Neither),
+    column("tpot p99", 1, |t| present(t.tpot_ms.p99), Better::Neither),
     column("latency mean", 0, |t| present(t.latency_ms.mean), Better::Neither),
     column("latency p99", 0, |t| present(t.latency_ms.p99), Better::Neither),
     column("preempted", 0, |t| Some(count(t.preemptions)), Better::Neither),

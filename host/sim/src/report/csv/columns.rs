@@ -28,7 +28,7 @@ macro_rules! both {
 }
 
 /// Names are part of the interface: new columns come last, before those of what made a run.
-pub(super) const COLUMNS: [(&str, Read); 89] = [
+pub(super) const COLUMNS: [(&str, Read); 102] = [
     ("workload", Every(|c| c.workload.clone())),
     ("load", Every(|c| c.load.to_string())),
     ("contender", Every(|c| c.contender.clone())),
@@ -124,6 +124,19 @@ pub(super) const COLUMNS: [(&str, Read); 89] = [
     ("tenant_service", Tenant(|t| known(Some(t.service), 1))),
     ("tenant_latency_per_token", Tenant(|t| known(t.latency_per_token_ms, 3))),
     ("tenant_name", Tenant(|t| t.name.clone().unwrap_or_default())),
+    ("ttft_p90", both!(o => percentile(o.ttft_ms.p90))),
+    ("ttft_p999", both!(o => percentile(o.ttft_ms.p999))),
+    ("itl_p90", both!(o => percentile(o.itl_ms.p90))),
+    ("itl_p999", both!(o => percentile(o.itl_ms.p999))),
+    ("tpot_mean", both!(o => time(o.tpot_ms.mean))),
+    ("tpot_p50", both!(o => percentile(o.tpot_ms.p50))),
+    ("tpot_p90", both!(o => percentile(o.tpot_ms.p90))),
+    ("tpot_p95", both!(o => percentile(o.tpot_ms.p95))),
+    ("tpot_p99", both!(o => percentile(o.tpot_ms.p99))),
+    ("tpot_p999", both!(o => percentile(o.tpot_ms.p999))),
+    ("tpot_max", both!(o => time(o.tpot_ms.max))),
+    ("latency_p90", both!(o => percentile(o.latency_ms.p90))),
+    ("latency_p999", both!(o => percentile(o.latency_ms.p999))),
 ];
 
 fn event(outcome: &Outcome, event: PrefixEvent) -> String {

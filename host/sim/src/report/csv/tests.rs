@@ -48,8 +48,12 @@ fn what_has_no_value_is_empty() {
     for name in ["ttft_mean", "ttft_p99", "itl_p50", "latency_mean", "queue_p95", "prefilled_ratio"] {
         assert_eq!(empty[name], "", "{name}");
     }
+    for name in ["ttft_p999", "itl_p999", "latency_p999", "tpot_p999", "tpot_mean", "tpot_max"] {
+        assert_eq!(empty[name], "", "{name}");
+    }
     (outcome.in_time, outcome.cache.hit_ttft_ms) = (Some(0.5), Some(160.0));
     (outcome.latency_ms.p95, outcome.latency_ms.max) = (1_234.0, 1_234.567);
+    (outcome.latency_ms.p999, outcome.tpot_ms.mean, outcome.tpot_ms.p90) = (1_234.1, 20.0, 31.25);
     (outcome.pool.used_peak, outcome.evicted_blocks) = (0.75, 77);
     (outcome.offered_seconds, outcome.goodput_share) = (31.25, 0.8);
     outcome.cache.events[Counters::prefix_index(PrefixEvent::MissFull)] = 9;
@@ -59,6 +63,9 @@ fn what_has_no_value_is_empty() {
         ("ttft_hit_mean", "160.000"),
         ("latency_p95", "1234"),
         ("latency_max", "1234.567"),
+        ("latency_p999", "1234.1"),
+        ("tpot_mean", "20.000"),
+        ("tpot_p90", "31.25"),
         ("pool_used_peak", "0.75000"),
         ("evicted_blocks", "77"),
         ("offered_seconds", "31.250"),
