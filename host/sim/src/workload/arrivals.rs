@@ -1,5 +1,7 @@
 //! Arrival processes.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::random::Random;
@@ -10,6 +12,12 @@ use crate::random::Random;
 pub enum Arrivals {
     /// A Poisson process.
     Poisson,
+    /// Independent gaps with a gamma distribution.
+    Gamma {
+        /// Its shape, from [`Arrivals::BURSTINESS`]: with 1 it is a Poisson process, with less more bursty, with more more
+        /// regular. The coefficient of variation of the gaps is 1 / sqrt(burstiness).
+        burstiness: f64,
+    },
     /// Bursts that form a Poisson process.
     Bursty {
         /// Mean number of requests per burst.
@@ -22,6 +30,20 @@ pub enum Arrivals {
         /// Amplitude as a fraction of the mean, 0 to 1.
         depth: f64,
     },
+}
+
+impl Arrivals {
+    /// Shapes of a gamma distribution: coefficients of variation from 10 down to 0.01.
+    pub const BURSTINESS: RangeInclusive<f64> = 0.01..=10_000.0;
+
+    /// That of a process of independent gaps, of which Poisson processes are one; `None` for others.
+    pub fn burstiness(self) -> Option<f64> {
+        match self {
+            Self::Poisson => Some(1.0),
+            Self::Gamma { burstiness } => Some(burstiness),
+            Self::Bursty { .. } | Self::Diurnal { .. } => None,
+        }
+    }
 }
 
 /// Upper limit of the mean gap within a burst, in seconds.
@@ -51,6 +73,10 @@ impl Clock {
     pub fn next(&mut self, random: &mut Random) -> u64 {
         match self.arrivals {
             Arrivals::Poisson => self.now_s += random.exponential(1.0 / self.rate),
+            Arrivals::Gamma { burstiness } => {
+                let (least, most) = Arrivals::BURSTINESS.into_inner();
+                self.now_s += random.gamma(burstiness.clamp(least, most), 1.0 / self.rate);
+            }
             Arrivals::Bursty { size } => self.burst(f64::from(size.max(1)), random),
             Arrivals::Diurnal { swings, depth } => {
                 let period_s = self.run_s / f64::from(swings.max(1));
@@ -101,6 +127,8 @@ mod tests {
     fn every_process_has_its_mean_rate() {
         for (arrivals, rate) in [
             (Arrivals::Poisson, 50.0),
+            (Arrivals::Gamma { burstiness: 0.25 }, 50.0),
+            (Arrivals::Gamma { burstiness: 9.0 }, 5_000.0),
             (Arrivals::Bursty { size: 8 }, 5.0),
             (Arrivals::Bursty { size: 8 }, 5_000.0),
             (Arrivals::Bursty { size: 32 }, 200.0),
@@ -116,6 +144,34 @@ mod tests {
             }
             let kept = f64::from(RUN) / (last as f64 / 1e6) / rate;
             assert!((0.98..1.02).contains(&kept), "{arrivals:?} at {rate}: off by a factor of {kept}");
+        }
+    }
+
+    #[test]
+    fn burstiness_of_1_is_a_poisson_process_to_the_microsecond() {
+        let times = |arrivals| {
+            let (mut clock, mut random) = (Clock::new(arrivals, 37.0, 1.0), Random::new(5, 1));
+            [(); 2_000].map(|()| clock.next(&mut random))
+        };
+        let of = |burstiness| times(Arrivals::Gamma { burstiness });
+        assert_eq!(of(1.0), times(Arrivals::Poisson));
+        assert_eq!(of(0.25), of(0.25));
+        assert_ne!(of(0.25), of(1.0));
+    }
+
+    #[test]
+    fn less_burstiness_is_more_bursty() {
+        // A window of 20 seconds has 1,000 arrivals in the mean. Their number varies by about 1 / burstiness times that.
+        for (burstiness, expected) in [(0.062_5, 16.0), (1.0, 1.0), (16.0, 0.062_5)] {
+            let mut clock = Clock::new(Arrivals::Gamma { burstiness }, 50.0, 1.0);
+            let (mut random, mut windows) = (Random::new(3, 1), [0_u32; 2_000]);
+            while let Some(window) = windows.get_mut((clock.next(&mut random) / 20_000_000) as usize) {
+                *window += 1;
+            }
+            let mean = windows.iter().map(|&number| f64::from(number)).sum::<f64>() / 2_000.0;
+            let squares = windows.iter().map(|&number| (f64::from(number) - mean).powi(2)).sum::<f64>();
+            let dispersion = squares / 2_000.0 / mean;
+            assert!((0.8..1.2).contains(&(dispersion / expected)), "{burstiness}: {dispersion}");
         }
     }
 

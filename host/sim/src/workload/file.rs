@@ -47,6 +47,9 @@ fn stream(path: &str, stream: &Stream) -> Result<(), String> {
     within(&field("share"), stream.share, 0.001..=1_000.0)?;
     match stream.arrivals {
         Arrivals::Poisson => {}
+        Arrivals::Gamma { burstiness } => {
+            within(&field("arrivals.gamma.burstiness"), burstiness, Arrivals::BURSTINESS)?;
+        }
         Arrivals::Bursty { size } => within(&field("arrivals.bursty.size"), size, 1..=100_000)?,
         Arrivals::Diurnal { swings, depth } => {
             within(&field("arrivals.diurnal.swings"), swings, 1..=1_000)?;
@@ -131,6 +134,19 @@ mod tests {
         assert_eq!((own.requests, own.about.as_str()), (Workload::REQUESTS, ""));
         let stream = &own.streams[0];
         assert_eq!((stream.tenant, stream.priority, stream.ttft_ms), (0, 0, None));
+    }
+
+    #[test]
+    fn arrivals_of_a_given_burstiness_are_read_and_checked() {
+        let with = |arrivals: &str| {
+            let own = r#"{"diurnal": {"swings": 4, "depth": 0.8}}"#;
+            assert!(OWN.contains(own));
+            Workload::from_json(&OWN.replacen(own, arrivals, 1))
+        };
+        let own = with(r#"{"gamma": {"burstiness": 0.25}}"#).expect("a valid workload");
+        assert_eq!(own.streams[0].arrivals, Arrivals::Gamma { burstiness: 0.25 });
+        let error = with(r#"{"gamma": {"burstiness": 0}}"#).expect_err("no shape").to_string();
+        assert_eq!(error, "streams[0].arrivals.gamma.burstiness is 0, not from 0.01 to 10000");
     }
 
     /// `OWN` with another text.

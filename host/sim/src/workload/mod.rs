@@ -166,6 +166,24 @@ impl Workload {
         self
     }
 
+    /// The workload with gamma-distributed gaps of this burstiness in place of Poisson processes. Streams with other
+    /// arrivals keep theirs.
+    #[must_use]
+    pub fn bursting(mut self, burstiness: f64) -> Self {
+        let arrivals = self.streams.iter_mut().map(|stream| &mut stream.arrivals);
+        arrivals
+            .filter(|arrivals| arrivals.burstiness().is_some())
+            .for_each(|arrivals| *arrivals = Arrivals::Gamma { burstiness });
+        self
+    }
+
+    /// That of its arrivals; `None` if streams differ, or if any has another process.
+    pub fn burstiness(&self) -> Option<f64> {
+        let mut all = self.streams.iter().map(|stream| stream.arrivals.burstiness());
+        let first = all.next()??;
+        all.all(|other| other == Some(first)).then_some(first)
+    }
+
     /// Tokens of its longest request, prompt plus output, which a host must accept. Of a conversation, only the last
     /// turn counts, because earlier ones may be dropped.
     pub fn longest(&self) -> u32 {

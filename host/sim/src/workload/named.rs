@@ -164,4 +164,20 @@ mod tests {
         );
         assert!(Workload::named("silence", 10).is_none());
     }
+
+    #[test]
+    fn poisson_processes_take_a_burstiness_and_others_keep_theirs() {
+        for (name, before) in
+            [("chat", Some(1.0)), ("tenants", Some(1.0)), ("bursty", None), ("diurnal", None)]
+        {
+            let workload = Workload::named(name, 10).expect("a known workload");
+            assert_eq!(workload.burstiness(), before, "{name}");
+            let changed = workload.clone().bursting(0.25);
+            assert_eq!(changed.burstiness(), before.map(|_| 0.25), "{name}");
+            assert_eq!(changed == workload, before.is_none(), "{name}");
+        }
+        let mut mixed = Workload::named("tenants", 10).expect("a known workload");
+        mixed.streams[1].arrivals = Arrivals::Gamma { burstiness: 4.0 };
+        assert_eq!((mixed.burstiness(), mixed.bursting(0.5).burstiness()), (None, Some(0.5)));
+    }
 }

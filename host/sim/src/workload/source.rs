@@ -126,9 +126,12 @@ mod tests {
     const SHARED: fn(f64) -> Text = |zipf| Text::Shared { prefixes: 30, tokens: 50, zipf };
 
     fn begins(name: &str, text: Text, seed: u64) -> Vec<Begin> {
+        begins_by(Arrivals::Poisson, name, text, seed)
+    }
+
+    fn begins_by(arrivals: Arrivals, name: &str, text: Text, seed: u64) -> Vec<Begin> {
         let stream = Workload::named(name, 1).expect("a known workload").streams[0].clone();
-        let mut source =
-            Source::new(&Stream { text, ..stream }, Clock::new(Arrivals::Poisson, 2.0, 1.0), seed, 0);
+        let mut source = Source::new(&Stream { text, ..stream }, Clock::new(arrivals, 2.0, 1.0), seed, 0);
         (0..300).map(|_| source.begin()).collect()
     }
 
@@ -141,6 +144,17 @@ mod tests {
         let of = |seed| begins("instruct", SHARED(1.0), seed);
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
+    }
+
+    #[test]
+    fn burstiness_changes_only_when_it_arrives() {
+        let chat = Text::Conversation { turns: 6, think_s: 5.0, window: 3_000, system: None };
+        let of = |burstiness| begins_by(Arrivals::Gamma { burstiness }, "chat", chat, 1);
+        let without_times =
+            |all: Vec<Begin>| all.into_iter().map(|one| Begin { at_us: 0, ..one }).collect::<Vec<_>>();
+        assert_eq!(of(1.0), begins("chat", chat, 1), "a Poisson process");
+        assert_ne!(of(0.25), of(1.0));
+        assert_eq!(without_times(of(0.25)), without_times(of(1.0)));
     }
 
     #[test]
