@@ -88,6 +88,14 @@ impl Subject<'_> {
         }
     }
 
+    /// That of its arrivals, if it is known.
+    fn burstiness(&self) -> Option<f64> {
+        match self {
+            Self::Made { workload, .. } => workload.burstiness(),
+            Self::Recorded { .. } => None,
+        }
+    }
+
     /// How fast it arrives, in each of a contender's runs with a seed.
     pub(crate) fn paces(&self) -> Vec<Pace> {
         match self {
@@ -208,6 +216,8 @@ pub struct Cell {
     pub load: f64,
     /// Requests per second that arrive; `None` for a trace.
     pub offered_per_second: Option<f64>,
+    /// Burstiness of a workload's arrivals, see `Arrivals`; `None` for a trace, and if they have no single one.
+    pub burstiness: Option<f64>,
     /// Name of the host, if there are several, and of the contender, if there are several or only one host.
     pub contender: String,
     /// Name of the host; empty if it is the only one.
@@ -427,6 +437,7 @@ impl Sweep<'_> {
             workload: subject.name().to_owned(),
             load: settings.load,
             offered_per_second,
+            burstiness: subject.burstiness(),
             contender,
             host_name,
             settings: Setup::of(&settings),

@@ -33,8 +33,8 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// The fewest durations of which the 99.9th percentile is told, so that ten lie beyond it. Of 1,000 it would be about
-    /// the maximum, which says more of a single request than of the tail.
+    /// The fewest durations of which the 99.9th percentile is told, so that ten lie beyond it. Of 1,000 it would be the
+    /// maximum, which says more of a single request than of the tail.
     pub const TAIL: u64 = 10_000;
 }
 

@@ -156,6 +156,7 @@ pub(crate) mod tests {
             workload: "monday".to_owned(),
             load: 1.0,
             offered_per_second: None,
+            burstiness: None,
             host_name: String::new(),
             contender: ["a", "b", "c", "d"][entrant].to_owned(),
             settings: Setup::of(&settings),

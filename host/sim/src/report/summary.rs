@@ -77,8 +77,8 @@ fn known(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-/// Summarizes a comparison: by workload, load, contender and quantity, in the order of the tables; quantities that these
-/// don't have come last. Those without a value are left out.
+/// Summarizes a comparison: by workload, load, contender and quantity, in the order of the tables; what these don't have
+/// comes last. Quantities without a value are left out.
 pub fn summary(cells: &[Cell]) -> Vec<Summary> {
     groups(cells).flat_map(of_group).collect()
 }

@@ -177,7 +177,7 @@ fn by_load(rows: &[Row<'_, Found>]) -> Chart {
 type Read = fn(&Found) -> String;
 
 /// Names are part of the interface: new columns come last, before those of what made a run.
-const COLUMNS: [(&str, Read); 24] = [
+const COLUMNS: [(&str, Read); 25] = [
     ("workload", |f| f.any().workload.clone()),
     ("contender", |f| f.any().contender.clone()),
     ("seed", |f| f.any().settings.seed.to_string()),
@@ -202,6 +202,7 @@ const COLUMNS: [(&str, Read); 24] = [
     ("builtin_share", |f| there(f, |o| share(o.builtin_share))),
     ("tpot_p50", |f| there(f, |o| percentile(o.tpot_ms.p50))),
     ("tpot_p99", |f| there(f, |o| percentile(o.tpot_ms.p99))),
+    ("burstiness", |f| f.any().burstiness.map_or_else(String::new, |burstiness| burstiness.to_string())),
 ];
 
 /// Renders CSV with a row per search. Durations are in milliseconds; what has no value is empty.

@@ -14,7 +14,7 @@ pub enum Arrivals {
     Poisson,
     /// Independent gaps with a gamma distribution.
     Gamma {
-        /// Its shape, from [`Arrivals::BURSTINESS`]: with 1 it is a Poisson process, with less more bursty, with more more
+        /// Its shape, within [`Arrivals::BURSTINESS`]: with 1 it is a Poisson process, less is more bursty, more is more
         /// regular. The coefficient of variation of the gaps is 1 / sqrt(burstiness).
         burstiness: f64,
     },
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn less_burstiness_is_more_bursty() {
-        // A window of 20 seconds has 1,000 arrivals in the mean. Their number varies by about 1 / burstiness times that.
+        // Windows have 1,000 arrivals in the mean; the variance of their number is about 1 / burstiness times that.
         for (burstiness, expected) in [(0.062_5, 16.0), (1.0, 1.0), (16.0, 0.062_5)] {
             let mut clock = Clock::new(Arrivals::Gamma { burstiness }, 50.0, 1.0);
             let (mut random, mut windows) = (Random::new(3, 1), [0_u32; 2_000]);

@@ -14,7 +14,7 @@ use super::result::{Format, check, check_faults};
 use super::settings::repeated;
 use super::task::{Chosen, Common, Several, Task, list, workloads};
 use super::trace::TraceFile;
-use super::traffic::Lengths;
+use super::traffic::{Lengths, burstiness};
 use super::{Failure, emit};
 
 pub const AFTER_HELP: &str = "\
@@ -34,6 +34,9 @@ policies, but neither its device nor its model: name them, or fit a profile (`in
 capacity:
   infer sim compare --scheduler continuous --device l4 --device a100 --model 8b --rate 4
   infer sim compare --scheduler continuous --prefill-chunk 256 --prefill-chunk 1024 --workload heavy-tail
+Gaps between arrivals vary as much as --burstiness says, which is the shape of their gamma distribution as in vLLM's \
+benchmark; this compares Poisson arrivals and gaps with a coefficient of variation of 4:
+  infer sim compare --scheduler continuous --scheduler srpt --workload diverse --burstiness 1 --burstiness 0.0625
 Durations in tables are in milliseconds. TPOT is a request's mean time per token after its first, ITL every time \
 between two tokens; a p99.9 takes 10,000 values. With several --seed, tables show means with 95 % confidence intervals, \
 mark the best of a column with `*`, and are followed by the differences from the first contender, in pairs of runs \
@@ -46,6 +49,10 @@ pub struct RunArgs {
     /// Workload, by name (see --list) or as a file [default: chat]
     #[arg(long, value_name = "NAME|FILE.json", conflicts_with = "trace")]
     workload: Option<String>,
+    /// Burstiness of arrivals: gaps follow a gamma distribution of this shape, whose coefficient of variation is
+    /// 1 / sqrt(shape); 1 is a Poisson process, less is more bursty [default: as the workload says]
+    #[arg(long, value_name = "SHAPE", conflicts_with = "trace", value_parser = burstiness)]
+    burstiness: Option<f64>,
     /// Trace to replay instead of a workload
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -128,7 +135,7 @@ pub fn run(args: RunArgs) -> Result<(), Failure> {
     };
     let given = args.workload.or_else(|| traces.is_empty().then(|| "chat".to_owned()));
     let task = Task {
-        workloads: workloads(given.as_slice(), &args.common)?,
+        workloads: workloads(given.as_slice(), args.burstiness.as_slice(), &args.common)?,
         traces: args.trace.into_iter().zip(traces).collect(),
         loads: args.load.into_iter().collect(),
         rates: args.rate.into_iter().collect(),

@@ -68,6 +68,11 @@ pub struct Several {
     /// Workload, by name (see --list) or as a file; repeatable [default: chat, heavy-tail, bursty]
     #[arg(long, value_name = "NAME|FILE.json")]
     workload: Vec<String>,
+    /// Burstiness of arrivals: gaps follow a gamma distribution of this shape, whose coefficient of variation is
+    /// 1 / sqrt(shape); 1 is a Poisson process, less is more bursty. Repeatable: workloads are sent with each [default:
+    /// as the workload says]
+    #[arg(long, value_name = "SHAPE", value_parser = traffic::burstiness)]
+    burstiness: Vec<f64>,
     /// Trace to replay, repeatable
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
@@ -139,7 +144,7 @@ impl Several {
         let default: &[&str] = if traces.is_empty() { &["chat", "heavy-tail", "bursty"] } else { &[] };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Task {
-            workloads: workloads(&or_default(&self.workload, default), common)?,
+            workloads: workloads(&or_default(&self.workload, default), &self.burstiness, common)?,
             traces: self.trace.into_iter().zip(traces).collect(),
             loads: Vec::new(),
             rates: Vec::new(),
@@ -155,9 +160,11 @@ impl Several {
     }
 }
 
-/// Workloads by names or from files.
-pub fn workloads(given: &[String], common: &Common) -> Result<Vec<Workload>, Failure> {
-    given.iter().map(|given| workload(given, common.requests)).collect()
+/// Workloads by names or from files, with each burstiness.
+pub fn workloads(given: &[String], burstiness: &[f64], common: &Common) -> Result<Vec<Workload>, Failure> {
+    let plain: Result<Vec<Workload>, _> =
+        given.iter().map(|given| workload(given, common.requests)).collect();
+    traffic::bursting(plain?, burstiness)
 }
 
 /// Refuses a deadline for requests without one if all have theirs. Which requests of a trace have one is known at its
@@ -177,7 +184,7 @@ fn check_deadline(task: &Task, common: &Common) -> Result<(), Failure> {
 
 /// Lists workloads.
 pub fn list(given: &[String], common: &Common) -> Result<(), Failure> {
-    let listed = workloads(&or_default(given, &Workload::NAMES), common)?;
+    let listed = workloads(&or_default(given, &Workload::NAMES), &[], common)?;
     let text: String = match (common.result.format, &listed[..]) {
         (Format::Text, _) => {
             listed.iter().map(|workload| format!("{:12} {}\n", workload.name, workload.about)).collect()

@@ -5,9 +5,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use infer_sim::trace::{MAX_NEW_TOKENS, Reader, Recorded, TraceError, due, limited};
+use infer_sim::workload::Arrivals;
 use infer_sim::{Subject, Workload};
 
 use super::Failure;
+use super::settings::repeated;
 use super::trace::TraceFile;
 
 /// A workload by name, or from a JSON file; with `requests` requests if given.
@@ -24,6 +26,58 @@ pub fn workload(given: &str, requests: Option<u64>) -> Result<Workload, Failure>
         let known = Workload::NAMES.join(", ");
         Failure::Usage(format!("--workload: unknown workload `{given}`; use one of {known}, or a .json file"))
     })
+}
+
+/// A burstiness of arrivals.
+pub fn burstiness(text: &str) -> Result<f64, String> {
+    let range = Arrivals::BURSTINESS;
+    let given = text.parse().ok().filter(|given| range.contains(given));
+    given.ok_or_else(|| format!("expected a number from {} to {}", range.start(), range.end()))
+}
+
+/// The workloads with each burstiness, under names that tell them apart; as they are if none is given. Says on stderr
+/// which of them have arrivals that it doesn't replace.
+pub fn bursting(workloads: Vec<Workload>, given: &[f64]) -> Result<Vec<Workload>, Failure> {
+    if let Some(twice) = repeated(given) {
+        return Err(Failure::Usage(format!("--burstiness {twice} is given twice; give each value once")));
+    }
+    if given.is_empty() {
+        return Ok(workloads);
+    }
+    let (mut all, mut kept, mut replaced) = (Vec::new(), Vec::new(), false);
+    for workload in workloads {
+        let takes = workload.streams.iter().filter(|stream| stream.arrivals.burstiness().is_some()).count();
+        if takes < workload.streams.len() {
+            kept.push(workload.name.clone());
+        }
+        if takes == 0 {
+            all.push(workload);
+            continue;
+        }
+        replaced = true;
+        all.extend(given.iter().map(|&burstiness| {
+            let name = format!("{} burstiness={burstiness}", workload.name);
+            Workload { name, ..workload.clone().bursting(burstiness) }
+        }));
+    }
+    let kept = kept.join(", ");
+    match (replaced, kept.is_empty()) {
+        (false, true) => Err(Failure::Usage(
+            "--burstiness: the arrivals of a trace are recorded; give a workload, whose arrivals are drawn"
+                .to_owned(),
+        )),
+        (false, false) => Err(Failure::Usage(format!(
+            "--burstiness: it replaces Poisson processes, and the arrivals of {kept} are others; change them in a file \
+             (--list --format json)"
+        ))),
+        (true, true) => Ok(all),
+        (true, false) => {
+            eprintln!(
+                "{kept}: --burstiness replaces Poisson processes alone; bursts and oscillating rates stay"
+            );
+            Ok(all)
+        }
+    }
 }
 
 /// The numbers of the tenants in the traffic, ascending; `None` for 0, 1 and so on, as in traces.
@@ -186,6 +240,40 @@ impl Drop for Counted<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn workloads_are_varied_by_burstiness_where_their_arrivals_are_poisson_processes() {
+        let all = |names: &[&str], given: &[f64]| {
+            let named = |name: &&str| Workload::named(name, 9).expect("a known workload");
+            match bursting(names.iter().map(named).collect(), given) {
+                Ok(all) => Ok(all.into_iter().map(|one| (one.burstiness(), one.name)).collect::<Vec<_>>()),
+                Err(Failure::Usage(why) | Failure::Failed(why)) => Err(why),
+            }
+        };
+        let of = |burstiness, name: &str| (burstiness, name.to_owned());
+        assert_eq!(all(&["chat", "bursty"], &[]), Ok(vec![of(Some(1.0), "chat"), of(None, "bursty")]));
+        let varied = vec![
+            of(Some(0.25), "chat burstiness=0.25"),
+            of(Some(1.0), "chat burstiness=1"),
+            of(None, "bursty"),
+            of(Some(0.25), "urgent burstiness=0.25"),
+            of(Some(1.0), "urgent burstiness=1"),
+        ];
+        assert_eq!(all(&["chat", "bursty", "urgent"], &[0.25, 1.0]), Ok(varied));
+        for (names, given, says) in [
+            (&["chat"][..], &[2.0, 2.0][..], "--burstiness 2 is given twice"),
+            (&["bursty", "diurnal"], &[0.5], "the arrivals of bursty, diurnal are others"),
+            (&[], &[0.5], "a trace are recorded"),
+        ] {
+            let why = all(names, given).expect_err(says);
+            assert!(why.contains(says), "{says}: {why}");
+        }
+        for (text, read) in
+            [("0.25", Some(0.25)), ("0", None), ("NaN", None), ("20000", None), ("high", None)]
+        {
+            assert_eq!(burstiness(text).ok(), read, "{text}");
+        }
+    }
 
     #[test]
     fn numbers_of_tenants_are_those_of_all_workloads_if_they_agree() {

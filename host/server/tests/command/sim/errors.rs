@@ -27,6 +27,13 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
             "--rate must be from 0.001 to 1000000 requests per second, not 0",
         ),
         (&["run", "--rate", "4", "--load", "1"], "cannot be used with"),
+        (&["run", "--burstiness", "0"], "expected a number from 0.01 to 10000"),
+        (&["run", "--burstiness", "2", "--trace", "x"], "cannot be used with"),
+        (
+            &["run", "--workload", "bursty", "--burstiness", "2"],
+            "it replaces Poisson processes, and the arrivals of",
+        ),
+        (&["compare", "--burstiness", "2", "--burstiness", "2"], "--burstiness 2 is given twice"),
         (
             &["run", "--device", "l4", "--device", "h100"],
             "not several (l4; h100); `infer sim compare` compares hosts",

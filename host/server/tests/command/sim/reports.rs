@@ -78,6 +78,28 @@ fn everything_is_run_with_each_seed() {
 }
 
 #[test]
+fn workloads_are_sent_with_each_burstiness() {
+    let usual = ["compare", "--workload", "diverse", "--requests", "60", "--scheduler", "srpt"];
+    let shapes = ["--burstiness", "0.0625", "--burstiness", "1"];
+    let (runs, plain) = (results(&[&usual[..], &shapes].concat()), results(&usual).remove(0));
+    let of = |run: &Value| (run["workload"].clone(), run["burstiness"].clone());
+    let expected = [("diverse burstiness=0.0625", 0.062_5), ("diverse burstiness=1", 1.0)];
+    let expected = expected.map(|(name, burstiness)| (Value::from(name), Value::from(burstiness)));
+    assert_eq!(runs.iter().map(of).collect::<Vec<_>>(), expected);
+    assert_eq!(of(&plain), ("diverse".into(), 1.0.into()), "a Poisson process");
+    assert_eq!(runs[1]["fingerprint"], plain["fingerprint"]);
+    assert_ne!(runs[0]["fingerprint"], plain["fingerprint"]);
+    assert_eq!(runs[0]["offered_per_second"], plain["offered_per_second"]);
+    let noted =
+        sim(&[&usual[..], &["--workload", "bursty", "--burstiness", "4", "--format", "csv"]].concat());
+    let says = "bursty: --burstiness replaces Poisson processes alone; bursts and oscillating rates stay\n";
+    assert_eq!((noted.status.code(), text(&noted.stderr)), (Some(0), says.to_owned()));
+    let rows = rows(&text(&noted.stdout));
+    let of = rows.iter().map(|row| ["workload", "burstiness"].map(|name| &row[name][..]));
+    assert_eq!(of.collect::<Vec<_>>(), [["diverse burstiness=4", "4"], ["bursty", ""]]);
+}
+
+#[test]
 fn seeds_are_summarized_for_scripts_as_the_tables_show_them() {
     let contenders = ["--scheduler", "continuous", "--scheduler", "continuous", "--scheduler", "srpt"];
     let seeds = ["--seed", "3", "--seed", "4", "--seed", "5"];

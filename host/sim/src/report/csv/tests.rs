@@ -82,9 +82,12 @@ fn what_has_no_value_is_empty() {
 
 #[test]
 fn hosts_are_told_apart() {
-    let rows = rows(&csv(&on_two_hosts()));
+    let mut cells = on_two_hosts();
+    cells[1].burstiness = Some(0.062_5);
+    let rows = rows(&csv(&cells));
     assert_eq!([&rows[0]["device"], &rows[1]["device"]], ["l4", "h100"]);
     assert_eq!(rows[0]["offered_per_second"], "4.500");
+    assert_eq!([&rows[0]["burstiness"], &rows[1]["burstiness"]], ["", "0.0625"]);
 }
 
 #[test]
