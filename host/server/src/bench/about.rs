@@ -33,6 +33,9 @@ impl About {
             Arrival::Closed(1) => "one at a time".to_owned(),
             Arrival::Closed(many) => format!("{many} at a time"),
             Arrival::Poisson(rate) => format!("{rate} per second (Poisson)"),
+            Arrival::Gamma { per_second, burstiness } => {
+                format!("{per_second} per second (burstiness {burstiness})")
+            }
             Arrival::Recorded(speed) => format!("at {speed} times the recorded speed"),
         };
         let shared = match shape.shared_prefix {

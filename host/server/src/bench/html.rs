@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use infer_sim::report::chart::{Axis, COLOURS, Chart, Mark, Scale, Series, escape};
 
+use super::Summary;
 use super::report::{Report, Sample, WorkloadReport};
-use super::{Arrival, Summary};
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5a6472; --grid: #d9dee4; --page: #fff; --card: #f6f8fa; }
@@ -339,7 +339,7 @@ fn goodput(page: &mut String, reports: &[Report]) {
 fn rates(report: &Report) -> BTreeMap<&str, Vec<(f64, f64)>> {
     let mut rates: BTreeMap<&str, Vec<_>> = BTreeMap::new();
     for workload in &report.workloads {
-        if let (Arrival::Poisson(rate), Some(good)) = (workload.arrival, workload.goodput) {
+        if let (Some(rate), Some(good)) = (workload.arrival.per_second(), workload.goodput) {
             rates.entry(&workload.name).or_default().push((rate, good.requests_per_s));
         }
     }
@@ -349,7 +349,7 @@ fn rates(report: &Report) -> BTreeMap<&str, Vec<(f64, f64)>> {
 #[cfg(test)]
 mod tests {
     use super::super::load::Served;
-    use super::super::{Api, Comparison, Dialect, Machine, Targets, Workload};
+    use super::super::{Api, Arrival, Comparison, Dialect, Machine, Targets, Workload};
     use super::*;
 
     /// A report with four requests at each rate, all answered immediately.

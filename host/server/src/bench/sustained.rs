@@ -19,6 +19,8 @@ const FEWEST: usize = 10;
 pub struct RateSearch {
     /// Rate to begin with, in conversations per second.
     pub first: f64,
+    /// Burstiness of arrivals, see [`Arrival::open`].
+    pub burstiness: f64,
     /// Rates at which to give up.
     pub limits: (f64, f64),
     /// Seconds over which the conversations of a run arrive, if they are not too few.
@@ -87,7 +89,7 @@ impl RateSearch {
     fn at(&self, rate: f64, workload: &Workload, seed: u64, round: usize) -> Workload {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is positive")]
         let conversations = ((rate * self.seconds).ceil() as usize).max(FEWEST);
-        workload.of(seed, conversations).retold(seed, round).arriving(Arrival::Poisson(rate))
+        workload.of(seed, conversations).retold(seed, round).arriving(Arrival::open(rate, self.burstiness))
     }
 }
 
@@ -137,8 +139,11 @@ mod tests {
 
     #[test]
     fn run_has_the_conversations_of_its_time_and_its_own_prompts() {
-        let search = RateSearch { first: 1.0, limits: (0.1, 100.0), seconds: 30.0, share: 0.9 };
+        let search =
+            RateSearch { first: 1.0, burstiness: 1.0, limits: (0.1, 100.0), seconds: 30.0, share: 0.9 };
         let talk = Workload::conversations(7, 256);
+        let bursts = RateSearch { burstiness: 0.25, ..search }.at(2.5, &talk, 7, 0);
+        assert_eq!((bursts.jobs.len(), bursts.arrival), (375, Arrival::open(2.5, 0.25)));
         let runs = [(2.5, 0), (2.5, 1), (0.1, 2)].map(|(rate, round)| search.at(rate, &talk, 7, round));
         let sizes = runs.each_ref().map(|run| (run.jobs.len(), run.turns, run.arrival));
         let five = Arrival::Poisson(2.5);

@@ -1,6 +1,7 @@
 //! Workloads as data: prompts, lengths, concurrency. A seed gives the same prompts on every machine, so two servers can
 //! be given the same work.
 
+use infer_sim::Random;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -41,8 +42,36 @@ pub enum Arrival {
     Closed(usize),
     /// Open loop: a Poisson process with this rate per second, independent of earlier conversations.
     Poisson(f64),
+    /// Open loop: gamma-distributed gaps with this mean rate per second. Their shape is the burstiness, so that their
+    /// coefficient of variation is 1 / sqrt(burstiness).
+    Gamma {
+        /// Conversations per second.
+        per_second: f64,
+        /// Less than 1 is more bursty than a Poisson process, more is more regular.
+        burstiness: f64,
+    },
     /// As recorded, so many times as fast; what waited for another request in the recording waits for it again.
     Recorded(f64),
+}
+
+impl Arrival {
+    /// An open loop of this rate per second and this burstiness, which is 1 for a Poisson process.
+    #[must_use]
+    pub fn open(per_second: f64, burstiness: f64) -> Self {
+        match burstiness == 1.0 {
+            true => Self::Poisson(per_second),
+            false => Self::Gamma { per_second, burstiness },
+        }
+    }
+
+    /// The rate per second that an open loop draws its times for.
+    #[must_use]
+    pub fn per_second(self) -> Option<f64> {
+        match self {
+            Self::Poisson(per_second) | Self::Gamma { per_second, .. } => Some(per_second),
+            Self::Closed(_) | Self::Recorded(_) => None,
+        }
+    }
 }
 
 /// Lengths from which a workload is generated.
@@ -140,21 +169,32 @@ impl Workload {
         self.jobs.chunks(self.turns)
     }
 
-    /// Start of each conversation in milliseconds, for an open loop. The seed determines the exponential gaps.
+    /// Start of each conversation in milliseconds, for an open loop. The seed determines the gaps.
     #[must_use]
     pub fn arrivals_ms(&self, seed: u64) -> Option<Vec<f64>> {
-        let Arrival::Poisson(per_second) = self.arrival else { return None };
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        random.set_stream(u64::MAX);
+        let mut gap_ms: Box<dyn FnMut() -> f64> = match self.arrival {
+            Arrival::Poisson(per_second) => {
+                let mut random = ChaCha8Rng::seed_from_u64(seed);
+                random.set_stream(u64::MAX);
+                Box::new(move || {
+                    // Above 0, so that the logarithm is finite.
+                    let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+                    -uniform.ln() / per_second * 1e3
+                })
+            }
+            Arrival::Gamma { per_second, burstiness } => {
+                let mut random = Random::new(seed, u64::MAX);
+                Box::new(move || random.gamma(burstiness, 1e3 / per_second))
+            }
+            Arrival::Closed(_) | Arrival::Recorded(_) => return None,
+        };
         let mut at = 0.0;
-        let gaps = (0..self.jobs.len().div_ceil(self.turns)).map(|_| {
-            // Above 0, so that the logarithm is finite.
-            let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        let moments = (0..self.jobs.len().div_ceil(self.turns)).map(|_| {
             let here = at;
-            at += -uniform.ln() / per_second * 1e3;
+            at += gap_ms();
             here
         });
-        Some(gaps.collect())
+        Some(moments.collect())
     }
 
     /// Generates requests of a shape, `concurrency` at a time.
@@ -283,6 +323,28 @@ mod tests {
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!((mean - 20.0).abs() < 1.5 && (variance.sqrt() - 20.0).abs() < 2.0, "{mean} {variance}");
         assert_eq!(Workload::single(1, 1, 0, 64).arrivals_ms(9), None);
+    }
+
+    #[test]
+    fn gaps_vary_as_the_burstiness_says() {
+        let shape = Shape { prompt_tokens: (1, 1), output_tokens: (1, 1), shared_prefix: 0, vocab_size: 2 };
+        let made = Workload::make("W2", 1, 20_000, 1, shape);
+        let moments = |burstiness| {
+            let open = made.clone().arriving(Arrival::open(50.0, burstiness));
+            open.arrivals_ms(9).expect("an open loop")
+        };
+        assert_eq!(Arrival::open(50.0, 1.0), Arrival::Poisson(50.0));
+        for (burstiness, expected) in [(0.25, 2.0), (1.0, 1.0), (16.0, 0.25)] {
+            let at = moments(burstiness);
+            assert_eq!((at[0], &at), (0.0, &moments(burstiness)));
+            assert!(at.is_sorted());
+            let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+            let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+            let variation = variance.sqrt() / mean;
+            assert!((mean / 20.0 - 1.0).abs() < 0.06, "{burstiness}: {mean}");
+            assert!((variation / expected - 1.0).abs() < 0.08, "{burstiness}: {variation}");
+        }
     }
 
     #[test]

@@ -120,7 +120,13 @@ async fn search_for_a_rate_ends_where_all_or_none_are_sustained() {
     let search = |ttft_ms: f64| {
         let mut plan = plan(host.url(""), Dialect::Named, None, vec![short(1, 256)]);
         plan.targets = Targets { ttft_ms: Some(ttft_ms), itl_ms: None };
-        plan.search = Some(RateSearch { first: 200.0, limits: (90.0, 500.0), seconds: 0.1, share: 0.9 });
+        plan.search = Some(RateSearch {
+            first: 200.0,
+            burstiness: 1.0,
+            limits: (90.0, 500.0),
+            seconds: 0.1,
+            share: 0.9,
+        });
         plan
     };
     let rates = |report: &Report| -> Vec<(Arrival, usize)> {

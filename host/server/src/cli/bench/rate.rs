@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::bench::{RateSearch, Targets};
+use crate::cli::sim::burstiness;
 
 /// Rates that may be asked for, per second.
 const RATES: (f64, f64) = (0.001, 100_000.0);
@@ -13,9 +14,13 @@ const FASTER: f64 = 1_024.0;
 /// Arguments of an open loop.
 #[derive(Args)]
 pub struct RateArgs {
-    /// Open loop: conversations per second, with Poisson arrivals; several rates are measured in turn
+    /// Open loop: conversations per second, with random arrivals; several rates are measured in turn
     #[arg(long, value_name = "PER_SECOND", value_delimiter = ',', value_parser = rate)]
     pub rate: Vec<f64>,
+    /// Burstiness of these arrivals: gaps follow a gamma distribution of this shape, whose coefficient of variation is
+    /// 1 / sqrt(shape); 1 is a Poisson process, less is more bursty
+    #[arg(long, value_name = "SHAPE", default_value_t = 1.0, value_parser = burstiness)]
+    pub burstiness: f64,
     /// Search for the highest rate at which --share percent of the requests meet the targets, from --rate on
     /// [default: from 1]
     #[arg(long)]
@@ -45,15 +50,18 @@ impl RateArgs {
         let first = self.rate.first().copied().unwrap_or(1.0);
         self.find_rate.then(|| RateSearch {
             first,
+            burstiness: self.burstiness,
             limits: ((first / SLOWER).max(RATES.0), (first * FASTER).min(RATES.1)),
             seconds: self.probe_seconds,
             share: self.share / 100.0,
         })
     }
 
-    /// What is wrong with a search, beside a trace or a baseline.
+    /// What is wrong with them, beside a trace or a baseline.
     pub fn fault(&self, has_trace: bool, has_baseline: bool) -> Option<&'static str> {
-        if !self.find_rate {
+        if self.burstiness != 1.0 && self.rate.is_empty() && !self.find_rate {
+            Some("--burstiness: only an open loop draws arrivals; add --rate or --find-rate")
+        } else if !self.find_rate {
             None
         } else if !self.targets().any() {
             Some("--find-rate: needs a target, --ttft-target-ms or --itl-target-ms or both")
@@ -82,4 +90,34 @@ fn percent(text: &str) -> Result<f64, String> {
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3_600.0).contains(seconds));
     seconds.ok_or_else(|| "expected from 0.1 to 3600 seconds".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        rates: RateArgs,
+    }
+
+    #[test]
+    fn burstiness_takes_an_open_loop() {
+        for (flags, is_fault) in [
+            (&["--burstiness", "0.25"][..], true),
+            (&["--burstiness", "1"], false),
+            (&[], false),
+            (&["--burstiness", "0.25", "--rate", "2,4"], false),
+            (&["--burstiness", "0.25", "--find-rate", "--ttft-target-ms", "9"], false),
+        ] {
+            let Line { rates } = Line::parse_from([&["serve"][..], flags].concat());
+            let fault = rates.fault(false, false);
+            assert_eq!(fault.is_some_and(|why| why.starts_with("--burstiness: ")), is_fault, "{flags:?}");
+            let given = rates.search().map_or(rates.burstiness, |search| search.burstiness);
+            assert_eq!(given, rates.burstiness, "{flags:?}");
+        }
+    }
 }

@@ -24,7 +24,8 @@ W1: sequential requests, 256 tokens in, 256 out. W2: 16 at a time, 32 to 1,024 t
 W3: 32 requests, 16 at a time, 1,024 shared and 32 distinct tokens in, 32 out. W4: 8 conversations of 5 \
 turns; each turn sends the whole history plus 32 to 96 new tokens, 32 to 96 out.
 Prompts are random token ids that share nothing else (see --shared-prefix), end tokens are ignored, \
-sampling is greedy. With --rate, requests arrive at random times instead, however long earlier ones take.
+sampling is greedy. With --rate, requests arrive at random times instead, however long earlier ones take, in bursts \
+if --burstiness is below 1.
 Without --url, a server is started in this process on free loopback ports, with the model and the policies \
 that the other flags name; --host, --port, --admin, --tls-cert, --tls-key, --api-keys, --operators, --sse-dialect \
 and --generation-config are ignored. --seed determines prompts and lengths (default: 0). The baseline needs \
@@ -300,7 +301,7 @@ impl ServeArgs {
     }
 
     /// The flags that describe the load, as text; those without a value are empty.
-    fn load(&self) -> [(&'static str, String); 21] {
+    fn load(&self) -> [(&'static str, String); 22] {
         // No `..`, so that a new flag isn't forgotten.
         let Self {
             url: _,
@@ -309,7 +310,8 @@ impl ServeArgs {
             api,
             lengths,
             workload,
-            rates: RateArgs { rate, find_rate, share, probe_seconds, ttft_target_ms, itl_target_ms },
+            rates:
+                RateArgs { rate, burstiness, find_rate, share, probe_seconds, ttft_target_ms, itl_target_ms },
             repeat,
             requests,
             concurrency,
@@ -330,6 +332,7 @@ impl ServeArgs {
             ("lengths", name(lengths)),
             ("workload", workload.iter().map(name).collect::<Vec<_>>().join(",")),
             ("rate", rate.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
+            ("burstiness", burstiness.to_string()),
             ("find-rate", text(find_rate.then_some("yes"))),
             ("share", share.to_string()),
             ("probe-seconds", probe_seconds.to_string()),
@@ -444,9 +447,10 @@ impl ServeArgs {
             workloads.push(Workload::conversations(seed, vocab_size));
         }
         if !self.rates.rate.is_empty() && !self.rates.find_rate {
+            let burstiness = self.rates.burstiness;
             let open = |workload: Workload| {
                 let round = move |(round, &rate): (usize, &f64)| {
-                    workload.clone().retold(seed, round).arriving(Arrival::Poisson(rate))
+                    workload.clone().retold(seed, round).arriving(Arrival::open(rate, burstiness))
                 };
                 self.rates.rate.iter().enumerate().map(round)
             };
@@ -501,8 +505,20 @@ mod tests {
     fn reports_say_what_was_given_other_than_the_defaults() {
         let file = "max-batch-size = 4\nthreads = 2\nport = 9\noperators = \"o\"\nprefix-caching = false\nplan-ahead = false\nblock-size = 16";
         let host = [("max-batch-size", "4"), ("prefix-caching", "off"), ("threads", "2")];
-        let load = ["--workload", "w1,w3", "--rate", "2,0.5", "--requests", "16", "--itl-target-ms", "50"];
-        let given_load = [("itl-target-ms", "50"), ("rate", "2,0.5"), ("workload", "w1,w3")];
+        let load = [
+            "--workload",
+            "w1,w3",
+            "--rate",
+            "2,0.5",
+            "--burstiness",
+            "0.25",
+            "--requests",
+            "16",
+            "--itl-target-ms",
+            "50",
+        ];
+        let given_load =
+            [("burstiness", "0.25"), ("itl-target-ms", "50"), ("rate", "2,0.5"), ("workload", "w1,w3")];
         let remote = ["--url", "http://h", "--api", "text", "--served-model", "m", "--api-key", "secret"];
         let cases = [
             (vec![], host.to_vec()),

@@ -21,6 +21,7 @@ mod traffic;
 
 use clap::Subcommand;
 pub use trace::{NO_REQUESTS, TraceFile};
+pub use traffic::burstiness;
 
 use super::out::{check_file, check_inputs, check_out, emit, is_same_file};
 use super::{Failure, POLICY_LOG};
