@@ -4,14 +4,12 @@
 //! A search runs one load after the other. It doubles or halves the load until it has one that is sustained and one
 //! that is not, and then halves the distance between the two, on a logarithmic scale.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use serde::Serialize;
 
-use crate::compare::{Cell, Pace, Planned, Progress, Sweep, in_parallel};
+use crate::compare::{Cell, Full, Pace, Planned, Progress, Sweep, in_parallel};
 use crate::metrics::Outcome;
-use crate::workload::Capacity;
 
 /// A search ends when the load that is not sustained is at most this much higher than the one that is.
 const CLOSE: f64 = 1.02;
@@ -116,7 +114,7 @@ impl Search<'_> {
                 plan.extend(sweep.seeds.iter().map(|&seed| Planned { subject, pace, entrant, seed }));
             }
         }
-        let capacities: Vec<OnceLock<Capacity>> = sweep.subjects.iter().map(|_| OnceLock::new()).collect();
+        let full: Vec<Full> = sweep.subjects.iter().map(|_| Full::default()).collect();
         let (done, ended) = (AtomicUsize::new(0), AtomicU64::new(0));
         let report = |more: u64, done_more: usize| {
             let requests = (ended.fetch_add(more, Ordering::Relaxed) + more, None);
@@ -127,7 +125,7 @@ impl Search<'_> {
             let planned = plan[at];
             let run = |pace| {
                 let planned = Planned { pace, ..planned };
-                sweep.watched(at, planned, &capacities[planned.subject], &|more| report(more, 0), &())
+                sweep.watched(at, planned, &full[planned.subject], &|more| report(more, 0), &())
             };
             let found = self.search(planned.pace, run);
             report(0, 1);

@@ -34,7 +34,8 @@ pub fn json(cells: &[Cell]) -> String {
 
 /// Runs under the same workload and load.
 fn groups(cells: &[Cell]) -> impl Iterator<Item = &[Cell]> {
-    cells.chunk_by(|a, b| a.subject == b.subject && a.load == b.load)
+    let of = |cell: &Cell| (cell.subject, cell.load, cell.offered_per_second);
+    cells.chunk_by(move |a, b| of(a) == of(b))
 }
 
 /// The seeds of a group, in the order of its runs.

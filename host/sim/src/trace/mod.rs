@@ -10,6 +10,7 @@ mod empty;
 mod hashed;
 mod lines;
 mod order;
+mod rate;
 mod replay;
 
 use std::io::BufRead;
@@ -20,6 +21,7 @@ use serde::Serialize;
 pub use empty::Empty;
 pub use lines::Lines;
 pub use order::in_order;
+pub use rate::recorded_rate;
 pub use replay::Replay;
 
 /// One request of a trace.
@@ -117,6 +119,14 @@ pub enum TraceError {
     Behind {
         /// Number of waiting requests.
         waiting: usize,
+    },
+    /// No speed of the replay gives it a rate.
+    #[error(
+        "its {requests} requests came at one time, which has no rate to scale; replay it without another one"
+    )]
+    AtOnce {
+        /// Number of requests.
+        requests: u64,
     },
     /// The file isn't in the order of time, and not nearly so.
     #[error(

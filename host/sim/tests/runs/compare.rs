@@ -40,7 +40,7 @@ fn recorded(error: Option<&'static str>) -> Subject<'static> {
     Subject::Recorded {
         name: "monday".to_owned(),
         requests: u64::MAX,
-        loads: vec![1.0],
+        paces: vec![Pace::Load(1.0)],
         open: Box::new(open),
     }
 }
@@ -239,4 +239,65 @@ fn rate_is_the_load_that_offers_it() {
         outcomes(&cells)[0].seconds
     });
     assert!(fast < slow, "{fast} {slow}");
+}
+
+/// A trace of ten requests a second apart, but that four come at once, in the middle.
+fn uneven(paces: &[Pace]) -> Subject<'static> {
+    let open = || {
+        let rows = (1..).zip([0, 1, 2, 3, 3, 3, 3, 7, 8, 9]).map(|(id, second)| {
+            let at_us = 1_000_000 * second;
+            let ttft_us = Some(60_000_000);
+            let (prompt_tokens, output_tokens, max_tokens) = (100, 20, 20);
+            Ok(Recorded {
+                id,
+                at_us,
+                ttft_us,
+                prompt_tokens,
+                output_tokens,
+                max_tokens,
+                ..Recorded::default()
+            })
+        });
+        Ok(in_order(rows))
+    };
+    let name = "uneven".to_owned();
+    Subject::Recorded { name, requests: u64::MAX, paces: paces.to_vec(), open: Box::new(open) }
+}
+
+#[test]
+fn rate_of_a_trace_is_the_load_that_scales_its_times_to_it() {
+    // It has one request per second.
+    let cells = sweep(vec![uneven(&[Pace::Rate(4.0), Pace::Load(4.0), Pace::Rate(0.5)])], &[1]).run(|_| {});
+    let [at_rate, _, at_load, _, slow, _] = &cells[..] else { panic!("two contenders each: {cells:?}") };
+    assert_eq!((at_rate.load, at_rate.offered_per_second), (4.0, Some(4.0)));
+    assert_eq!((at_load.load, at_load.offered_per_second), (4.0, None));
+    assert_eq!((slow.load, slow.offered_per_second), (0.5, Some(0.5)));
+    assert_eq!(at_rate.outcome, at_load.outcome);
+    let offered = outcomes(&cells).iter().map(|outcome| outcome.offered_seconds).collect::<Vec<_>>();
+    assert_eq!((offered[0], offered[4]), (2.25, 18.0));
+    let text = report::table(&cells);
+    for heading in
+        ["uneven at load 4.00, 4.00 requests/s: 10", "uneven at load 4.00: 10", "uneven at load 0.50"]
+    {
+        assert_eq!(text.matches(heading).count(), 1, "{heading}: {text}");
+    }
+}
+
+#[test]
+fn trace_without_a_rate_or_an_end_fails_at_any_rate() {
+    let at_rates = |subject: Subject<'static>| match subject {
+        Subject::Recorded { name, requests, open, .. } => {
+            Subject::Recorded { name, requests, open, paces: vec![Pace::Rate(2.0), Pace::Rate(3.0)] }
+        }
+        made @ Subject::Made { .. } => made,
+    };
+    for (error, says) in [(None, "all its requests came at one time"), (Some("cut off"), "line 11, column 2")]
+    {
+        let cells = sweep(vec![at_rates(recorded(error))], &[1]).run(|_| {});
+        assert_eq!(cells.len(), 4);
+        let failures: Vec<String> = cells.iter().filter_map(Cell::failure).collect();
+        assert!(failures.len() == 4 && failures.iter().all(|why| why.contains(says)), "{failures:?}");
+        let text = report::table(&cells);
+        assert!(text.contains("2.00 requests/s") && text.contains("3.00 requests/s"), "{text}");
+    }
 }

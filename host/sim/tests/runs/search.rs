@@ -98,7 +98,7 @@ fn trace_is_replayed_faster_until_it_is_too_fast() {
             Ok(in_order(rows.chain(end)))
         };
         let name = if error { "broken" } else { "monday" }.to_owned();
-        Subject::Recorded { name, requests: u64::MAX, loads: vec![1.0], open: Box::new(open) }
+        Subject::Recorded { name, requests: u64::MAX, paces: vec![Pace::Load(1.0)], open: Box::new(open) }
     };
     let last = std::sync::Mutex::new((0, 0));
     let found = search(hosts(&[64]), vec![trace(false), trace(true)], 2).run(|progress| {

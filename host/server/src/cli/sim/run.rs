@@ -29,6 +29,8 @@ Traces are recordings of a host (`infer sim record`), or files of Azure's LLM in
 and Alibaba Bailian's (JSONL) and BurstGPT's (CSV). A recording also provides the default settings of the host and, for `run`, its \
 policies, but neither its device nor its model: name them, or fit a profile (`infer sim calibrate`):
   infer sim run --trace requests.csv --device l4 --model 8b --load 2
+--rate scales the times of a trace to a mean rate, and keeps their order and their bursts:
+  infer sim compare --trace requests.csv --rate 2 --rate 4 --scheduler continuous --scheduler srpt
 `compare` also compares hosts: it takes several values of the flags that describe them, from --device to \
 --plan-ahead, and simulates all combinations with the same requests. A load is a fraction of the first one's \
 capacity:
@@ -69,8 +71,8 @@ pub struct RunArgs {
     /// is replayed faster than recorded [default: 1]
     #[arg(long)]
     load: Option<f64>,
-    /// Offered load in requests per second
-    #[arg(long, value_name = "PER_SECOND", conflicts_with_all = ["load", "trace"])]
+    /// Offered load in requests per second; the times of a trace are scaled so that they have this mean rate
+    #[arg(long, value_name = "PER_SECOND", conflicts_with_all = ["load", "closed_loop"])]
     rate: Option<f64>,
     /// Component that the recording names but that isn't bundled; repeatable
     #[arg(long, value_name = "FILE.wasm")]
@@ -94,8 +96,8 @@ pub struct CompareArgs {
     /// by which it is replayed faster than recorded [default: 1]
     #[arg(long)]
     load: Vec<f64>,
-    /// Offered load in requests per second, repeatable
-    #[arg(long, value_name = "PER_SECOND", conflicts_with_all = ["load", "trace"])]
+    /// Offered load in requests per second, repeatable; the times of a trace are scaled so that they have this mean rate
+    #[arg(long, value_name = "PER_SECOND", conflicts_with_all = ["load", "closed_loop"])]
     rate: Vec<f64>,
     /// With --format json or csv: in place of runs, the mean of each quantity over the seeds and its difference from
     /// the first contender, with 95 % confidence intervals

@@ -205,9 +205,9 @@ pub struct Task {
     pub workloads: Vec<Workload>,
     /// With their paths.
     pub traces: Vec<(PathBuf, TraceFile)>,
-    /// Given loads; if empty, `usual_load` for workloads without `rates`, and 1 for traces.
+    /// Given loads; if there are no `rates` either, `usual_load` for workloads and 1 for traces.
     pub loads: Vec<f64>,
-    /// Given requests per second of workloads.
+    /// Given requests per second.
     pub rates: Vec<f64>,
     pub usual_load: f64,
     /// At least one.
@@ -367,10 +367,12 @@ fn subjects<'a>(
     common: &Common,
     max_seq_len: u32,
 ) -> Result<(Vec<Subject<'a>>, Vec<Lengths>), Failure> {
-    let loads = |usual: f64| if task.loads.is_empty() { vec![usual] } else { task.loads.clone() };
-    let paces: Vec<Pace> = match &task.rates[..] {
-        [] => loads(task.usual_load).into_iter().map(Pace::Load).collect(),
-        rates => rates.iter().copied().map(Pace::Rate).collect(),
+    let paces = |usual_load: f64| -> Vec<Pace> {
+        match (&task.rates[..], &task.loads[..]) {
+            ([], []) => vec![Pace::Load(usual_load)],
+            ([], loads) => loads.iter().copied().map(Pace::Load).collect(),
+            (rates, _) => rates.iter().copied().map(Pace::Rate).collect(),
+        }
     };
     let (mut subjects, mut lengths) = (Vec::new(), Vec::new());
     for workload in &task.workloads {
@@ -384,7 +386,7 @@ fn subjects<'a>(
             Some(ms) => workload.clone().due(ms),
             None => workload.clone(),
         };
-        subjects.push(Subject::Made { workload, paces: paces.clone() });
+        subjects.push(Subject::Made { workload, paces: paces(task.usual_load) });
     }
     let limits = Limits {
         requests: common.requests.unwrap_or(u64::MAX),
@@ -397,7 +399,7 @@ fn subjects<'a>(
         let others = task.traces.iter().filter(|(other, trace)| other != path && trace.name() == name);
         let alike = others.count() + task.workloads.iter().filter(|workload| workload.name == name).count();
         let shown = if alike > 0 { path.display().to_string() } else { name };
-        let (subject, seen) = traffic::subject(trace, shown, loads(1.0), limits);
+        let (subject, seen) = traffic::subject(trace, shown, paces(1.0), limits);
         subjects.push(subject);
         lengths.push(seen);
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use infer_sim::trace::{MAX_NEW_TOKENS, Reader, Recorded, TraceError, due, limited};
 use infer_sim::workload::Arrivals;
-use infer_sim::{Subject, Workload};
+use infer_sim::{Pace, Subject, Workload};
 
 use super::Failure;
 use super::settings::repeated;
@@ -182,7 +182,7 @@ impl Lengths {
 }
 
 /// A trace as a subject under a name, and its lengths as far as it will have been replayed.
-pub fn subject(trace: &TraceFile, name: String, loads: Vec<f64>, limits: Limits) -> (Subject<'_>, Lengths) {
+pub fn subject(trace: &TraceFile, name: String, paces: Vec<Pace>, limits: Limits) -> (Subject<'_>, Lengths) {
     let Limits { requests, max_tokens, ttft_ms, max_seq_len } = limits;
     let max_tokens = max_tokens.unwrap_or(MAX_NEW_TOKENS);
     let is_public = trace.head().is_none();
@@ -197,10 +197,10 @@ pub fn subject(trace: &TraceFile, name: String, loads: Vec<f64>, limits: Limits)
         };
         Ok(Box::new(Counted { reader, max_seq_len, now: Seen::default(), seen: Arc::clone(&seen) }))
     };
-    (Subject::Recorded { loads, name, requests, open: Box::new(open) }, lengths)
+    (Subject::Recorded { paces, name, requests, open: Box::new(open) }, lengths)
 }
 
-/// Counts what is read. A trace is read once per run, and always as far.
+/// Counts what is read. A trace is read once per run, and once more to learn its rate, always as far.
 struct Counted<'a> {
     reader: Reader<'a>,
     max_seq_len: u32,

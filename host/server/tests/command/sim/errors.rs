@@ -27,6 +27,7 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
             "--rate must be from 0.001 to 1000000 requests per second, not 0",
         ),
         (&["run", "--rate", "4", "--load", "1"], "cannot be used with"),
+        (&["run", "--trace", "x", "--rate", "4", "--closed-loop"], "cannot be used with"),
         (&["run", "--burstiness", "0"], "expected a number from 0.01 to 10000"),
         (&["run", "--burstiness", "2", "--trace", "x"], "cannot be used with"),
         (

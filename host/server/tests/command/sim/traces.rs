@@ -73,6 +73,29 @@ fn traces_with_equal_names_stay_apart_and_keep_their_speed() {
 }
 
 #[test]
+fn rate_scales_a_trace_and_next_to_it_a_workload() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("day.csv");
+    let row = |second: u32| format!("2024-05-10 00:00:{second:02},7,9\n");
+    let rows = [0, 2, 3, 20].map(row).concat();
+    std::fs::write(&path, format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")).expect("it is written");
+    let usual = ["compare", "--trace", path.to_str().expect("UTF-8"), "--scheduler", "continuous"];
+    let run = |more: &[&str]| {
+        let runs = results(&[&usual[..], more].concat());
+        let of =
+            |run: &Value| ["load", "offered_per_second", "offered_seconds"].map(|name| run[name].as_f64());
+        runs.iter().map(of).collect::<Vec<_>>()
+    };
+    let (slow, fast) = ([1.0, 0.15, 20.0].map(Some), [2.0, 0.3, 10.0].map(Some));
+    assert_eq!(run(&["--rate", "0.15", "--rate", "0.3"]), [slow, fast]);
+    assert_eq!(run(&["--load", "2"]), [[Some(2.0), None, Some(10.0)]]);
+    let three = run(&["--requests", "3", "--rate", "0.5"]);
+    assert_eq!(three, [[Some(0.75), Some(0.5), Some(4.0)]], "the first three came at 2/3 per second");
+    let both = run(&["--rate", "0.3", "--workload", "diverse", "--requests", "4"]);
+    assert_eq!((both[0][1], both[1]), (Some(0.3), fast), "the workload comes first");
+}
+
+#[test]
 fn requests_of_a_trace_that_are_too_long_are_counted_on_stderr() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("long.csv");

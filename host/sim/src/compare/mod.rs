@@ -1,8 +1,10 @@
 //! Sweeps: every contender on every host with every workload at every load with every seed, in parallel; the order of
 //! the results is fixed.
 
+mod subject;
+
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
@@ -11,11 +13,8 @@ use serde::{Serialize, Serializer};
 use crate::metrics::{FirstFault, Outcome, RequestOutcome, Watch};
 use crate::report::{MadeBy, Setup, Slots};
 use crate::run::{Settings, replay_watched, simulate_watched};
-use crate::trace::Reader;
-use crate::workload::{Capacity, Workload};
-
-/// Opens a trace at its start.
-pub type Open<'a> = Box<dyn Fn() -> Result<Reader<'a>, String> + Sync + 'a>;
+pub(crate) use subject::Full;
+pub use subject::{Open, Pace, Subject};
 
 /// A set of policies to compare.
 pub struct Contender<'a> {
@@ -38,77 +37,6 @@ pub struct Host {
     pub name: String,
     /// Hardware and limits; load and seed are those of the sweep.
     pub settings: Settings,
-}
-
-/// How fast synthetic requests arrive.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
-    /// A fraction of the first host's capacity.
-    Load(f64),
-    /// Requests per second.
-    Rate(f64),
-}
-
-/// Traffic for the contenders.
-pub enum Subject<'a> {
-    /// Synthetic traffic, once at each pace.
-    Made {
-        /// Its requests.
-        workload: Workload,
-        /// How fast they arrive.
-        paces: Vec<Pace>,
-    },
-    /// Recorded traffic, once at each load.
-    Recorded {
-        /// Factors by which it is replayed faster than recorded.
-        loads: Vec<f64>,
-        /// Name in reports.
-        name: String,
-        /// Maximum number of requests.
-        requests: u64,
-        /// Opens the trace, once per run.
-        open: Open<'a>,
-    },
-}
-
-impl Subject<'_> {
-    /// Name in reports.
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Made { workload, .. } => &workload.name,
-            Self::Recorded { name, .. } => name,
-        }
-    }
-
-    /// Number of requests, if known in advance.
-    fn requests(&self) -> Option<u64> {
-        match self {
-            Self::Made { workload, .. } => Some(workload.requests),
-            Self::Recorded { .. } => None,
-        }
-    }
-
-    /// That of its arrivals, if it is known.
-    fn burstiness(&self) -> Option<f64> {
-        match self {
-            Self::Made { workload, .. } => workload.burstiness(),
-            Self::Recorded { .. } => None,
-        }
-    }
-
-    /// How fast it arrives, in each of a contender's runs with a seed.
-    pub(crate) fn paces(&self) -> Vec<Pace> {
-        match self {
-            Self::Made { paces, .. } => paces.clone(),
-            Self::Recorded { loads, .. } => loads.iter().copied().map(Pace::Load).collect(),
-        }
-    }
-}
-
-impl std::fmt::Debug for Subject<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Subject").field(&self.name()).finish()
-    }
 }
 
 /// A comparison to run.
@@ -212,9 +140,10 @@ pub struct Cell {
     pub entrant: usize,
     /// Name of the subject.
     pub workload: String,
-    /// Load: the fraction of the first host's capacity, or the factor by which a trace is replayed faster than recorded.
+    /// Load: the fraction of the first host's capacity, or the factor by which a trace is replayed faster than recorded;
+    /// 0 if it was to be replayed at a rate, and can't be read to find that factor.
     pub load: f64,
-    /// Requests per second that arrive; `None` for a trace.
+    /// Requests per second that arrive; `None` for a trace, unless it is replayed at a rate.
     pub offered_per_second: Option<f64>,
     /// Burstiness of a workload's arrivals, see `Arrivals`; `None` for a trace, and if they have no single one.
     pub burstiness: Option<f64>,
@@ -276,7 +205,6 @@ fn flat<S: Serializer>(outcome: &Result<Outcome, String>, serializer: S) -> Resu
 #[derive(Clone, Copy)]
 pub(crate) struct Planned {
     pub subject: usize,
-    /// For a trace, a load.
     pub pace: Pace,
     /// Index of the host and the contender among all combinations.
     pub entrant: usize,
@@ -317,7 +245,7 @@ impl Sweep<'_> {
     pub fn run_each(&self, progress: impl Fn(Progress) + Sync, requests: &impl Requests) -> Vec<Cell> {
         let plan = self.plan();
         let runs = plan.len();
-        let capacities: Vec<OnceLock<Capacity>> = self.subjects.iter().map(|_| OnceLock::new()).collect();
+        let full: Vec<Full> = self.subjects.iter().map(|_| Full::default()).collect();
         let all: Option<u64> = plan.iter().map(|planned| self.subjects[planned.subject].requests()).sum();
         let (done, ended) = (AtomicUsize::new(0), AtomicU64::new(0));
         let report = |more: u64, runs_more: usize| {
@@ -327,8 +255,8 @@ impl Sweep<'_> {
         };
         in_parallel(self.threads, runs, |at| {
             let planned = plan[at];
-            let capacity = &capacities[planned.subject];
-            let cell = self.watched(at, planned, capacity, &|more| report(more, 0), requests);
+            let full = &full[planned.subject];
+            let cell = self.watched(at, planned, full, &|more| report(more, 0), requests);
             requests.over(at);
             report(0, 1);
             cell
@@ -340,7 +268,7 @@ impl Sweep<'_> {
         &self,
         at: usize,
         planned: Planned,
-        capacity: &OnceLock<Capacity>,
+        full: &Full,
         report: &impl Fn(u64),
         requests: &impl Requests,
     ) -> Cell {
@@ -354,7 +282,7 @@ impl Sweep<'_> {
         let (_, contender) = self.names(planned.entrant);
         let workload = self.subjects[planned.subject].name();
         let run = RunOf { at, workload, load: 0.0, contender: &contender, seed: planned.seed };
-        let cell = self.cell(planned, capacity, Reporter { progress, requests, run });
+        let cell = self.cell(planned, full, Reporter { progress, requests, run });
         let in_all = cell.outcome.as_ref().map_or(reported, |outcome| outcome.requests);
         report(in_all.saturating_sub(reported));
         cell
@@ -392,7 +320,7 @@ impl Sweep<'_> {
     fn cell<P: FnMut(u64), R: Requests>(
         &self,
         planned: Planned,
-        capacity: &OnceLock<Capacity>,
+        full: &Full,
         mut watch: Reporter<'_, P, R>,
     ) -> Cell {
         let Planned { subject: at, pace, entrant, seed } = planned;
@@ -406,11 +334,11 @@ impl Sweep<'_> {
         let slots = policies.as_ref().ok().map(Slots::of);
         let (offered_per_second, outcome) = match subject {
             Subject::Made { workload, .. } => {
-                let capacity = capacity.get_or_init(|| Capacity::of(workload, &self.hosts[0].settings));
-                let full = capacity.requests_per_second();
+                let capacity = full.capacity(workload, &self.hosts[0].settings);
+                let at_full = capacity.requests_per_second();
                 let (load, offered) = match pace {
-                    Pace::Load(load) => (load, load * full),
-                    Pace::Rate(rate) => (rate / full, rate),
+                    Pace::Load(load) => (load, load * at_full),
+                    Pace::Rate(rate) => (rate / at_full, rate),
                 };
                 settings.load = load;
                 watch.run.load = load;
@@ -418,15 +346,18 @@ impl Sweep<'_> {
                 (Some(offered), policies.map(run))
             }
             Subject::Recorded { requests, open, .. } => {
-                settings.load = match pace {
-                    Pace::Load(load) | Pace::Rate(load) => load,
-                };
+                let load = full.load(pace, *requests, open);
+                settings.load = load.as_ref().copied().unwrap_or(0.0);
                 watch.run.load = settings.load;
+                let offered = match pace {
+                    Pace::Load(_) => None,
+                    Pace::Rate(rate) => Some(rate),
+                };
                 let run = |policies| {
                     replay_watched(&settings, policies, open()?, *requests, watch)
                         .map_err(|error| error.to_string())
                 };
-                (None, policies.and_then(run))
+                (offered, load.and(policies).and_then(run))
             }
         };
         let (host_name, contender) = self.names(entrant);
