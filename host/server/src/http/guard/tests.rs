@@ -1,11 +1,15 @@
 //! Connections over a pipe in memory, polled by hand.
 
+use std::mem::MaybeUninit;
 use std::task::Waker;
 
+use hyper::rt::{Read as _, ReadBuf, Write as _};
 use hyper_util::rt::TokioIo;
 
-use super::super::backlog::FREE_BYTES;
+use super::streams::made_up;
 use super::*;
+use crate::http::backlog::FREE_BYTES;
+use crate::http::{Backlog, Unsent};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 type Connection = Guarded<TokioIo<tokio::io::DuplexStream>>;
