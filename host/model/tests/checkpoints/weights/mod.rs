@@ -2,6 +2,7 @@
 //! the message.
 
 mod experts;
+mod extremes;
 
 use std::ops::ControlFlow;
 

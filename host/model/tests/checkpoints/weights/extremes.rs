@@ -1,18 +1,16 @@
 //! Numbers of checkpoints that can't be computed with: refused when they are loaded, with the tensor and the place there.
 
-mod common;
-
 use std::ops::ControlFlow;
 
-use common::golden;
 use infer_model::{DType, LoadOptions, Model, ModelError, Source};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
+use crate::read;
+
 /// Loads the small gpt-oss with some bytes of a tensor of its third layer replaced.
 fn load(tensor: &str, at: usize, bytes: &[u8], dtype: Option<DType>) -> Result<(), ModelError> {
-    let read = |file: &str| std::fs::read(golden("gptoss-mxfp4").join(file)).expect("golden files are there");
-    let (config, whole) = (read("config.json"), read("model.safetensors"));
+    let [config, whole] = ["config.json", "model.safetensors"].map(|file| read("gptoss-mxfp4", file));
     let tensors = SafeTensors::deserialize(&whole).expect("sound").tensors();
     let name = format!("model.layers.2.{tensor}");
     let (_, view) = tensors.iter().find(|(other, _)| *other == name).expect("it is there");
