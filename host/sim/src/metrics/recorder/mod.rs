@@ -280,6 +280,6 @@ impl Recorder {
 
     fn tenant(&mut self, tenant: u32) -> &mut Tenant {
         let is_detailed = self.tenants.len() < DETAILED;
-        self.tenants.entry(tenant).or_insert_with(|| Tenant { is_detailed, ..Tenant::default() })
+        self.tenants.entry(tenant).or_insert_with(|| Tenant::new(is_detailed))
     }
 }

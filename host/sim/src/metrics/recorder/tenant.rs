@@ -11,8 +11,7 @@ use super::{Promises, Start, time_per_output_token};
 /// Collects a `TenantOutcome`.
 #[derive(Default)]
 pub(super) struct Tenant {
-    /// It is one of the first, whose times all have percentiles.
-    pub is_detailed: bool,
+    is_detailed: bool,
     pub requests: u64,
     pub refused: u64,
     pub failed: u64,
@@ -41,6 +40,11 @@ pub(super) struct Spans {
 }
 
 impl Tenant {
+    /// `is_detailed`: it is one of the first, whose times all have percentiles.
+    pub fn new(is_detailed: bool) -> Self {
+        Self { is_detailed, ..Self::default() }
+    }
+
     pub fn started(&mut self, start: &Start) {
         self.prompt += u64::from(start.cached) + u64::from(start.prefill);
         self.cached += u64::from(start.cached);
