@@ -64,4 +64,4 @@ pub use ids::{AdapterId, BlockId, LogitsSlot, Micros, OffloadSlot, SequenceId, S
 pub use kv::cached::CachedBlock;
 pub use kv::feed as kv_events;
 pub use request::{Constraint, FinishReason, Refusal, Request, SamplingExtras, SamplingParams, Usage};
-pub use tenants::TenantTerms;
+pub use tenants::{TenantHistory, TenantTerms};

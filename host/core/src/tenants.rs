@@ -23,6 +23,17 @@ impl Default for TenantTerms {
     }
 }
 
+/// What an engine knows of a tenant, apart from what it is granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TenantHistory {
+    /// Prompt tokens computed for it.
+    pub prompt_tokens: u64,
+    /// Tokens generated for it.
+    pub output_tokens: u64,
+    /// What its requests generated lately, on average, in 1/256 tokens; 0 until one has ended.
+    pub mean_output: u32,
+}
+
 /// Fractions of a token that means are kept in.
 const OUTPUT_UNIT: u32 = 256;
 /// A mean covers about this many of the last requests.
@@ -41,9 +52,44 @@ pub(crate) struct Tenants {
     outputs: Vec<u32>,
     /// Likewise of all tenants together.
     any_output: u32,
+    /// What the columns began with, by row: prompt and output tokens served before this engine.
+    begun_with: Vec<(u64, u64)>,
+    /// Tenants of an earlier engine that have no row yet.
+    absent: BTreeMap<TenantId, TenantHistory>,
 }
 
 impl Tenants {
+    /// Begins with what an earlier engine knew. A tenant has no row until it has work.
+    pub fn remember(&mut self, all: &[(TenantId, TenantHistory)], any_output: u32) {
+        self.absent = all.iter().copied().collect();
+        self.any_output = any_output;
+    }
+
+    /// What is known of every tenant.
+    pub fn histories(&self, columns: &TenantColumns) -> Vec<(TenantId, TenantHistory)> {
+        let here = self.rows.iter().map(|(&tenant, &row)| {
+            let at = row as usize;
+            let history = TenantHistory {
+                prompt_tokens: columns.prompt_tokens_served[at],
+                output_tokens: columns.output_tokens_served[at],
+                mean_output: self.outputs[at],
+            };
+            (tenant, history)
+        });
+        here.chain(self.absent.iter().map(|(&tenant, &history)| (tenant, history))).collect()
+    }
+
+    /// What all tenants' requests generated lately, as [`TenantHistory::mean_output`].
+    pub fn any_output(&self) -> u32 {
+        self.any_output
+    }
+
+    /// Prompt and output tokens that this engine served a row's tenant.
+    pub fn served_here(&self, columns: &TenantColumns, row: usize) -> (u64, u64) {
+        let (prompt, output) = self.begun_with[row];
+        (columns.prompt_tokens_served[row] - prompt, columns.output_tokens_served[row] - output)
+    }
+
     /// How many tokens a request of this tenant will probably generate; the largest number until
     /// anything is known.
     pub fn expected_output(&self, row: u32) -> u32 {
@@ -93,16 +139,19 @@ impl Tenants {
     /// Returns a tenant's row, and adds it if there is none.
     pub fn row(&mut self, columns: &mut TenantColumns, tenant: TenantId) -> u32 {
         *self.rows.entry(tenant).or_insert_with(|| {
+            let TenantHistory { prompt_tokens, output_tokens, mean_output } =
+                self.absent.remove(&tenant).unwrap_or_default();
             let terms = self.configured.get(&tenant).copied().unwrap_or_default();
             columns.id.push(tenant.0);
             columns.weight_permille.push(terms.weight_permille.max(1));
             self.terms.push(terms);
             columns.running.push(0);
             columns.waiting.push(0);
-            columns.prompt_tokens_served.push(0);
-            columns.output_tokens_served.push(0);
+            columns.prompt_tokens_served.push(prompt_tokens);
+            columns.output_tokens_served.push(output_tokens);
+            self.begun_with.push((prompt_tokens, output_tokens));
             self.served.push(Mark::default());
-            self.outputs.push(0);
+            self.outputs.push(mean_output);
             columns.id.len() as u32 - 1
         })
     }
@@ -124,5 +173,22 @@ mod tests {
         tenants.configure(&mut columns, &[]);
         assert_eq!(tenants.terms(early), TenantTerms::default());
         assert_eq!(columns.weight_permille, [1_000, 1_000]);
+    }
+
+    #[test]
+    fn counts_go_on_where_an_earlier_engine_left_them_once_a_tenant_is_back() {
+        let history = TenantHistory { prompt_tokens: 100, output_tokens: 50, mean_output: 7 * OUTPUT_UNIT };
+        let before = [(TenantId(2), history), (TenantId(9), history)];
+        let (mut tenants, mut columns) = (Tenants::default(), TenantColumns::default());
+        tenants.remember(&before, 3 * OUTPUT_UNIT);
+        assert_eq!((columns.id.len(), tenants.histories(&columns)), (0, before.to_vec()));
+        let (back, new) = (tenants.row(&mut columns, TenantId(9)), tenants.row(&mut columns, TenantId(4)));
+        assert_eq!((columns.prompt_tokens_served[0], columns.output_tokens_served[0]), (100, 50));
+        assert_eq!((tenants.expected_output(back), tenants.expected_output(new)), (7, 3));
+        columns.output_tokens_served[0] += 5;
+        assert_eq!((tenants.served_here(&columns, 0), tenants.served_here(&columns, 1)), ((0, 5), (0, 0)));
+        let now = TenantHistory { output_tokens: 55, ..history };
+        let all = [(TenantId(4), TenantHistory::default()), (TenantId(9), now), (TenantId(2), history)];
+        assert_eq!(tenants.histories(&columns), all);
     }
 }

@@ -7,6 +7,7 @@
 mod admit;
 mod ahead;
 mod cache;
+mod carried;
 mod compose;
 mod decisions;
 mod end;
@@ -28,6 +29,7 @@ mod step;
 mod swap;
 
 pub use cache::Emptied;
+pub use carried::{Carried, Exported, Numbers};
 pub use decisions::Decision;
 pub use swap::CANARY_WINDOW;
 

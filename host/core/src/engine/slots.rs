@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Policies;
+use super::{Exported, Policies};
 use crate::guard::{Company, Context, GuardLimits, Slot};
 use crate::ids::Micros;
 use crate::policy::{AdmissionPolicy, AnyPolicy, PolicyInfo, PolicyKind, PrefixCachePolicy, SchedulerPolicy};
@@ -66,6 +66,33 @@ impl Slots {
         self.scheduler.save_state(cx);
         self.admission.save_state(cx);
         self.prefix.save_state(cx);
+    }
+
+    /// The slots are those of an engine that begins then, with this step.
+    pub fn begin_at(&mut self, now: Micros, step: u64) {
+        self.scheduler.begin_at(now);
+        self.admission.begin_at(now);
+        self.prefix.begin_at(now);
+        self.next_export = step + EXPORT_EVERY;
+    }
+
+    /// The policy that a restart of the host brings back, by name, and its state.
+    pub fn lasting_state(&mut self, kind: PolicyKind, cx: &mut Context<'_>) -> Option<(String, Vec<u8>)> {
+        match kind {
+            PolicyKind::Scheduler => self.scheduler.lasting_state(cx),
+            PolicyKind::Admission => self.admission.lasting_state(cx),
+            PolicyKind::PrefixCache => self.prefix.lasting_state(cx),
+        }
+    }
+
+    /// Gives a live policy what was exported before a restart of the host, if it is meant for it.
+    pub fn take_over(&mut self, exported: &Exported) -> Option<Result<(), String>> {
+        let Exported { kind, policy, state } = exported;
+        match kind {
+            PolicyKind::Scheduler => self.scheduler.take_over(policy, state),
+            PolicyKind::Admission => self.admission.take_over(policy, state),
+            PolicyKind::PrefixCache => self.prefix.take_over(policy, state),
+        }
     }
 
     /// The live policy's state.

@@ -74,14 +74,17 @@ impl Engine {
 
     fn tenant_snapshots(&self) -> Vec<TenantSnapshot> {
         let columns = &self.view.tenants;
-        let row = |at: usize| TenantSnapshot {
-            tenant: TenantId(columns.id[at]),
-            weight_permille: columns.weight_permille[at],
-            running: columns.running[at],
-            waiting: columns.waiting[at],
-            held: self.held.of_tenant(at),
-            prompt_tokens: columns.prompt_tokens_served[at],
-            generated_tokens: columns.output_tokens_served[at],
+        let row = |at: usize| {
+            let (prompt_tokens, generated_tokens) = self.tenants.served_here(columns, at);
+            TenantSnapshot {
+                tenant: TenantId(columns.id[at]),
+                weight_permille: columns.weight_permille[at],
+                running: columns.running[at],
+                waiting: columns.waiting[at],
+                held: self.held.of_tenant(at),
+                prompt_tokens,
+                generated_tokens,
+            }
         };
         (0..columns.id.len()).map(row).collect()
     }

@@ -7,6 +7,7 @@
 
 mod budget;
 mod canary;
+mod lasting;
 mod shadow;
 mod tenure;
 

@@ -151,6 +151,11 @@ pub(crate) fn short(at: Micros) -> u32 {
 }
 
 impl Recorder {
+    /// One that begins then.
+    pub fn begin_at(now: Micros) -> Self {
+        Self { open: Slice { start: now, ..Slice::default() }, noted: now, ..Self::default() }
+    }
+
     /// A request arrived, asking for this much.
     pub fn arrived(&mut self, now: Micros, prompt: u32, output: u32) {
         self.pass(now);
