@@ -1,8 +1,11 @@
 //! The current keys and tenants, and the numbers and usage of every tenant since the host started.
+//!
+//! With `--policy-state` tenants have the numbers of the host before, because what policies know is told in these. The
+//! number of a tenant that is gone is kept for it, and never given to another one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use hyper::header::AUTHORIZATION;
 use hyper::{HeaderMap, StatusCode};
@@ -14,7 +17,7 @@ use super::usage::{Usage, UsageSnapshot};
 use crate::config::{Config, ConfigError};
 use crate::http::ApiError;
 
-/// Most names since the host started, over all reloads: each has a row in the engine.
+/// Most names since the host started, over all reloads: each has a row in the engine. And most numbers that are known.
 const MAX_NAMES: usize = 4_096;
 /// Tenants with metrics of their own; the rest are summed up as `other`.
 const MAX_LABELS: usize = 128;
@@ -66,11 +69,94 @@ struct Book {
     tenants: Vec<Arc<Tenant>>,
 }
 
-/// Every tenant since the start. Ids are positions in `usage` and never change.
+/// The numbers of tenants, by which policies know them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Numbering {
+    /// The name of each; that of 0 is `default`.
+    pub names: BTreeMap<u32, String>,
+    /// The next new tenant's. More than all of them: those that were forgotten are not given again.
+    pub next: u32,
+}
+
+/// Every tenant since the start, and the numbers of those before it. Numbers never change.
 #[derive(Debug, Default)]
 struct Names {
     ids: BTreeMap<String, u32>,
-    usage: Vec<(String, Arc<Usage>)>,
+    all: BTreeMap<u32, Named>,
+    next: u32,
+    /// Tenants since the start.
+    here: usize,
+}
+
+/// A tenant with a number.
+#[derive(Debug)]
+struct Named {
+    name: String,
+    /// `None` until it may use this host.
+    here: Option<Here>,
+}
+
+/// A tenant since the start.
+#[derive(Debug)]
+struct Here {
+    usage: Arc<Usage>,
+    /// Whether it has metrics of its own.
+    has_label: bool,
+}
+
+impl Names {
+    /// Those of an earlier host.
+    fn of(earlier: &Numbering) -> Self {
+        let ids = earlier.names.iter().map(|(&id, name)| (name.clone(), id)).collect();
+        let named = |(&id, name): (&u32, &String)| (id, Named { name: name.clone(), here: None });
+        Self { ids, all: earlier.names.iter().map(named).collect(), next: earlier.next, here: 0 }
+    }
+
+    /// The number and the usage of a tenant that may use the host from now on.
+    fn note(&mut self, name: &str) -> (u32, Arc<Usage>) {
+        let id = match self.ids.get(name) {
+            Some(&id) => id,
+            None => {
+                let id = self.next;
+                self.next += 1;
+                self.ids.insert(name.to_owned(), id);
+                self.all.insert(id, Named { name: name.to_owned(), here: None });
+                id
+            }
+        };
+        let count = &mut self.here;
+        let named = self.all.get_mut(&id).expect("every number has a name");
+        let here = named.here.get_or_insert_with(|| {
+            *count += 1;
+            Here { usage: Arc::default(), has_label: *count <= MAX_LABELS }
+        });
+        (id, Arc::clone(&here.usage))
+    }
+
+    /// Makes room for tenants that are to come: forgets those of earlier hosts that have not come back, the oldest
+    /// first. Returns whether there is room for all.
+    fn make_room(&mut self, wanted: &BTreeSet<&str>) -> bool {
+        let fresh = wanted.iter().filter(|name| !self.ids.contains_key(**name)).count();
+        let over = (self.ids.len() + fresh).saturating_sub(MAX_NAMES);
+        let is_gone = |named: &Named| named.here.is_none() && !wanted.contains(named.name.as_str());
+        let gone = self.all.iter().filter(|(_, named)| is_gone(named)).map(|(&id, _)| id);
+        let gone: Vec<u32> = gone.take(over).collect();
+        if gone.len() < over {
+            return false;
+        }
+        for id in gone {
+            if let Some(named) = self.all.remove(&id) {
+                self.ids.remove(&named.name);
+            }
+        }
+        true
+    }
+
+    /// A tenant since the start.
+    fn find(&self, id: TenantId) -> Option<(&str, &Here)> {
+        let named = self.all.get(&id.0)?;
+        Some((&named.name, named.here.as_ref()?))
+    }
 }
 
 impl Tenants {
@@ -80,8 +166,17 @@ impl Tenants {
     /// # Errors
     /// Names what is wrong with the file, or with the key without showing it.
     pub fn open(config: &Config) -> Result<Self, ConfigError> {
+        Self::open_after(config, &Numbering::default())
+    }
+
+    /// Likewise, with the numbers of an earlier host.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_after(config: &Config, earlier: &Numbering) -> Result<Self, ConfigError> {
         if let Some(path) = &config.api_keys {
-            return Self::of_file(path).map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")));
+            let all = Self::load(Source::File(path.clone()), earlier);
+            return all.map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")));
         }
         let source = match &config.api_key {
             Some(key) => {
@@ -90,16 +185,16 @@ impl Tenants {
             }
             None => Source::Nothing,
         };
-        Self::load(source).map_err(ConfigError)
+        Self::load(source, earlier).map_err(ConfigError)
     }
 
     /// Loads a tenants file.
     pub fn of_file(path: &Path) -> Result<Self, String> {
-        Self::load(Source::File(path.to_path_buf()))
+        Self::load(Source::File(path.to_path_buf()), &Numbering::default())
     }
 
-    fn load(source: Source) -> Result<Self, String> {
-        let all = Self { source, book: RwLock::default(), names: Mutex::default() };
+    fn load(source: Source, earlier: &Numbering) -> Result<Self, String> {
+        let all = Self { source, book: RwLock::default(), names: Mutex::new(Names::of(earlier)) };
         all.note("default");
         all.reload()?;
         Ok(all)
@@ -194,14 +289,19 @@ impl Tenants {
         })
     }
 
-    /// The usage of all tenants by number; a last entry `other` sums up those beyond the first `MAX_LABELS`.
+    /// The usage of all tenants since the start, by number; a last entry `other` sums up those beyond the first
+    /// `MAX_LABELS`.
     pub fn usage(&self) -> Vec<(String, UsageSnapshot)> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = names.usage.iter().take(MAX_LABELS);
-        let mut all: Vec<_> = own.map(|(name, usage)| (name.clone(), usage.snapshot())).collect();
-        if names.usage.len() > MAX_LABELS {
-            let mut rest = UsageSnapshot::default();
-            names.usage[MAX_LABELS..].iter().for_each(|(_, usage)| rest += usage.snapshot());
+        let names = self.names();
+        let (mut all, mut rest) = (Vec::new(), UsageSnapshot::default());
+        for named in names.all.values() {
+            match &named.here {
+                Some(here) if here.has_label => all.push((named.name.clone(), here.usage.snapshot())),
+                Some(here) => rest += here.usage.snapshot(),
+                None => {}
+            }
+        }
+        if names.here > MAX_LABELS {
             all.push((OTHER.to_owned(), rest));
         }
         all
@@ -209,8 +309,16 @@ impl Tenants {
 
     /// A tenant's name and usage, by its number. Every number that the engine has seen is known.
     pub fn find(&self, id: TenantId) -> Option<(String, Arc<Usage>)> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.usage.get(id.0 as usize).cloned()
+        self.names().find(id).map(|(name, here)| (name.to_owned(), Arc::clone(&here.usage)))
+    }
+
+    /// The numbers of all tenants, for the next host.
+    pub fn numbering(&self) -> Numbering {
+        let names = self.names();
+        Numbering {
+            names: names.all.iter().map(|(&id, named)| (id, named.name.clone())).collect(),
+            next: names.next,
+        }
     }
 
     /// The number of a tenant by its name, if it may use the host now.
@@ -221,14 +329,19 @@ impl Tenants {
     /// Whether each tenant has sent a request that has ended or was refused. One lock for all, and no name is copied:
     /// consoles ask several times a second about every tenant there is.
     pub fn used(&self, ids: impl Iterator<Item = TenantId>) -> Vec<bool> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.map(|id| names.usage.get(id.0 as usize).is_some_and(|(_, usage)| usage.any())).collect()
+        let names = self.names();
+        ids.map(|id| names.find(id).is_some_and(|(_, here)| here.usage.any())).collect()
     }
 
     /// Which entry of `usage` counts a tenant.
     pub fn label(&self, id: TenantId) -> String {
-        let own = self.find(id).filter(|_| (id.0 as usize) < MAX_LABELS);
-        own.map_or_else(|| OTHER.to_owned(), |(name, _)| name)
+        let names = self.names();
+        let own = names.find(id).filter(|(_, here)| here.has_label);
+        own.map_or(OTHER, |(name, _)| name).to_owned()
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Arc<Book> {
@@ -236,9 +349,11 @@ impl Tenants {
     }
 
     fn book_of(&self, grants: Vec<Grant>) -> Result<Book, String> {
-        let known = self.names.lock().unwrap_or_else(PoisonError::into_inner).ids.clone();
-        let fresh = grants.iter().filter(|grant| !known.contains_key(&grant.name)).count();
-        if known.len() + fresh > MAX_NAMES {
+        let has_room = {
+            let wanted: BTreeSet<&str> = grants.iter().map(|grant| grant.name.as_str()).collect();
+            self.names().make_room(&wanted)
+        };
+        if !has_room {
             return Err(format!(
                 "{MAX_NAMES} tenants have been loaded since the start, the limit; restart the host to add more"
             ));
@@ -260,13 +375,8 @@ impl Tenants {
     }
 
     fn note(&self, name: &str) -> (TenantId, Arc<Usage>) {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = names.usage.len() as u32;
-        let id = *names.ids.entry(name.to_owned()).or_insert(next);
-        if id == next {
-            names.usage.push((name.to_owned(), Arc::default()));
-        }
-        (TenantId(id), Arc::clone(&names.usage[id as usize].1))
+        let (id, usage) = self.names().note(name);
+        (TenantId(id), usage)
     }
 }
 
@@ -320,7 +430,7 @@ mod tests {
 
     #[test]
     fn requests_need_a_key_only_if_there_are_any() {
-        let open = Tenants::load(Source::Nothing).unwrap();
+        let open = Tenants::load(Source::Nothing, &Numbering::default()).unwrap();
         assert_eq!(open.authenticate(&HeaderMap::new()).unwrap().name, "default");
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("[tenants.a]\nkeys = [\"{}\"]\n", KeyDigest::of("a"))).unwrap();
@@ -379,6 +489,50 @@ mod tests {
         let tenants = Tenants::open(&config(Some(file.path()), "b")).unwrap();
         assert_eq!(tenants.authenticate(&bearer("Bearer a")).unwrap().name, "a", "a file replaces the key");
         assert_eq!(tenants.authenticate(&bearer("Bearer b")).unwrap_err().reason(), "invalid_api_key");
+    }
+
+    fn file_of(tenants: impl IntoIterator<Item = String>) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let table = |name: String| format!("[tenants.{name}]\nkeys = [\"{}\"]\n", KeyDigest::of(&name));
+        std::fs::write(file.path(), tenants.into_iter().map(table).collect::<String>()).unwrap();
+        file
+    }
+
+    fn after(earlier: &Numbering, tenants: &[&str]) -> Tenants {
+        let file = file_of(tenants.iter().map(ToString::to_string));
+        let config = Config { api_keys: Some(file.path().to_path_buf()), ..Config::default() };
+        Tenants::open_after(&config, earlier).unwrap()
+    }
+
+    #[test]
+    fn numbers_outlive_a_host_however_its_file_changes_and_none_is_given_twice() {
+        let id = |tenants: &Tenants, name: &str| tenants.current(name).map(|id| id.0);
+        let first = after(&Numbering::default(), &["alice", "bob", "carol"]);
+        assert_eq!(first.numbering().next, 4, "0 is the tenant of requests without a key");
+        let second = after(&first.numbering(), &["dave", "carol", "alice"]);
+        let numbers = ["alice", "bob", "carol", "dave"].map(|name| id(&second, name));
+        assert_eq!(numbers, [Some(1), None, Some(3), Some(4)]);
+        assert_eq!(
+            (second.find(TenantId(2)).is_none(), second.label(TenantId(2))),
+            (true, "other".to_owned())
+        );
+        let shown: Vec<String> = second.usage().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(shown, ["default", "alice", "carol", "dave"], "those that may use the host");
+        let third = after(&second.numbering(), &["bob"]);
+        assert_eq!(id(&third, "bob"), Some(2));
+    }
+
+    #[test]
+    fn tenants_that_are_gone_make_room_for_new_ones() {
+        let names = |from: usize, to: usize| (from..to).map(|nth| (nth as u32, format!("t{nth}")));
+        let mut earlier = Numbering { names: names(1, MAX_NAMES).collect(), next: MAX_NAMES as u32 };
+        earlier.names.insert(0, "default".to_owned());
+        let tenants = after(&earlier, &["t1", "t2", "new", "newer"]);
+        let numbers = ["t1", "new", "newer"].map(|name| tenants.current(name).map(|id| id.0));
+        assert_eq!(numbers, [Some(1), Some(MAX_NAMES as u32), Some(MAX_NAMES as u32 + 1)]);
+        let now = tenants.numbering();
+        assert_eq!((now.names.len(), now.next), (MAX_NAMES, MAX_NAMES as u32 + 2));
+        assert!([3, 4].iter().all(|gone| !now.names.contains_key(gone)) && now.names.contains_key(&5));
     }
 
     #[test]
