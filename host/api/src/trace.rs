@@ -1,8 +1,8 @@
 //! Response of `POST /admin/trace/start`: a recording of the host's load, as JSON lines.
 //!
-//! Times are microseconds since the host started, lengths are tokens. Text is never recorded: a prompt is its
-//! length and the hashes of its blocks, keyed by a secret of the recording, so that equal prefixes can be
-//! recognized and nothing else. Tenants and sessions are pseudonyms, too.
+//! Times are microseconds on the host's clock, which begins with its first start, lengths are tokens. Text is never
+//! recorded: a prompt is its length and the hashes of its blocks, keyed by a secret of the recording, so that equal
+//! prefixes can be recognized and nothing else. Tenants and sessions are pseudonyms, too.
 
 use serde::{Deserialize, Serialize};
 

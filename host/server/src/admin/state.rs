@@ -83,7 +83,7 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
             policy_interface: infer_wasm::INTERFACE.to_owned(),
         },
         operator: None,
-        uptime_ms: at.0 / 1_000,
+        uptime_ms: app.clock.ms(at),
         draining: app.is_draining(),
         step: snapshot.step,
         memory: Memory {
@@ -128,6 +128,7 @@ fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
     let info = &slot.policy;
     let observer = served.engine.observer();
     let previous = served.policies.before(slot);
+    let canary = slot.canary.as_ref().filter(|canary| left(canary, slot));
     let state = match slot {
         SlotSnapshot { fallback: true, .. } => "fallback",
         SlotSnapshot { trial: true, .. } => "canary",
@@ -155,7 +156,7 @@ fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
         config_sha256: info.config_digest.clone(),
         tag: tag(info),
         shadow: shadow(served, slot),
-        canary: slot.canary.as_ref().filter(|canary| left(canary, slot)).map(engine::canary_info),
+        canary: canary.map(|canary| engine::canary_info(served.engine.clock(), canary)),
     }
 }
 
@@ -172,7 +173,7 @@ fn left(canary: &CanaryReport, slot: &SlotSnapshot) -> bool {
 pub fn shadow(served: &Served, slot: &SlotSnapshot) -> Option<ShadowInfo> {
     let report = slot.shadow.as_ref()?;
     let fault = report.fault.as_ref().map(|fault| served.engine.observer().fault_info(fault));
-    Some(engine::shadow_info(report, fault))
+    Some(engine::shadow_info(served.engine.clock(), report, fault))
 }
 
 /// Returns a request with all its fields.

@@ -104,7 +104,7 @@ impl Observer {
             faults[fault.fault.kind as usize].fetch_add(1, Ordering::Relaxed);
         }
         let path = self.faults.get().and_then(|recorder| recorder.note(fault));
-        let info = wire::fault_info(fault, path.map(|path| path.display().to_string()));
+        let info = wire::fault_info(self.clock, fault, path.map(|path| path.display().to_string()));
         tracing::warn!(
             slot = fault.slot.name(),
             policy = info.policy,
@@ -126,7 +126,7 @@ impl Observer {
     /// Returns a fault that was reported before.
     pub fn fault_info(&self, fault: &Fault) -> FaultInfo {
         let path = self.faults.get().and_then(|recorder| recorder.path_of(fault));
-        wire::fault_info(fault, path.map(|path| path.display().to_string()))
+        wire::fault_info(self.clock, fault, path.map(|path| path.display().to_string()))
     }
 
     /// A shadow came or ended; `by` is the operator who wanted it. `note` says why it came without the live policy's state.
@@ -161,7 +161,7 @@ impl Observer {
             let by = by.filter(|_| report.state == CanaryState::Promoted);
             self.note(report.kind, Noted { at, step, from, to: &report.policy, reason, mode, by });
         }
-        self.publish(AdminEvent::Canary(Box::new(wire::canary_info(report))));
+        self.publish(AdminEvent::Canary(Box::new(wire::canary_info(self.clock, report))));
     }
 
     /// Reports that a running request was preempted.
@@ -188,7 +188,7 @@ impl Observer {
     pub fn note(&self, kind: PolicyKind, noted: Noted<'_>) {
         let Noted { at, step, from, to, reason, mode, by } = noted;
         let entry = HistoryEntry {
-            at_ms: at.0 / 1_000,
+            at_ms: self.clock.ms(at),
             at_utc: self.clock.utc(at),
             step,
             from,

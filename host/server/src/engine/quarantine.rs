@@ -49,7 +49,7 @@ impl Quarantine {
                 config: config_of(policy),
                 kind: kind.name().to_owned(),
                 reason: reason.to_owned(),
-                at_ms: at.0 / 1_000,
+                at_ms: self.clock.ms(at),
                 at_utc: self.clock.utc(at),
             });
         });

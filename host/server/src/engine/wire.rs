@@ -1,19 +1,21 @@
-//! Converts the engine's reports on policies to the admin plane's types.
+//! Converts the engine's reports on policies to the admin plane's types, with times since the host's start.
 
 use infer_api::admin::{CallCost, CanaryInfo, DivergenceInfo, FaultInfo, GaugeInfo, ShadowInfo, WindowInfo};
 use infer_core::Micros;
 use infer_core::policy::{CallStats, Fault, Gauge};
 use infer_core::trial::{CanaryReport, DivergenceKind, ShadowReport, WindowStats};
 
+use super::clock::Clock;
+
 /// Converts a fault. `artifact` is the path of its fault file.
-pub fn fault_info(fault: &Fault, artifact: Option<String>) -> FaultInfo {
+pub fn fault_info(clock: Clock, fault: &Fault, artifact: Option<String>) -> FaultInfo {
     FaultInfo {
         policy: fault.policy.name.clone(),
         sha256: fault.policy.digest.clone(),
         reason: fault.fault.kind.name().to_owned(),
         message: fault.fault.message.clone(),
         step: fault.step,
-        at_ms: ms(fault.at),
+        at_ms: clock.ms(fault.at),
         removed: fault.removed,
         shadow: fault.shadow,
         artifact,
@@ -21,12 +23,12 @@ pub fn fault_info(fault: &Fault, artifact: Option<String>) -> FaultInfo {
 }
 
 /// Converts a shadow's report.
-pub fn shadow_info(report: &ShadowReport, fault: Option<FaultInfo>) -> ShadowInfo {
+pub fn shadow_info(clock: Clock, report: &ShadowReport, fault: Option<FaultInfo>) -> ShadowInfo {
     let divergences = DivergenceKind::ALL.iter().zip(report.divergences).filter(|&(_, count)| count > 0);
     let examples = report.examples.iter().map(|example| DivergenceInfo {
         kind: example.kind.name().to_owned(),
         step: example.step,
-        at_ms: ms(example.at),
+        at_ms: clock.ms(example.at),
         live: example.live.clone(),
         shadow: example.shadow.clone(),
     });
@@ -36,8 +38,8 @@ pub fn shadow_info(report: &ShadowReport, fault: Option<FaultInfo>) -> ShadowInf
         sha256: report.policy.digest.clone(),
         state: report.state.name().to_owned(),
         reason: report.reason.clone(),
-        since_ms: ms(report.since),
-        ended_ms: ended(report.ended),
+        since_ms: clock.ms(report.since),
+        ended_ms: ended(clock, report.ended),
         questions: report.questions,
         agreements: report.agreements,
         divergences: divergences.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
@@ -60,7 +62,7 @@ pub fn gauges(gauges: &[Gauge]) -> Vec<GaugeInfo> {
 }
 
 /// Converts a canary's report.
-pub fn canary_info(report: &CanaryReport) -> CanaryInfo {
+pub fn canary_info(clock: Clock, report: &CanaryReport) -> CanaryInfo {
     CanaryInfo {
         kind: report.kind.name().to_owned(),
         policy: report.policy.name.clone(),
@@ -68,8 +70,8 @@ pub fn canary_info(report: &CanaryReport) -> CanaryInfo {
         previous: report.previous.name.clone(),
         state: report.state.name().to_owned(),
         reason: report.reason.clone(),
-        since_ms: ms(report.since),
-        ended_ms: ended(report.ended),
+        since_ms: clock.ms(report.since),
+        ended_ms: ended(clock, report.ended),
         window_s: seconds(report.window),
         longest_s: seconds(report.longest),
         watched_s: seconds(report.watched),
@@ -96,12 +98,8 @@ fn cost(stats: &CallStats) -> CallCost {
     CallCost { calls: stats.calls, p50_us: stats.p50_us, p99_us: stats.p99_us }
 }
 
-fn ended(at: Micros) -> Option<u64> {
-    (at != Micros::NEVER).then(|| ms(at))
-}
-
-fn ms(at: Micros) -> u64 {
-    at.0 / 1_000
+fn ended(clock: Clock, at: Micros) -> Option<u64> {
+    (at != Micros::NEVER).then(|| clock.ms(at))
 }
 
 fn seconds(time: Micros) -> f64 {

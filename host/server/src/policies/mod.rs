@@ -183,7 +183,7 @@ impl PolicyManager {
     /// Returns the trial of a policy that was swapped in as a canary.
     async fn canary(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Option<Box<CanaryInfo>> {
         let report = self.slot(kind).await.ok()?.canary?;
-        Arc::ptr_eq(&report.policy, policy).then(|| Box::new(canary_info(&report)))
+        Arc::ptr_eq(&report.policy, policy).then(|| Box::new(canary_info(self.engine.clock(), &report)))
     }
 
     /// Reloads a slot's configured policy with a new configuration, if the live policy came from flags or files or if
