@@ -1,9 +1,15 @@
-//! Times of the wall clock as text, in UTC as in the log.
+//! Times of the wall clock: as a number, and as text, in UTC as in the log.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use time::OffsetDateTime;
 use time::format_description::well_known::{Rfc2822, Rfc3339};
+
+/// Returns the microseconds since 1970; 0 before that.
+pub fn unix_us() -> u64 {
+    let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(passed.as_micros()).unwrap_or(u64::MAX)
+}
 
 /// Formats a time since 1970 as RFC 3339 to the second; empty beyond the year 9999.
 pub fn utc(since_1970: Duration) -> String {

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use infer_core::engine::Policies;
 use infer_core::{
@@ -26,6 +26,7 @@ use crate::config::{Config, ConfigError};
 use crate::startup::load::shares_blocks;
 use crate::startup::progress::Meter;
 use crate::tenants::Tenants;
+use crate::utc::unix_us;
 pub(crate) use claim::Claim;
 use format::{About, Saved};
 pub(crate) use partial::Partial;
@@ -208,7 +209,7 @@ impl Keeper {
             }
         };
         let known: Vec<_> = saved.about.tenants.iter().map(|name| tenants.current(name)).collect();
-        let away = micros_since_epoch().saturating_sub(saved.about.saved_at);
+        let away = unix_us().saturating_sub(saved.about.saved_at);
         let (places_in_file, list) = of_known_tenants(&saved.list, &known, away);
         let places = engine.restore_cache(&list, now);
         let saved_blocks = saved.list.len();
@@ -310,7 +311,7 @@ impl Keeper {
             Some(CachedBlock { tenant, ..block.clone() })
         });
         let mut about = About {
-            saved_at: micros_since_epoch(),
+            saved_at: unix_us(),
             block_size: self.block_size,
             block_bytes: self.probe.len() as u64,
             blocks: 0,
@@ -433,8 +434,4 @@ fn probe(executor: &mut dyn Executor, block_size: u32, limits: &Probed) -> Resul
     }
     executor.read_block(BlockId(0), &mut bytes)?;
     Ok(bytes)
-}
-
-fn micros_since_epoch() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
 }

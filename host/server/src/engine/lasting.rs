@@ -1,19 +1,22 @@
-//! What of the slots may outlive the process: what they go back to, their history, the quarantine. And a count of its
-//! changes, for whoever saves it (`policy_state`).
+//! What of the slots may outlive the process: what they go back to, their history, the quarantine, and what their
+//! policies exported. And a count of its changes, for whoever saves it (`policy_state`).
 //!
 //! The engine thread writes here, under short locks; files are deliberately elsewhere.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use infer_api::admin::{HistoryEntry, QuarantineEntry};
+use infer_core::engine::Carried;
 use infer_core::policy::{PolicyInfo, PolicyKind};
 use infer_core::snapshot::SlotSnapshot;
 use infer_core::trial::ShadowState;
 
 use super::clock::Clock;
 use super::quarantine::Quarantine;
+use crate::utc::unix_us;
 
 /// History entries kept per slot.
 const HISTORY: usize = 256;
@@ -25,6 +28,18 @@ pub struct Lasting {
     history: Mutex<[VecDeque<HistoryEntry>; 3]>,
     standing: Mutex<[Standing; 3]>,
     changes: Arc<Changes>,
+    /// Whether anybody takes what the engine leaves.
+    has_heir: AtomicBool,
+    left: Mutex<Option<Left>>,
+}
+
+/// What the engine left for the next one.
+#[derive(Clone, Debug)]
+pub struct Left {
+    /// How far it had counted, and what its policies exported.
+    pub carried: Carried,
+    /// When: microseconds since 1970, going by the wall clock.
+    pub at_us: u64,
 }
 
 /// What a slot runs, apart from what is being tried in it.
@@ -48,8 +63,10 @@ pub struct Changes {
 /// How many changes there were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Since the start.
+    /// Since the start, but for what the engine left.
     pub changes: u64,
+    /// How often it left something.
+    pub left: u64,
     /// Whether no more are to come.
     pub closed: bool,
 }
@@ -63,6 +80,8 @@ impl Lasting {
             history: Mutex::default(),
             standing: Mutex::default(),
             changes,
+            has_heir: AtomicBool::new(false),
+            left: Mutex::default(),
         }
     }
 
@@ -105,6 +124,27 @@ impl Lasting {
         self.changes.note();
     }
 
+    /// From now on somebody takes what the engine leaves.
+    pub fn inherit(&self) {
+        self.has_heir.store(true, Ordering::Release);
+    }
+
+    /// Whether anybody takes what the engine leaves.
+    pub fn has_heir(&self) -> bool {
+        self.has_heir.load(Ordering::Acquire)
+    }
+
+    /// Leaves something, in place of what was left before.
+    pub fn leave(&self, carried: Carried) {
+        *locked(&self.left) = Some(Left { carried, at_us: unix_us() });
+        self.changes.note_left();
+    }
+
+    /// Takes what was left since the last call.
+    pub fn take_left(&self) -> Option<Left> {
+        locked(&self.left).take()
+    }
+
     /// Adds what an earlier host saved: its histories, before what happened since, and its quarantine.
     pub fn restore(&self, history: [Vec<HistoryEntry>; 3], quarantine: Vec<QuarantineEntry>) {
         let mut all = locked(&self.history);
@@ -142,6 +182,12 @@ impl Changes {
         self.wake.notify_all();
     }
 
+    /// The engine has left something.
+    pub fn note_left(&self) {
+        locked(&self.count).left += 1;
+        self.wake.notify_all();
+    }
+
     /// Nothing that is to be saved changes any more.
     pub fn close(&self) {
         locked(&self.count).closed = true;
@@ -154,8 +200,8 @@ impl Changes {
     }
 
     /// Blocks until there were more changes than `seen`, until nothing changes any more, or for at most so long.
-    pub fn wait(&self, seen: u64, patience: Option<Duration>) -> Count {
-        let nothing_new = |count: &mut Count| count.changes == seen && !count.closed;
+    pub fn wait(&self, seen: Count, patience: Option<Duration>) -> Count {
+        let nothing_new = |count: &mut Count| *count == seen && !count.closed;
         let count = locked(&self.count);
         *match patience {
             None => self.wake.wait_while(count, nothing_new).unwrap_or_else(PoisonError::into_inner),
@@ -178,6 +224,8 @@ pub(super) fn slot_index(kind: PolicyKind) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use infer_core::engine::Numbers;
+
     use super::*;
 
     fn entry(to: &str) -> HistoryEntry {
@@ -219,11 +267,11 @@ mod tests {
         let lasting = Lasting::new(Clock::start());
         let policy = PolicyInfo { digest: "d".to_owned(), ..PolicyInfo::default() };
         let quarantine = lasting.quarantine();
-        let mut seen = lasting.changes().count().changes;
+        let mut seen = lasting.changes().count();
         let mut changed = |what: &str| {
             let now = lasting.changes().wait(seen, Some(Duration::ZERO));
-            assert!(now.changes > seen && !now.closed, "{what}");
-            seen = now.changes;
+            assert!(now.changes > seen.changes && !now.closed, "{what}");
+            seen = now;
         };
         quarantine.add(PolicyKind::Scheduler, &policy, "trap", infer_core::Micros(1));
         changed("a quarantine");
@@ -238,11 +286,26 @@ mod tests {
         lasting.stand(PolicyKind::Scheduler, Standing::default());
         changed("another policy");
         assert!(!quarantine.lift("d") && quarantine.pardon(&policy).is_none());
-        assert_eq!(
-            lasting.changes().wait(seen, Some(Duration::ZERO)),
-            Count { changes: seen, closed: false }
-        );
+        assert_eq!(lasting.changes().wait(seen, Some(Duration::ZERO)), seen);
         lasting.changes().close();
         assert!(lasting.changes().wait(seen, None).closed);
+    }
+
+    #[test]
+    fn what_the_engine_leaves_is_there_until_it_is_taken_or_replaced() {
+        let lasting = Lasting::new(Clock::start());
+        assert!(!lasting.has_heir());
+        lasting.inherit();
+        assert!(lasting.has_heir() && lasting.take_left().is_none());
+        let seen = lasting.changes().count();
+        for next_id in [2, 3] {
+            let numbers = Numbers { next_id, ..Numbers::default() };
+            lasting.leave(Carried { numbers, states: Vec::new() });
+        }
+        let now = lasting.changes().wait(seen, None);
+        assert_eq!((now.left, now.changes), (seen.left + 2, seen.changes));
+        let left = lasting.take_left().unwrap();
+        assert!(left.carried.numbers.next_id == 3 && left.at_us > 0);
+        assert!(lasting.take_left().is_none());
     }
 }

@@ -24,7 +24,7 @@ pub use command::{EngineReport, KvBatch, KvListener, KvSnapshot, RequestReport, 
 pub use gate::StepGate;
 pub use handle::{EngineHandle, EngineStopped};
 pub use hits::PrefixHits;
-pub use lasting::{Changes, Count, Lasting, Standing};
+pub use lasting::{Changes, Count, Lasting, Left, Standing};
 pub use observer::Observer;
 pub use quarantine::Quarantine;
 pub use stream::{End, LiveRequest, NewRequest, RequestMeta, StreamEvent, SubmitError};

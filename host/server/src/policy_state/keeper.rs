@@ -177,7 +177,7 @@ impl Shared {
             if now.closed {
                 return;
             }
-            let next = changes.wait(now.changes, failed.then_some(RETRY));
+            let next = changes.wait(now, failed.then_some(RETRY));
             // What failed last is tried once more.
             if next.closed && next.changes == now.changes && !failed {
                 return;

@@ -157,6 +157,8 @@ impl Driver {
             self.engine.drain();
         }
         let copies = if self.shared.tap.is_on() { requests.clone() } else { Vec::new() };
+        // One that is refused at once has no events.
+        self.copies.note();
         match self.engine.submit_all(requests, now) {
             Err(refusal) => {
                 for request in &copies {

@@ -53,6 +53,7 @@ impl Driver {
     }
 
     fn hand_out(&mut self, event: Event, now: Micros) {
+        self.copies.note();
         let tap = &self.shared.tap;
         if tap.is_on()
             && let Some(happening) = Happening::of(&event, now)

@@ -4,6 +4,7 @@
 //! wake-up. With planning ahead, the device gets the next step before this one is collected. Deliberately absent:
 //! sockets, text, JSON, locks that a client could hold.
 
+mod carry;
 mod commands;
 mod events;
 mod steps;
@@ -31,6 +32,7 @@ use super::mailbox::{Inbox, mailbox};
 use super::observer::{Noted, Observer};
 use super::stream::{Marks, RequestMeta, StreamEvent};
 use crate::trace::Tap;
+use carry::Copies;
 use steps::{Out, StepTimes};
 
 /// Weight of the commands (`Command::weight`) applied before the next step: bounds how long a flood can delay a step.
@@ -100,6 +102,7 @@ pub fn spawn(
     let mut driver = Driver::new(engine, executor, inbox, Arc::clone(&shared));
     let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
         let outcome = catch_unwind(AssertUnwindSafe(|| driver.run()));
+        let sound = outcome.is_ok();
         let stopped = outcome.unwrap_or_else(|panic| {
             tracing::error!("the engine failed an internal check and stopped: {}", panic_text(&*panic));
             false
@@ -109,6 +112,10 @@ pub fn spawn(
         driver.shared.ending.store(true, Ordering::Release);
         driver.live.clear();
         driver.shared.alive.send_replace(false);
+        if sound {
+            // What goes wrong here takes only the copy with it.
+            let _ = catch_unwind(AssertUnwindSafe(|| driver.leave_last_copy()));
+        }
         if stopped && let Some(at_end) = at_end {
             // A device that computes ahead still has a step, and its blocks are only copied between two.
             let collected = catch_unwind(AssertUnwindSafe(|| driver.take_all_back()));
@@ -170,6 +177,8 @@ struct Driver {
     device_lost: bool,
     /// Who wanted the change whose events are being dispatched.
     by: Option<By>,
+    /// What was left for the next host.
+    copies: Copies,
 }
 
 #[derive(PartialEq, Eq)]
@@ -204,6 +213,7 @@ impl Driver {
             kv_told: 0,
             device_lost: false,
             by: None,
+            copies: Copies::default(),
         }
     }
 
@@ -215,6 +225,7 @@ impl Driver {
                 return true;
             }
             self.note_pace();
+            self.leave_copy_if_due();
             let stepped = if self.shared.gate.is_held() { self.take_back() } else { self.step() };
             if self.device_lost {
                 // Requests in the lost step receive the error; the other streams end with the thread.
@@ -257,11 +268,12 @@ impl Driver {
         Flow::Continue
     }
 
-    /// Waits for a command or the engine's next wake-up.
+    /// Waits for a command, the engine's next wake-up, or the time for a copy.
     fn park(&mut self) -> Flow {
         self.dispatch();
         self.waited = true;
         let wake = if self.shared.gate.is_held() { None } else { self.engine.next_wake() };
+        let wake = wake.into_iter().chain(self.copy_due()).min();
         let limit = wake.map(|wake| Duration::from_micros(wake.since(self.now()).0).max(MIN_PARK));
         match self.inbox.sleep(limit) {
             Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => Flow::Stop,
