@@ -29,10 +29,10 @@ use crate::texts::Turns;
 pub struct App {
     /// The configuration.
     pub config: Config,
-    /// Time since the start.
+    /// Time since the start, of this host or, if it goes on from there, of the first one.
     pub clock: Clock,
     /// Tenants and their API keys.
-    pub tenants: Tenants,
+    pub tenants: Arc<Tenants>,
     /// Operators and their tokens.
     pub operators: Operators,
     /// Histograms and windows.
@@ -64,7 +64,7 @@ pub struct App {
 /// What guards the planes.
 pub struct Doors {
     /// Tenants and their API keys.
-    pub tenants: Tenants,
+    pub tenants: Arc<Tenants>,
     /// Operators and their tokens.
     pub operators: Operators,
     /// TLS of the data plane, if it is configured.

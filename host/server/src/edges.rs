@@ -315,7 +315,7 @@ pub fn cache_file(bytes: &[u8]) {
     let _ = crate::cache_file::examine(bytes);
 }
 
-/// A file of swaps and the quarantine (`--policy-state`).
+/// A file of swaps and the quarantine, or of what policies exported (`--policy-state`).
 pub fn policy_state(bytes: &[u8]) {
     let _ = crate::policy_state::examine(bytes);
 }

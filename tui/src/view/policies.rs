@@ -439,6 +439,7 @@ mod tests {
             saved: false,
             error: Some("No space left on device".to_owned()),
             not_restored: vec!["the scheduler policy `mine` couldn't be loaded".to_owned()],
+            ..PolicyState::default()
         };
         assert_eq!(
             kept(&lost),

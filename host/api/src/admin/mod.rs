@@ -24,7 +24,7 @@ pub use requests::{
 };
 pub use state::{
     CacheLengths, Counters, HostInfo, Latencies, MAX_STATE_BYTES, Memory, Offload, OperatorInfo, PolicyState,
-    Pressure, Queue, Rates, State,
+    Pressure, Queue, Rates, RestoredState, State,
 };
 pub use tenants::{MAX_TENANT_ROWS, TenantRow};
 pub use trial::{CallCost, CanaryInfo, DivergenceInfo, ShadowInfo, WindowInfo};

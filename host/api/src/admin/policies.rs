@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CanaryInfo, ShadowInfo};
+use super::{CanaryInfo, RestoredState, ShadowInfo};
 
 /// One policy slot, in snapshots and in `GET /admin/policies`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -115,13 +115,16 @@ pub struct Policies {
     /// Quarantined components, latest last.
     #[serde(default)]
     pub quarantine: Vec<QuarantineEntry>,
-    /// Why the slots, their history and the quarantine would not outlive the host as they are now, although it is to
-    /// save them (`--policy-state`).
+    /// Why the slots, their history, the quarantine or what policies know would not outlive the host as they are now,
+    /// although it is to save them (`--policy-state`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_saved: Option<String>,
     /// What of the state of an earlier host is not in effect, and why ([`PolicyState`](super::PolicyState)).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_restored: Vec<String>,
+    /// The policies that went on at the start with what they knew before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restored: Vec<RestoredState>,
 }
 
 /// A policy that the host knows by name.
@@ -204,7 +207,8 @@ pub struct HistoryEntry {
     /// Time of day of the change: RFC 3339, UTC.
     #[serde(default)]
     pub at_utc: String,
-    /// The first engine step after the change, counted as `at_ms`; 0 for the start.
+    /// The first engine step after the change, counted on over restarts if the host goes on with what policies know
+    /// (`--policy-state`); the last one before it for the start.
     pub step: u64,
     /// The policy before; empty for the first entry.
     pub from: String,

@@ -22,7 +22,7 @@ pub struct State {
     pub uptime_ms: u64,
     /// Whether the host drains: it finishes its requests and refuses new ones.
     pub draining: bool,
-    /// Engine steps started.
+    /// Engine steps started; with `--policy-state` those before the host's start, too.
     pub step: u64,
     /// The KV pool.
     pub memory: Memory,
@@ -46,7 +46,8 @@ pub struct State {
     pub cache_lengths: BTreeMap<String, CacheLengths>,
     /// The three slots: scheduler, admission, prefix-cache.
     pub policies: Vec<PolicySlot>,
-    /// Whether swaps and the quarantine would outlive the host, if that is to save them (`--policy-state`).
+    /// Whether swaps, the quarantine and what policies know would outlive the host, if that is to save them
+    /// (`--policy-state`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_state: Option<PolicyState>,
     /// Tenants with requests since the host started, those with most live requests first; at most 64 are listed.
@@ -64,7 +65,7 @@ pub struct State {
     pub requests_total: u32,
 }
 
-/// What became of the last attempt to save swaps and the quarantine.
+/// What became of the last attempt to save swaps, the quarantine and what policies know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyState {
     /// Whether it succeeded.
@@ -72,10 +73,25 @@ pub struct PolicyState {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What of the state of an earlier host is not in effect, and why: a file that was unusable, or policies that
-    /// couldn't be loaded and that the next start tries again. Older hosts don't say.
+    /// What of the state of an earlier host is not in effect, and why: a file that was unusable, policies that
+    /// couldn't be loaded and that the next start tries again, or policies that didn't take what was exported before.
+    /// Older hosts don't say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_restored: Vec<String>,
+    /// The policies that went on at the start with what they knew before it. Older hosts don't say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restored: Vec<RestoredState>,
+}
+
+/// A policy that went on at the host's start with what it, or one of its name, had exported before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoredState {
+    /// The slot.
+    pub kind: String,
+    /// Name of the policy.
+    pub policy: String,
+    /// Seconds from the export to the start.
+    pub age_s: u64,
 }
 
 /// The operator whose token came with a request.
@@ -117,7 +133,8 @@ pub struct CacheLengths {
 pub struct HostInfo {
     /// Version of the host.
     pub version: String,
-    /// Id of this run of the host, different after each start. Request ids and counters start over with it.
+    /// Id of this run of the host, different after each start. Counters start over with it, and so do request ids and
+    /// steps unless the host goes on with what policies know (`--policy-state`).
     /// Empty from hosts that don't send it.
     #[serde(default)]
     pub run: String,

@@ -36,7 +36,8 @@ pub async fn list(app: &App) -> Result<Answer, ApiError> {
     let keeper = served.policies.keeper();
     let not_saved = keeper.and_then(|keeper| keeper.error());
     let not_restored = keeper.map(|keeper| keeper.not_restored()).unwrap_or_default();
-    Ok(json(StatusCode::OK, &Policies { slots, available, quarantine, not_saved, not_restored }))
+    let restored = keeper.map(|keeper| keeper.restored()).unwrap_or_default();
+    Ok(json(StatusCode::OK, &Policies { slots, available, quarantine, not_saved, not_restored, restored }))
 }
 
 /// `PUT /admin/policies/{kind}`.

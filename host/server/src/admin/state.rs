@@ -110,7 +110,8 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
         policies: slots(served, snapshot, at),
         policy_state: served.policies.keeper().map(|keeper| {
             let error = keeper.error();
-            PolicyState { saved: error.is_none(), error, not_restored: keeper.not_restored() }
+            let (not_restored, restored) = (keeper.not_restored(), keeper.restored());
+            PolicyState { saved: error.is_none(), error, not_restored, restored }
         }),
         tenants,
         tenants_total,

@@ -236,7 +236,7 @@ pub const SETTINGS: &[Setting] = &[
         "policy-state",
         "DIR",
         "none",
-        "Directory that keeps swaps, their history and the quarantine across restarts",
+        "Directory that keeps swaps, their history, the quarantine and what policies know across restarts",
     )
     .worded(),
     setting(

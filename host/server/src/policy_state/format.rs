@@ -201,7 +201,7 @@ pub(super) fn name_of(all: &[Kept]) -> String {
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn examine(bytes: &[u8]) -> Result<(), String> {
+pub(super) fn examine(bytes: &[u8]) -> Result<(), String> {
     let document = Document::parse(bytes)?;
     let again = document.bytes().map_err(|error| error.to_string())?;
     assert!(is_ours(&again[..]).is_ok_and(|ours| ours), "it is known by its beginning");

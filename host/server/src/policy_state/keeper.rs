@@ -1,5 +1,5 @@
-//! Saves what lasts after each change, on a thread of its own: neither the engine nor a request waits for the disk, but
-//! whoever made a change may wait until it is saved.
+//! Saves what lasts after each change, and what policies exported as often as the engine leaves it, on a thread of its
+//! own: neither the engine nor a request waits for the disk, but whoever made a change may wait until it is saved.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use infer_api::admin::HistoryEntry;
+use infer_api::admin::{HistoryEntry, RestoredState};
 use infer_core::Micros;
 use infer_core::policy::PolicyKind;
 use tokio::sync::watch;
 
+use super::exported::Saved;
 use super::format::{Document, HISTORY, Kept, SlotRecord, are_same, name_of};
 use super::store::{Components, Store};
-use crate::engine::{Clock, Lasting};
+use crate::engine::{Clock, Count, Lasting, Left};
 use crate::policies::{Component, Origin, Origins};
+use crate::tenants::Tenants;
 
 /// Time between two attempts to save what could not be saved.
 const RETRY: Duration = Duration::from_secs(30);
@@ -33,11 +35,40 @@ struct Shared {
     clock: Clock,
     lasting: Arc<Lasting>,
     origins: Arc<Origins>,
+    tenants: Arc<Tenants>,
     configured: Mutex<[Configured; 3]>,
-    /// What was wrong with the file of an earlier host.
-    unread: Option<String>,
+    /// What was wrong with the files of an earlier host.
+    unread: Vec<String>,
     unrestored: Mutex<[Option<Unrestored>; 3]>,
-    saved: watch::Sender<Saved>,
+    knowledge: Knowledge,
+    attempts: watch::Sender<Attempts>,
+}
+
+/// What a keeper begins with.
+pub(super) struct Begins {
+    pub origins: Arc<Origins>,
+    pub tenants: Arc<Tenants>,
+    /// By slot: what flags and files say.
+    pub configured: [Vec<Kept>; 3],
+    /// What was wrong with the files of an earlier host.
+    pub unread: Vec<String>,
+    pub unrestored: [Option<Unrestored>; 3],
+    pub knowledge: Knowledge,
+}
+
+/// What the live policies have of what those before the start exported.
+#[derive(Debug, Default)]
+pub(super) struct Knowledge {
+    pub restored: Vec<RestoredState>,
+    /// By slot.
+    pub cold: Mutex<[Option<Cold>; 3]>,
+}
+
+/// A policy that began cold although there was a state for it.
+#[derive(Clone, Debug)]
+pub(super) struct Cold {
+    pub policy: String,
+    pub why: String,
 }
 
 /// What flags and files say of a slot.
@@ -58,21 +89,27 @@ pub(super) struct Unrestored {
     pub why: String,
 }
 
-/// What was saved.
+/// The attempts to save.
 #[derive(Debug, Default)]
-struct Saved {
+struct Attempts {
     /// The last change that there was an attempt to save.
     changes: u64,
     /// Why that failed.
     error: Option<String>,
+    /// Why what policies exported last is not saved.
+    exported_error: Option<String>,
     /// Since when the next attempt has been under way.
     begun: Option<Micros>,
 }
 
-impl Saved {
+impl Attempts {
     fn error_at(&self, now: Micros, dir: &Path) -> Option<String> {
         let hangs = self.begun.is_some_and(|begun| u128::from(now.since(begun).0) > PATIENCE.as_micros());
-        if hangs { Some(too_slow(dir)) } else { self.error.clone() }
+        if hangs {
+            Some(too_slow(dir))
+        } else {
+            self.error.as_ref().or(self.exported_error.as_ref()).cloned()
+        }
     }
 }
 
@@ -85,20 +122,22 @@ impl Keeper {
     pub(super) fn start(
         store: Store,
         lasting: Arc<Lasting>,
-        origins: Arc<Origins>,
-        configured: [Vec<Kept>; 3],
-        (unread, unrestored): (Option<String>, [Option<Unrestored>; 3]),
         clock: Clock,
+        begins: Begins,
     ) -> io::Result<Arc<Self>> {
+        let Begins { origins, tenants, configured, unread, unrestored, knowledge } = begins;
+        lasting.inherit();
         let shared = Arc::new(Shared {
             dir: store.dir().to_owned(),
             clock,
             lasting,
             origins,
+            tenants,
             configured: Mutex::new(configured.map(|all| Configured { live: all.clone(), now: all })),
             unread,
             unrestored: Mutex::new(unrestored),
-            saved: watch::Sender::new(Saved::default()),
+            knowledge,
+            attempts: watch::Sender::new(Attempts::default()),
         });
         let own = Arc::clone(&shared);
         let thread =
@@ -127,10 +166,10 @@ impl Keeper {
     /// Waits until all changes so far are saved. Returns why they are not.
     pub async fn not_saved(&self) -> Option<String> {
         let wanted = self.shared.lasting.changes().count().changes;
-        let mut saved = self.shared.saved.subscribe();
-        let tried = tokio::time::timeout(PATIENCE, saved.wait_for(|saved| saved.changes >= wanted)).await;
+        let mut attempts = self.shared.attempts.subscribe();
+        let tried = tokio::time::timeout(PATIENCE, attempts.wait_for(|last| last.changes >= wanted)).await;
         match tried {
-            Ok(Ok(saved)) => saved.error.clone(),
+            Ok(Ok(last)) => last.error.clone(),
             Ok(Err(_)) => Some("nothing saves it any more".to_owned()),
             Err(_) => Some(too_slow(&self.shared.dir)),
         }
@@ -138,7 +177,12 @@ impl Keeper {
 
     /// Why the last attempt to save failed, if it did, or that the disk seems to hang.
     pub fn error(&self) -> Option<String> {
-        self.shared.saved.borrow().error_at(self.shared.clock.now(), &self.shared.dir)
+        self.shared.attempts.borrow().error_at(self.shared.clock.now(), &self.shared.dir)
+    }
+
+    /// What live policies went on with at the start.
+    pub fn restored(&self) -> Vec<RestoredState> {
+        self.shared.knowledge.restored.clone()
     }
 
     /// What of the state of an earlier host is not in effect, and why.
@@ -150,7 +194,12 @@ impl Keeper {
             let name = name_of(&all);
             Some(format!("the {kind} policy `{name}` couldn't be loaded; the next start tries again: {why}"))
         });
-        self.shared.unread.iter().cloned().chain(slots).collect()
+        let cold = self.shared.cold().clone();
+        let cold = PolicyKind::ALL.into_iter().zip(cold).filter_map(|(kind, slot)| {
+            let Cold { policy, why } = slot?;
+            Some(format!("the {kind} policy `{policy}` began without what it knew before the restart: {why}"))
+        });
+        self.shared.unread.iter().cloned().chain(slots).chain(cold).collect()
     }
 
     /// Saves what has changed last, and gives up the directory. Blocks.
@@ -168,53 +217,101 @@ impl Shared {
     fn keep(&self, mut store: Store) {
         let changes = self.lasting.changes();
         let mut now = changes.count();
+        // Nothing is saved yet.
+        let (mut saved, mut unsaved) = (None, None);
         loop {
-            let (document, components) = self.collect();
-            self.saved.send_modify(|saved| saved.begun = Some(self.clock.now()));
-            let outcome = store.save(&document, &components);
-            let failed = outcome.is_err();
-            self.tell(now.changes, outcome);
+            if saved != Some(now.changes) {
+                let (document, components) = self.collect();
+                self.begin();
+                let outcome = store.save(&document, &components);
+                saved = outcome.is_ok().then_some(now.changes);
+                self.tell(now.changes, outcome);
+            }
+            if let Some(left) = self.lasting.take_left() {
+                unsaved = Some(self.exported(left));
+            }
+            if let Some(exported) = &unsaved {
+                self.begin();
+                let outcome = store.save_exported(exported);
+                if outcome.is_ok() {
+                    unsaved = None;
+                }
+                self.tell_exported(outcome);
+            }
             if now.closed {
                 return;
             }
+            let failed = saved.is_none() || unsaved.is_some();
             let next = changes.wait(now, failed.then_some(RETRY));
             // What failed last is tried once more.
-            if next.closed && next.changes == now.changes && !failed {
+            if next == (Count { closed: true, ..now }) && !failed {
                 return;
             }
             now = next;
         }
     }
 
+    /// What the engine left, with the numbers of its tenants: more of them by now, perhaps, but never other ones.
+    fn exported(&self, Left { carried, at_us }: Left) -> Saved {
+        Saved { at_us, carried, tenants: self.tenants.numbering() }
+    }
+
+    /// An attempt begins.
+    fn begin(&self) {
+        self.attempts.send_modify(|last| last.begun = Some(self.clock.now()));
+    }
+
     fn unrestored(&self) -> MutexGuard<'_, [Option<Unrestored>; 3]> {
         self.unrestored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An operator who changes a slot gives up what couldn't be loaded for it.
+    fn cold(&self) -> MutexGuard<'_, [Option<Cold>; 3]> {
+        self.knowledge.cold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An operator who changes a slot gives up what couldn't be loaded for it, and what its policy didn't take.
     fn forget_replaced(&self, kind: PolicyKind) {
-        let mut unrestored = self.unrestored();
-        let slot = &mut unrestored[kind as usize];
+        let at = kind as usize;
+        let (mut unrestored, mut cold) = (self.unrestored(), self.cold());
         let chosen = |entry: &HistoryEntry| {
             !entry.before_restart && ["swap", "promote", "rollback"].contains(&entry.mode.as_str())
         };
-        if slot.is_some() && self.lasting.history(kind).iter().any(chosen) {
-            *slot = None;
+        let has_any = unrestored[at].is_some() || cold[at].is_some();
+        if has_any && self.lasting.history(kind).iter().any(chosen) {
+            (unrestored[at], cold[at]) = (None, None);
         }
     }
 
     fn tell(&self, changes: u64, outcome: io::Result<()>) {
         let dir = self.dir.display();
         let error = outcome.err().map(|error| format!("{dir}: {error}"));
-        self.saved.send_modify(|saved| {
+        self.attempts.send_modify(|last| {
             match &error {
-                Some(now) if saved.error.as_ref() != Some(now) => tracing::error!(
+                Some(now) if last.error.as_ref() != Some(now) => tracing::error!(
                     "swaps and the quarantine can't be saved, so a restart would undo what has changed: {now} \
                      (--policy-state)"
                 ),
-                None if saved.error.is_some() => tracing::info!("swaps and the quarantine are saved again in {dir}"),
+                None if last.error.is_some() => tracing::info!("swaps and the quarantine are saved again in {dir}"),
                 _ => {}
             }
-            *saved = Saved { changes, error, begun: None };
+            (last.changes, last.error, last.begun) = (changes, error, None);
+        });
+    }
+
+    fn tell_exported(&self, outcome: io::Result<()>) {
+        let dir = self.dir.display();
+        let error = outcome.err().map(|error| format!("{dir}: what policies know can't be saved: {error}"));
+        self.attempts.send_modify(|last| {
+            match &error {
+                Some(now) if last.exported_error.as_ref() != Some(now) => tracing::error!(
+                    "after a restart policies would begin with what they knew some time before: {now} (--policy-state)"
+                ),
+                None if last.exported_error.is_some() => {
+                    tracing::info!("what policies know is saved again in {dir}");
+                }
+                _ => {}
+            }
+            (last.exported_error, last.begun) = (error, None);
         });
     }
 
@@ -269,24 +366,38 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
+    use infer_core::engine::{Carried, Numbers};
     use serde_json::json;
 
     use super::*;
+    use crate::config::Config;
     use crate::policy_state::format::Source;
+    use crate::policy_state::store::EXPORTED;
+
+    /// A keeper of slots with native policies.
+    fn started(dir: &Path) -> (Arc<Lasting>, Arc<Keeper>) {
+        let store = Store::open(dir).unwrap();
+        let clock = Clock::start();
+        let (name, config) = ("fcfs".to_owned(), json!({}));
+        let native = Kept { source: Source::Native, name, sha256: String::new(), config };
+        let lasting = Arc::new(Lasting::new(clock));
+        let begins = Begins {
+            origins: Arc::default(),
+            tenants: Arc::new(Tenants::open(&Config::default()).unwrap()),
+            configured: [(); 3].map(|()| vec![native.clone()]),
+            unread: Vec::new(),
+            unrestored: Default::default(),
+            knowledge: Knowledge::default(),
+        };
+        let keeper = Keeper::start(store, Arc::clone(&lasting), clock, begins).unwrap();
+        (lasting, keeper)
+    }
 
     #[tokio::test]
     async fn what_could_not_be_saved_is_tried_once_more_at_the_end() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("state");
-        let store = Store::open(&dir).unwrap();
-        let clock = Clock::start();
-        let (name, config) = ("fcfs".to_owned(), json!({}));
-        let native = Kept { source: Source::Native, name, sha256: String::new(), config };
-        let configured = [(); 3].map(|()| vec![native.clone()]);
-        let lasting = Arc::new(Lasting::new(clock));
-        let keeper =
-            Keeper::start(store, Arc::clone(&lasting), Arc::default(), configured, Default::default(), clock)
-                .unwrap();
+        let (lasting, keeper) = started(&dir);
         lasting.changes().note();
         assert_eq!(keeper.not_saved().await, None);
         fs::remove_dir_all(&dir).unwrap();
@@ -294,16 +405,44 @@ mod tests {
         assert!(keeper.not_saved().await.is_some_and(|why| why.contains("No such file")));
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+        lasting.leave(Carried::default());
         keeper.close();
         assert_eq!(keeper.error(), None);
-        assert!(dir.join("policies.json").exists());
+        assert!(["policies.json", EXPORTED].iter().all(|name| dir.join(name).exists()));
+    }
+
+    #[tokio::test]
+    async fn what_policies_exported_is_saved_as_it_comes_and_no_change_waits_for_it() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("state");
+        let (lasting, keeper) = started(&dir);
+        let exported =
+            |next_id| Carried { numbers: Numbers { next_id, ..Numbers::default() }, states: Vec::new() };
+        let errors = async |wanted: bool| {
+            let mut attempts = keeper.shared.attempts.subscribe();
+            let told = attempts.wait_for(|last| last.exported_error.is_some() == wanted).await;
+            told.unwrap().exported_error.clone()
+        };
+        // What stands in the way of the new file keeps it from its place.
+        fs::create_dir(dir.join(EXPORTED)).unwrap();
+        lasting.leave(exported(2));
+        let why = errors(true).await.unwrap();
+        assert!(why.contains("what policies know can't be saved: "), "{why}");
+        assert_eq!((keeper.error(), keeper.not_saved().await), (Some(why), None));
+        fs::remove_dir(dir.join(EXPORTED)).unwrap();
+        lasting.leave(exported(3));
+        assert_eq!(errors(false).await, None);
+        keeper.close();
+        let saved = Store::open(&dir).unwrap().exported().unwrap().unwrap();
+        assert_eq!((saved.carried.numbers.next_id, saved.tenants.next), (3, 1));
     }
 
     #[test]
     fn disk_that_hangs_is_an_error_after_a_while() {
         let error = |begun: Option<u64>, last: Option<&str>| {
             let (begun, error) = (begun.map(Micros), last.map(str::to_owned));
-            Saved { changes: 1, error, begun }.error_at(Micros(60_000_000), Path::new("d"))
+            Attempts { changes: 1, error, begun, ..Attempts::default() }
+                .error_at(Micros(60_000_000), Path::new("d"))
         };
         assert_eq!(error(None, None), None);
         assert_eq!(error(Some(59_000_000), Some("full")).as_deref(), Some("full"));

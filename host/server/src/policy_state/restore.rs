@@ -2,22 +2,30 @@
 //!
 //! What is configured is loaded first, as without a saved state. What was swapped in is then loaded and checked as at a
 //! swap, and swapped in before the first step, so that the configured policy is where a rollback or a removal leads to.
+//! At last the live policies get what those of their names exported, as at a swap from these.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use infer_api::admin::{HistoryEntry, QuarantineEntry};
+use infer_api::admin::{HistoryEntry, QuarantineEntry, RestoredState};
 use infer_core::policy::{AnyPolicy, PolicyInfo, PolicyKind};
 use infer_core::{Engine, Micros};
 use infer_wasm::PolicyLoader;
 
+use super::exported::Saved;
 use super::format::{Document, Kept, SlotRecord, Source, are_same, name_of};
-use super::keeper::{Keeper, Unrestored};
-use super::store::{OpenError, ReadError, Store, check, read};
+use super::keeper::{Begins, Cold, Keeper, Knowledge, Unrestored};
+use super::store::{EXPORTED, OpenError, ReadError, Store, check, read};
 use crate::config::{Config, ConfigError};
 use crate::engine::{Clock, EngineHandle, Quarantine};
 use crate::policies::{Origin, Origins, PolicySource, load_kept};
 use crate::serve::StartError;
+use crate::tenants::{Numbering, Tenants};
+use crate::utc::unix_us;
+
+/// Longest time between two hosts that counts: a wall clock that is years ahead was set wrong, and would be believed at
+/// each start.
+const LONGEST_AWAY: Micros = Micros(366 * 86_400 * 1_000_000);
 
 /// Refuses a directory or a state that can't be used, without changing anything.
 pub fn check_place(config: &Config) -> Result<(), ConfigError> {
@@ -44,16 +52,20 @@ fn wrong(dir: &Path, why: &str) -> ConfigError {
 pub struct Found {
     store: Store,
     document: Document,
-    /// What was wrong with the file, and where it is now.
-    unread: Option<String>,
+    /// What its policies exported.
+    saved: Saved,
+    /// How long before this start that was.
+    away: Micros,
+    /// What was wrong with the files, and where they are now.
+    unread: Vec<String>,
 }
 
 /// Opens the directory, if one is configured, and reads what is there.
 ///
 /// # Errors
 /// The directory can't be used, or another host uses it.
-pub fn open(config: &Config) -> Result<Option<Found>, StartError> {
-    let Some(dir) = &config.policy_state else { return Ok(None) };
+pub fn open(dir: Option<&Path>) -> Result<Option<Found>, StartError> {
+    let Some(dir) = dir else { return Ok(None) };
     let mut store = Store::open(dir).map_err(|error| match error {
         OpenError::Wrong(why) => wrong(dir, &why).into(),
         OpenError::Busy => StartError::Machine(format!(
@@ -61,7 +73,7 @@ pub fn open(config: &Config) -> Result<Option<Found>, StartError> {
             dir.display()
         )),
     })?;
-    let mut unread = None;
+    let mut unread = Vec::new();
     let document = match store.read() {
         Ok(Some(document)) => document,
         Ok(None) => {
@@ -88,11 +100,34 @@ pub fn open(config: &Config) -> Result<Option<Found>, StartError> {
                  quarantine is empty: {why}; {kept}",
                 dir.display()
             );
-            unread = Some(format!("the state in {} was not restored: {why}; {kept}", dir.display()));
+            unread.push(format!("the state in {} was not restored: {why}; {kept}", dir.display()));
             Document::default()
         }
     };
-    Ok(Some(Found { store, document, unread }))
+    let saved = exported(&store, dir).unwrap_or_else(|why| {
+        unread.push(why);
+        None
+    });
+    let away = saved.as_ref().map_or(Micros::ZERO, |saved| away(saved, unix_us()));
+    Ok(Some(Found { store, document, saved: saved.unwrap_or_default(), away, unread }))
+}
+
+/// Reads what policies exported. An error, which is logged, says why that is lost: it is no reason not to start.
+fn exported(store: &Store, dir: &Path) -> Result<Option<Saved>, String> {
+    store.exported().map_err(|why| {
+        let kept = match store.set_exported_aside() {
+            Ok(place) => format!("it is now in {}", place.display()),
+            Err(error) => format!("it can't be moved, so it is replaced: {error}"),
+        };
+        let lost = format!("{EXPORTED} in {} was not restored: {why}; {kept}", dir.display());
+        tracing::error!("policies begin without what they knew before the restart: {lost}");
+        lost
+    })
+}
+
+/// How long before an instant something was saved. A wall clock that went back gives no time.
+fn away(saved: &Saved, unix_us: u64) -> Micros {
+    Micros(unix_us).since(Micros(saved.at_us)).min(LONGEST_AWAY)
 }
 
 /// What the slots get.
@@ -101,7 +136,10 @@ pub struct Restored {
     configured: [Vec<Kept>; 3],
     infos: [Arc<PolicyInfo>; 3],
     comes: [Comes; 3],
-    unread: Option<String>,
+    saved: Saved,
+    away: Micros,
+    knowledge: Knowledge,
+    unread: Vec<String>,
     history: [Vec<HistoryEntry>; 3],
     quarantine: Vec<QuarantineEntry>,
 }
@@ -117,9 +155,19 @@ struct Comes {
 }
 
 impl Found {
+    /// Starts the clock, which goes on from where it was when policies last exported something.
+    pub fn start_clock(&self) -> Clock {
+        Clock::start_at(self.saved.carried.numbers.now.plus(self.away))
+    }
+
+    /// The numbers of the earlier host's tenants.
+    pub fn tenants(&self) -> &Numbering {
+        &self.saved.tenants
+    }
+
     /// Loads what was swapped in. `origins` has the configured policies, and gets these.
     pub fn load(self, loader: &PolicyLoader, origins: &Origins, clock: Clock) -> Restored {
-        let Self { store, mut document, unread } = self;
+        let Self { store, mut document, saved, away, unread } = self;
         let own = PolicyKind::ALL.map(|kind| origins.latest(kind).expect("the configured policy is loaded"));
         let quarantine = std::mem::take(&mut document.quarantine).into_iter();
         // Times since the start of another run mean nothing in this one.
@@ -141,6 +189,9 @@ impl Found {
             configured: std::array::from_fn(|nth| Kept::all(&own[nth])),
             infos: own.map(|origin| origin.info),
             comes,
+            saved,
+            away,
+            knowledge: Knowledge::default(),
             unread,
             history,
             quarantine,
@@ -272,7 +323,9 @@ impl Restored {
     }
 
     /// Gives the slots of a new engine what they get.
-    pub fn bring_in(&mut self, engine: &mut Engine, now: Micros) {
+    pub fn bring_in(&mut self, engine: &mut Engine, clock: Clock) {
+        engine.continue_from(&self.saved.carried.numbers, clock.begin());
+        let now = clock.now();
         for (kind, comes) in PolicyKind::ALL.into_iter().zip(&mut self.comes) {
             if !comes.configured {
                 drop(engine.leave_to_builtin(kind));
@@ -284,23 +337,75 @@ impl Restored {
                 tracing::error!("the {kind} policy `{}` failed as it was brought back", info.name);
             }
         }
+        self.give_back(engine);
         // That was no change: nobody made it now, and the history begins with what it led to.
         engine.drain_events(&mut Vec::new());
         drop(engine.take_retired());
     }
 
-    /// Restores the histories and the quarantine, and saves all changes from now on.
-    pub fn keep(self, engine: &EngineHandle, origins: &Arc<Origins>) -> std::io::Result<Arc<Keeper>> {
+    /// Gives the live policies what was exported, each what is meant for it.
+    fn give_back(&mut self, engine: &mut Engine) {
+        let age_s = self.away.0 / 1_000_000;
+        let mut cold: [Option<Cold>; 3] = Default::default();
+        for exported in std::mem::take(&mut self.saved.carried.states) {
+            let kind = exported.kind;
+            let policy = engine.slot(kind).policy.name.clone();
+            match engine.import_state(&exported) {
+                Some(Ok(())) => {
+                    tracing::info!(
+                        age_s,
+                        "the {kind} policy `{policy}` goes on with what it knew before the restart"
+                    );
+                    self.knowledge.restored.push(RestoredState {
+                        kind: kind.name().to_owned(),
+                        policy,
+                        age_s,
+                    });
+                }
+                Some(Err(why)) => {
+                    tracing::warn!(
+                        "the {kind} policy `{policy}` begins without what it knew before the restart: {why}"
+                    );
+                    cold[kind as usize] = Some(Cold { policy, why });
+                }
+                None => tracing::info!(
+                    "what the {kind} policy `{}` knew before the restart is forgotten: `{policy}` is live",
+                    exported.policy
+                ),
+            }
+        }
+        self.knowledge.cold = Mutex::new(cold);
+    }
+
+    /// Restores the histories and the quarantine, and saves all changes, and what policies export, from now on.
+    pub fn keep(
+        self,
+        engine: &EngineHandle,
+        origins: &Arc<Origins>,
+        tenants: &Arc<Tenants>,
+    ) -> std::io::Result<Arc<Keeper>> {
         let lasting = engine.observer().lasting();
         lasting.restore(self.history, self.quarantine);
-        let unrestored = self.comes.map(|comes| comes.unrestored);
-        Keeper::start(
-            self.store,
-            Arc::clone(lasting),
-            Arc::clone(origins),
-            self.configured,
-            (self.unread, unrestored),
-            engine.clock(),
-        )
+        let begins = Begins {
+            origins: Arc::clone(origins),
+            tenants: Arc::clone(tenants),
+            configured: self.configured,
+            unread: self.unread,
+            unrestored: self.comes.map(|comes| comes.unrestored),
+            knowledge: self.knowledge,
+        };
+        Keeper::start(self.store, Arc::clone(lasting), engine.clock(), begins)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_between_two_hosts_is_never_negative_and_not_absurd() {
+        let passed = |now_us: u64| away(&Saved { at_us: 5_000_000, ..Saved::default() }, now_us);
+        assert_eq!([0, 5_000_000, 5_000_007].map(passed), [Micros::ZERO, Micros::ZERO, Micros(7)]);
+        assert_eq!(passed(u64::MAX), LONGEST_AWAY);
     }
 }

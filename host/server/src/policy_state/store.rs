@@ -1,7 +1,7 @@
 //! The directory of the state: private to this user, one host's at a time, every file in it complete.
 //!
-//! It holds the state file, components by their SHA-256, and `unread/`, where a state file goes that this host can't
-//! read, with its components. Nothing else is touched.
+//! It holds the state file, components by their SHA-256, the file of what policies exported, and `unread/`, where files
+//! go that this host can't read, the state file with its components. Nothing else is touched.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +14,14 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
+use super::exported::{self, Saved};
 use super::format::{self, Document, is_digest};
 use crate::cache_file::{Claim, Partial};
 
 /// The state file.
 const FILE: &str = "policies.json";
+/// The file of what policies exported.
+pub(super) const EXPORTED: &str = "exported.state";
 /// The directory of a state file that could not be read.
 const UNREAD: &str = "unread";
 /// Most bytes of a component; the loader accepts no larger ones.
@@ -129,15 +132,7 @@ impl Store {
     /// to. Until that has succeeded, nothing is saved.
     pub fn set_aside(&mut self) -> io::Result<PathBuf> {
         self.in_the_way = true;
-        let unread = self.dir.join(UNREAD);
-        match DirBuilder::new().mode(0o700).create(&unread) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        // A link would lead out of the directory.
-        if !fs::symlink_metadata(&unread)?.is_dir() {
-            return Err(io::Error::other(format!("{} is no directory", unread.display())));
-        }
+        let unread = self.unread()?;
         for name in components(&unread)? {
             fs::remove_file(unread.join(name))?;
         }
@@ -159,6 +154,44 @@ impl Store {
             let _ = fs::remove_file(self.dir.join(name));
         }
         Ok(unread)
+    }
+
+    /// Returns the directory of files that this host can't read, and creates it if it is missing.
+    fn unread(&self) -> io::Result<PathBuf> {
+        let unread = self.dir.join(UNREAD);
+        match DirBuilder::new().mode(0o700).create(&unread) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        // A link would lead out of the directory.
+        if !fs::symlink_metadata(&unread)?.is_dir() {
+            return Err(io::Error::other(format!("{} is no directory", unread.display())));
+        }
+        Ok(unread)
+    }
+
+    /// Reads what policies exported; `None` if there is no file of it.
+    pub fn exported(&self) -> Result<Option<Saved>, String> {
+        match read_bounded(&self.dir.join(EXPORTED), exported::MAX_BYTES) {
+            Ok(bytes) => Saved::parse(&bytes).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Moves the file of what policies exported out of the way, in place of the one that was moved before. Returns
+    /// where to. If it stays, the next one replaces it.
+    pub fn set_exported_aside(&self) -> io::Result<PathBuf> {
+        let place = self.unread()?.join(EXPORTED);
+        fs::rename(self.dir.join(EXPORTED), &place)?;
+        Ok(place)
+    }
+
+    /// Saves what policies exported.
+    pub fn save_exported(&mut self, saved: &Saved) -> io::Result<()> {
+        self.claim()?;
+        put(&self.dir.join(EXPORTED), &saved.bytes()?)?;
+        self.sync()
     }
 
     /// Saves a state with the components that are new in it, and removes all that it doesn't name.
@@ -303,6 +336,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+    use crate::tenants::Numbering;
 
     fn place() -> (tempfile::TempDir, PathBuf) {
         let home = tempfile::tempdir().unwrap();
@@ -378,6 +412,29 @@ mod tests {
         store.component(sha256).unwrap();
         store.save(&document(), &one).unwrap();
         assert_eq!(inode(), before);
+    }
+
+    #[test]
+    fn what_policies_exported_is_private_and_read_back_and_damage_is_set_aside() {
+        let (_home, dir) = place();
+        let mut store = Store::open(&dir).unwrap();
+        assert_eq!(store.exported(), Ok(None));
+        let names = BTreeMap::from([(0, "default".to_owned())]);
+        let saved = Saved { at_us: 7, tenants: Numbering { names, next: 1 }, ..Saved::default() };
+        store.save_exported(&saved).unwrap();
+        assert_eq!(store.exported(), Ok(Some(saved)));
+        let file = dir.join(EXPORTED);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        store.save(&document(), &Components::new()).unwrap();
+        assert!(file.exists(), "a save of the other file leaves it alone");
+        for text in ["first", "second"] {
+            fs::write(&file, text).unwrap();
+            assert!(store.exported().unwrap_err().starts_with("it is damaged: "));
+            let unread = store.set_exported_aside().unwrap();
+            assert_eq!((fs::read_to_string(unread).unwrap().as_str(), file.exists()), (text, false));
+        }
+        symlink("elsewhere", &file).unwrap();
+        assert!(store.exported().is_err(), "links are not followed");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::engine::{self, AtEnd, ChannelBounds, EngineThread};
 use crate::faults::{self, FaultRecorder};
 use crate::offload;
 use crate::policies::{self, Choices, Origins, PolicyManager};
-use crate::policy_state;
+use crate::policy_state::Found;
 use crate::reload;
 use crate::startup::adapters::Adapter;
 use crate::startup::load::{LoadedModel, model_names};
@@ -32,10 +32,11 @@ pub type MakeExecutor = Box<dyn FnOnce(&EngineConfig) -> Box<dyn Executor + Send
 /// Loads everything on a thread that may block; from then on the app serves.
 pub(super) async fn start_engine(
     app: &Arc<App>,
+    saved: Option<Found>,
     executor: Option<MakeExecutor>,
 ) -> Result<EngineThread, StartError> {
     let for_loading = Arc::clone(app);
-    let (engine, served) = tokio::task::spawn_blocking(move || load(&for_loading, executor))
+    let (engine, served) = tokio::task::spawn_blocking(move || load(&for_loading, saved, executor))
         .await
         .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))?;
     engine.handle.set_tenants(app.tenants.terms())?;
@@ -48,12 +49,15 @@ pub(super) async fn start_engine(
     Ok(engine)
 }
 
-fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread, Served), StartError> {
+fn load(
+    app: &Arc<App>,
+    saved: Option<Found>,
+    executor: Option<MakeExecutor>,
+) -> Result<(EngineThread, Served), StartError> {
     let config = &app.config;
     let loading = Instant::now();
     // Policies and the template first, so that a fault in them is found before gigabytes are downloaded.
     let loader = policies::loader_with(&config.policy_limits)?;
-    let saved = policy_state::open(config)?;
     let (slots, origins) = initial_policies(&loader, &app.reload.choices())?;
     let origins = Arc::new(origins);
     let recorder = fault_recorder(config, &origins)?;
@@ -74,7 +78,7 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
         .map_err(|e| StartError::Io("can't start a thread for the chat template", e))?;
     let mut engine = Engine::new(engine_config, slots);
     if let Some(restored) = &mut restored {
-        restored.bring_in(&mut engine, app.clock.now());
+        restored.bring_in(&mut engine, app.clock);
     }
     let at_end = keep_cache(app, &loaded, &mut engine, executor.as_mut());
     let bounds = ChannelBounds {
@@ -91,7 +95,7 @@ fn load(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<(EngineThread,
     if let Some(restored) = restored {
         let configured = restored.configured();
         let keeper = restored
-            .keep(&thread.handle, &origins)
+            .keep(&thread.handle, &origins, &app.tenants)
             .map_err(|e| StartError::Io("can't start a thread for the state of policies", e))?;
         policies = policies.keeping(configured, keeper);
     }

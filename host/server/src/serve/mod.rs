@@ -21,6 +21,7 @@ use crate::app::{App, Doors, Served};
 use crate::config::Config;
 use crate::engine::{Clock, EngineHandle, EngineStopped, EngineThread};
 use crate::kv_events::{Endpoints, Publisher};
+use crate::policy_state::{self, Found};
 use crate::reload;
 use crate::startup::listen;
 use crate::tenants::Tenants;
@@ -57,8 +58,12 @@ pub async fn start(config: Config) -> Result<RunningServer, StartError> {
 
 /// Like [`start`], with another executor than the model's, to test or measure the host alone.
 pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Result<RunningServer, StartError> {
-    let clock = Clock::start();
-    let tenants = Tenants::open(&config)?;
+    let saved = saved_state(&config).await?;
+    let clock = saved.as_ref().map_or_else(Clock::start, Found::start_clock);
+    let tenants = Arc::new(match &saved {
+        Some(saved) => Tenants::open_after(&config, saved.tenants())?,
+        None => Tenants::open(&config)?,
+    });
     let tls = open_tls(&config)?;
     let data = listen::data_plane(&config).await?;
     let control = listen::admin_plane(&config).await?;
@@ -75,7 +80,7 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
     let app = Arc::new(App::new(config, doors, clock, stopping.clone())?);
     let closing = Closing { data: stopping.clone(), control: ending };
     let planes = serve_planes(&app, data, control, closing);
-    let engine = match start_engine(&app, executor).await {
+    let engine = match start_engine(&app, saved, executor).await {
         Ok(engine) => engine,
         Err(error) => {
             shutdown.send_replace(true);
@@ -112,6 +117,14 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
         _token_file: token_file,
         kv_endpoints,
     })
+}
+
+/// Reads what an earlier host saved of its policies, on a thread that may block. First of all, because the clock goes
+/// on from there, and tenants have the numbers that policies know.
+async fn saved_state(config: &Config) -> Result<Option<Found>, StartError> {
+    let dir = config.policy_state.clone();
+    let opened = tokio::task::spawn_blocking(move || policy_state::open(dir.as_deref())).await;
+    opened.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))
 }
 
 /// Prepares what only some requests need, when the rest is served: on one core it would delay the start by seconds. Chats

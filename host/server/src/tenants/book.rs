@@ -18,7 +18,7 @@ use crate::config::{Config, ConfigError};
 use crate::http::ApiError;
 
 /// Most names since the host started, over all reloads: each has a row in the engine. And most numbers that are known.
-const MAX_NAMES: usize = 4_096;
+pub(crate) const MAX_NAMES: usize = 4_096;
 /// Tenants with metrics of their own; the rest are summed up as `other`.
 const MAX_LABELS: usize = 128;
 const OTHER: &str = "other";

@@ -9,6 +9,7 @@ mod file;
 mod key;
 mod usage;
 
+pub(crate) use book::MAX_NAMES;
 pub use book::{Numbering, Tenant, Tenants, VARIABLE};
 pub use file::{Grant, MAX_KEYS, MAX_TENANTS, check_name, grants, read, weight_of};
 pub(crate) use file::{check_form, digests};

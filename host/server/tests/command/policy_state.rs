@@ -132,7 +132,8 @@ fn full_disk_leaves_what_was_saved_and_the_operator_is_told() {
     host.serves();
     drop(host);
     let names = home.left("policies").into_iter().map(|path| path.file_name().unwrap().to_owned());
-    let names: Vec<_> = names.filter(|name| name != "policies.json.lock").collect();
+    let names: Vec<_> =
+        names.filter(|name| name != "policies.json.lock" && name != "exported.state").collect();
     assert_eq!(names, ["policies.json"], "no partial file is left");
 
     let host = Host::start(home.serve(&format!("{KEPT}; {token}"), &STATE));

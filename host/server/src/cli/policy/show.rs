@@ -1,8 +1,8 @@
 //! The terminal output of `infer policy`.
 
 use infer_api::admin::{
-    AvailablePolicy, CallCost, CanaryInfo, GaugeInfo, HistoryEntry, Policies, PolicySlot, ShadowInfo,
-    SwapAnswer,
+    AvailablePolicy, CallCost, CanaryInfo, GaugeInfo, HistoryEntry, Policies, PolicySlot, RestoredState,
+    ShadowInfo, SwapAnswer,
 };
 use serde_json::Value;
 
@@ -24,6 +24,11 @@ pub(super) fn list(policies: &Policies, all: bool) {
     }
     for why in &policies.not_restored {
         println!("not restored: {}", first_line(why));
+    }
+    for RestoredState { kind, policy, age_s } in &policies.restored {
+        println!(
+            "restored: the {kind} policy `{policy}` went on with what it knew {age_s} s before the start"
+        );
     }
     if !policies.quarantine.is_empty() {
         println!("quarantined, swapped in again only with --force:");
@@ -281,7 +286,7 @@ pub(super) fn history(entries: Vec<HistoryEntry>) {
     let mut earlier = entries.first().is_some_and(|entry| entry.before_restart);
     for entry in entries {
         if earlier && !entry.before_restart {
-            println!("the host was restarted; times and steps count from here");
+            println!("the host was restarted; times count from here");
             earlier = false;
         }
         let from = if entry.from.is_empty() { "-" } else { &entry.from };

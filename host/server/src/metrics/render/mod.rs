@@ -177,7 +177,7 @@ fn open_metrics_text(app: &App, report: Option<&Report>) -> String {
     if let Some(keeper) = app.served().ok().and_then(|served| served.policies.keeper()) {
         families.gauge(
             "infer_policy_state_saved",
-            "1 while swaps and the quarantine would outlive the host (--policy-state)",
+            "1 while swaps, the quarantine and what policies know would outlive the host (--policy-state)",
             u8::from(keeper.error().is_none()).into(),
         );
     }
