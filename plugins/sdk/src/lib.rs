@@ -90,13 +90,14 @@ pub trait Policy: Sized + 'static {
     /// Makes the policy. An error names the key at fault and what would be right.
     fn new(config: Self::Config) -> Result<Self, String>;
 
-    /// State worth carrying to the next version and over a fault, which the host asks for every 1,000
-    /// steps, too. Most policies have none: the host shows everything it knows at every step.
+    /// State worth carrying to the next version, over a fault and over a restart of the host, which asks for it
+    /// every 1,000 steps, too. Most policies have none: the host shows everything it knows at every step.
     fn export_state(&mut self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Imports the state of the outgoing policy of the same name, or its own after a fault. After a
+    /// Imports the state of the outgoing policy of the same name, or its own after a fault or a restart of the host,
+    /// when every sequence has ended; the clock, ids and counts go on. After a
     /// rollback it replaces what this one knew. An error starts this one cold and must change nothing; operators are
     /// shown its text. What `export_state` made with the same configuration must be accepted.
     fn import_state(&mut self, state: &[u8]) -> Result<(), String> {

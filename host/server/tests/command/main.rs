@@ -10,6 +10,7 @@ mod bench;
 mod chaos;
 mod chat;
 mod commands;
+mod exported_state;
 mod fleet;
 mod health;
 mod logs;

@@ -20,6 +20,7 @@ mod crowd;
 mod deploy;
 mod embeddings;
 mod engine_thread;
+mod exported_state;
 mod foreign;
 mod gauges;
 mod hub;

@@ -4,6 +4,8 @@ mod charges;
 mod keys;
 mod limits;
 
+use std::path::Path;
+
 use infer_server::config::Config;
 use infer_server::tenants::{KeyDigest, fresh};
 use reqwest::Method;
@@ -11,26 +13,34 @@ use serde_json::{Value, json};
 
 use crate::common::{Host, events, request};
 
-struct Key {
-    text: String,
+/// A tenant's key.
+pub struct Key {
+    pub text: String,
     table: String,
 }
 
-fn key(tenant: &str, more: &str) -> Key {
+/// A key, and its tenant's table in a file of keys, with these lines.
+pub fn key(tenant: &str, more: &str) -> Key {
     let text = fresh().unwrap();
     let table = format!("[tenants.{tenant}]\nkeys = [\"{}\"]\n{more}\n", KeyDigest::of(&text));
     Key { text, table }
 }
 
+/// Writes a file of keys.
+pub fn write(path: &Path, keys: &[&Key]) {
+    let text: String = keys.iter().map(|key| key.table.as_str()).collect();
+    std::fs::write(path, text).unwrap();
+}
+
 /// A host that knows these keys, and the file that lists them.
 async fn host_with(keys: &[&Key], config: Config) -> (Host, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let text: String = keys.iter().map(|key| key.table.as_str()).collect();
-    std::fs::write(file.path(), text).unwrap();
+    write(file.path(), keys);
     (Host::start(Config { api_keys: Some(file.path().to_owned()), ..config }).await, file)
 }
 
-async fn complete(host: &Host, key: &Key, extra: Value) -> reqwest::Response {
+/// Starts a tenant's completion.
+pub async fn complete(host: &Host, key: &Key, extra: Value) -> reqwest::Response {
     host.client
         .post(host.url("/v1/completions"))
         .bearer_auth(&key.text)
@@ -40,7 +50,8 @@ async fn complete(host: &Host, key: &Key, extra: Value) -> reqwest::Response {
         .unwrap()
 }
 
-async fn done(host: &Host, key: &Key, extra: Value) -> Value {
+/// The last event of a tenant's completion.
+pub async fn done(host: &Host, key: &Key, extra: Value) -> Value {
     let answer = complete(host, key, extra).await;
     assert_eq!(answer.status(), 200);
     let (name, done) = events(answer).await.pop().unwrap();
