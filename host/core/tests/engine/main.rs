@@ -11,6 +11,7 @@ mod admission;
 mod ahead;
 mod budget;
 mod cache_events;
+mod carried;
 mod chain;
 mod decisions;
 mod device;

@@ -1,18 +1,17 @@
 //! An engine goes on where another one was: its clock, its ids, its counts, and what its policies exported.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use common::info;
-use common::scripted::{Bench, Scheduler, fcfs, prompt, request, small, trap};
 use infer_core::engine::{Exported, Numbers, Policies};
 use infer_core::policy::{
     AnyPolicy, FaultKind, Plan, Policy, PolicyFault, PolicyInfo, PolicyKind, SchedulerPolicy, StepView,
 };
 use infer_core::testing::SplitMix;
 use infer_core::{Micros, Request, SequenceId, TenantId};
+
+use crate::common::info;
+use crate::common::scripted::{Bench, Scheduler, fcfs, prompt, request, small, trap};
 
 const DAY: Micros = Micros(86_400_000_000);
 
