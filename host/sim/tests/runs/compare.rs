@@ -291,7 +291,7 @@ fn trace_without_a_rate_or_an_end_fails_at_any_rate() {
         }
         made @ Subject::Made { .. } => made,
     };
-    for (error, says) in [(None, "all its requests came at one time"), (Some("cut off"), "line 11, column 2")]
+    for (error, says) in [(None, "its 10 requests came at one time"), (Some("cut off"), "line 11, column 2")]
     {
         let cells = sweep(vec![at_rates(recorded(error))], &[1]).run(|_| {});
         assert_eq!(cells.len(), 4);
