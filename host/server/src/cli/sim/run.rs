@@ -114,7 +114,7 @@ pub struct CompareArgs {
 /// Simulates one set of policies.
 pub fn run(args: RunArgs) -> Result<(), Failure> {
     if args.common.list {
-        return list(args.workload.as_slice(), &args.common);
+        return list(args.workload.as_slice(), args.burstiness.as_slice(), &args.common);
     }
     let traces = args.common.open(args.trace.as_slice())?;
     let head = traces.first().and_then(TraceFile::head);

@@ -124,7 +124,7 @@ impl Seeds {
 impl Several {
     /// Lists the workloads.
     pub fn list(&self, common: &Common) -> Result<(), Failure> {
-        list(&self.workload, common)
+        list(&self.workload, &self.burstiness, common)
     }
 
     /// The policies.
@@ -182,9 +182,9 @@ fn check_deadline(task: &Task, common: &Common) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lists workloads.
-pub fn list(given: &[String], common: &Common) -> Result<(), Failure> {
-    let listed = workloads(&or_default(given, &Workload::NAMES), &[], common)?;
+/// Lists workloads, with each burstiness.
+pub fn list(given: &[String], burstiness: &[f64], common: &Common) -> Result<(), Failure> {
+    let listed = workloads(&or_default(given, &Workload::NAMES), burstiness, common)?;
     let text: String = match (common.result.format, &listed[..]) {
         (Format::Text, _) => {
             listed.iter().map(|workload| format!("{:12} {}\n", workload.name, workload.about)).collect()

@@ -178,6 +178,10 @@ fn listed_workload_is_a_template_that_can_be_read_back() {
         run
     };
     assert_eq!(run(shown), run("instruct"));
+    let bursts = sim(&["run", "--list", "--workload", "chat", "--burstiness", "0.25", "--format", "json"]);
+    let bursts: Value = serde_json::from_slice(&bursts.stdout).expect("JSON");
+    assert_eq!(bursts["streams"][0]["arrivals"], serde_json::json!({"gamma": {"burstiness": 0.25}}));
+    assert_eq!(bursts["name"], "chat burstiness=0.25");
     let template = std::fs::read_to_string(&path).expect("it was written");
     let edited = template.replace("\"requests\": 2000", "\"requests\": 33").replace("instruct", "mine");
     std::fs::write(&path, &edited).expect("it can be written");
