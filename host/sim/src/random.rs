@@ -37,7 +37,11 @@ impl Random {
 
     /// A gap of mean `mean` between events, gamma-distributed with `shape` above 0, so that its standard deviation is
     /// `mean` / sqrt(shape). With a shape of 1, [`Self::exponential`] to the bit.
+    ///
+    /// # Panics
+    /// If the shape is 0 or less, infinite or NaN: of NaN, no sample would ever be accepted.
     pub fn gamma(&mut self, shape: f64, mean: f64) -> f64 {
+        assert!(shape > 0.0 && shape.is_finite(), "{shape} is no shape of a gamma distribution");
         if shape == 1.0 {
             return self.exponential(mean);
         }
@@ -126,6 +130,12 @@ mod tests {
             let (most, bound) = (off.fold(0.0, f64::max), 1.63 / f64::from(DRAWS).sqrt());
             assert!(most < bound, "shape {shape}: {most} of {bound}");
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "NaN is no shape")]
+    fn gamma_gap_without_a_shape_does_not_take_forever() {
+        Random::new(1, 0).gamma(f64::NAN, 1.0);
     }
 
     #[test]
