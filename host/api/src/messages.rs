@@ -35,7 +35,7 @@ pub struct MessagesFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
     /// Whether the model reasons before it replies. Passed to the chat template as the variable `enable_thinking`, which
-    /// it may ignore. Default: it does not.
+    /// it may ignore; reasoning that isn't asked for is left out of the reply. Default: it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
     /// The form of the reply, and the effort.
