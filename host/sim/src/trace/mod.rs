@@ -122,7 +122,7 @@ pub enum TraceError {
     },
     /// No speed of the replay gives it a rate.
     #[error(
-        "its {requests} requests came at one time, which has no rate to scale; replay it without another one"
+        "its {requests} requests came at one time, which has no rate to scale; replay it at a load instead"
     )]
     AtOnce {
         /// Number of requests.
