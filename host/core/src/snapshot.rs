@@ -14,7 +14,7 @@ use crate::trial::{CanaryReport, ShadowReport};
 pub struct Snapshot {
     /// When.
     pub now: Micros,
-    /// Steps begun.
+    /// The number of the step that was begun last: an engine may count on from where another one was.
     pub step: u64,
     /// The pool.
     pub memory: MemoryCounts,
@@ -67,6 +67,8 @@ pub struct QueueCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named by what they count")]
 pub struct Counters {
+    /// Begun by this engine, whatever step it counts on from.
+    pub steps: u64,
     pub submitted: u64,
     /// In `RefusalReason::ALL` order.
     pub refused: [u64; RefusalReason::ALL.len()],

@@ -242,6 +242,9 @@ pub struct Pressure {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "named by what they count")]
 pub struct Counters {
+    /// Engine steps started.
+    #[serde(default)]
+    pub steps: u64,
     pub submitted: u64,
     /// By reason: `queue_full`, `memory`, `rate`, `too_long`, `backpressure`, `other`, `draining`, `busy`.
     pub refused: BTreeMap<String, u64>,

@@ -66,6 +66,7 @@ impl Engine {
         self.guess(now);
         let batch = self.compose(now);
         self.view.number += 1;
+        self.counters.steps += 1;
         Some(batch)
     }
 

@@ -104,6 +104,7 @@ fn an_engine_counts_on_and_its_policy_has_its_state_again() {
     let served = (&first.tenants.prompt_tokens_served[..], &first.tenants.output_tokens_served[..]);
     assert_eq!(served, (&[9][..], &[6][..]));
     let snapshot = next.engine.snapshot(next.now);
+    assert_eq!(snapshot.step, last.number + snapshot.counters.steps);
     let tenant = snapshot.tenants[0];
     assert_eq!((tenant.prompt_tokens, tenant.generated_tokens), (9, 50), "of this engine alone");
     assert_eq!(next.faults(), []);

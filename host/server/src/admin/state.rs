@@ -318,6 +318,7 @@ fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {
         .map(|reason| (reason.name().to_owned(), c.finished[snapshot::Counters::finish_index(reason)]))
         .collect();
     Counters {
+        steps: c.steps,
         submitted: c.submitted + queue_full + draining + busy,
         refused,
         finished,

@@ -68,8 +68,13 @@ async fn bucket_is_as_empty_after_a_restart_as_before() {
     let of_admission = restored.iter().find(|one| one["kind"] == "admission").unwrap();
     assert_eq!(of_admission["policy"], "memory-aware+token-bucket", "{state}");
     assert_eq!(host.admin_get("/admin/policies").await["restored"], json!(restored));
-    assert!(state["step"].as_u64() > before["step"].as_u64(), "steps are counted on");
-    // Times and counts are those of this host.
+    // Times and counts are those of this host, but for its steps, which policies see.
+    let steps = |of: &Value| of.as_u64().unwrap();
+    let (here, all) = (steps(&state["counters"]["steps"]), steps(&state["step"]));
+    assert!(here > 0 && all == steps(&before["step"]) + here, "{here} of {all}");
+    // What goes back a little after a kill would look as if it had begun anew, and then counted all of that.
+    let metrics = host.admin(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains(&format!("\ninfer_steps_total {here}\n")), "{here}: {metrics}");
     assert_eq!(state["policies"][1]["since_ms"], state["uptime_ms"]);
     let history = host.admin_get("/admin/policies/admission/history").await;
     let start = history.as_array().unwrap().last().unwrap();

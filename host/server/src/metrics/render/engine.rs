@@ -47,7 +47,7 @@ pub(super) fn own(f: &mut Families, s: &State) {
         s.latencies.step_p99_ms / 1e3,
     );
     let c = &s.counters;
-    f.counter("infer_steps", "Engine steps begun", s.step);
+    f.counter("infer_steps", "Engine steps begun", c.steps);
     f.counter("infer_requests_submitted", "Requests submitted", c.submitted);
     f.counter("infer_requests_failed", "Requests that ended with an error", c.failed);
     f.counter("infer_preemptions", "Preemptions", c.preemptions);
