@@ -1,4 +1,5 @@
-//! What of a slot outlives the engine: what the policy knows that a restart of the host brings back.
+//! What of a slot outlives the engine: what the policy knows that a restart of the host brings back. Exporting and
+//! importing that is no step's work, so no step's budget pays for it.
 
 use super::{Context, Slot, why_not_taken};
 use crate::ids::Micros;
@@ -19,6 +20,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         let on_trial = self.on_trial();
         if !on_trial {
             self.save_state(cx);
+            self.measure();
         }
         let tenure = if on_trial { self.previous.as_ref() } else { self.current.as_ref() };
         let tenure = tenure.filter(|tenure| !tenure.state.is_empty())?;
@@ -30,6 +32,8 @@ impl<P: Policy + ?Sized> Slot<P> {
     pub fn take_over(&mut self, name: &str, state: &[u8]) -> Option<Result<(), String>> {
         let tenure = self.current.as_mut().filter(|tenure| tenure.policy.takes_state_of(name))?;
         let own = tenure.policy.own_part_of(name, state).filter(|own| !own.is_empty())?;
-        Some(tenure.import(own).map_err(|fault| why_not_taken(&fault, false).unwrap_or_default()))
+        let outcome = tenure.import(own).map_err(|fault| why_not_taken(&fault, false).unwrap_or_default());
+        self.measure();
+        Some(outcome)
     }
 }

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use crate::common::info;
 use crate::common::scripted::{Bench, prompt, request, small};
 use infer_core::Micros;
+use infer_core::engine::{Exported, Policies};
 use infer_core::policy::{
-    AdmissionPolicy, AdmissionRequest, AnyPolicy, FaultKind, Load, Policy, PolicyFault, PolicyInfo, Pressure,
-    Verdict,
+    AdmissionPolicy, AdmissionRequest, AnyPolicy, FaultKind, Load, Policy, PolicyFault, PolicyInfo,
+    PolicyKind, Pressure, Verdict,
 };
 
 /// Admits everything, slowly.
@@ -16,9 +17,22 @@ struct Slow {
     asked: Arc<Mutex<u32>>,
 }
 
+/// What exporting or importing its state takes: with two calls more than a step's budget.
+const STATE_TIME: Micros = Micros(80_000);
+
 impl Policy for Slow {
     fn info(&self) -> Arc<PolicyInfo> {
         info("slow")
+    }
+
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        self.spent = self.spent.plus(STATE_TIME);
+        Ok(b"slow".to_vec())
+    }
+
+    fn import_state(&mut self, _: &[u8]) -> Result<(), PolicyFault> {
+        self.spent = self.spent.plus(STATE_TIME);
+        Ok(())
     }
 
     fn spent(&self) -> Micros {
@@ -77,4 +91,22 @@ fn a_shadow_over_its_step_budget_ends() {
     bench.run();
     assert_eq!((bench.faults(), *asked.lock().unwrap()), (vec![FaultKind::StepBudget], 7));
     assert_eq!(bench.changes(), Vec::<&str>::new(), "the live one stays");
+}
+
+#[test]
+fn what_outlives_the_engine_is_on_no_steps_budget() {
+    let asked = Arc::new(Mutex::new(0));
+    let slow = Box::new(Slow { spent: Micros(0), asked: Arc::clone(&asked) });
+    let mut bench = Bench::with(small(), Policies { admission: slow, ..Policies::builtin() });
+    let state = Exported { kind: PolicyKind::Admission, policy: "slow".to_owned(), state: b"slow".to_vec() };
+    assert_eq!(bench.engine.import_state(&state), Some(Ok(())));
+    for seed in 0..2 {
+        bench.submit(request(prompt(seed, 4), 1));
+    }
+    assert_eq!(bench.engine.carry(bench.now).states, [state]);
+    for seed in 2..4 {
+        bench.submit(request(prompt(seed, 4), 1));
+    }
+    bench.run();
+    assert_eq!((bench.faults(), *asked.lock().unwrap()), (vec![], 4));
 }
