@@ -97,9 +97,9 @@ pub trait Policy: Sized + 'static {
     }
 
     /// Imports the state of the outgoing policy of the same name, or its own after a fault or a restart of the host,
-    /// when every sequence has ended; the clock, ids and counts go on. After a
-    /// rollback it replaces what this one knew. An error starts this one cold and must change nothing; operators are
-    /// shown its text. What `export_state` made with the same configuration must be accepted.
+    /// when every sequence has ended; the clock, ids and counts go on, but blocks and sessions have other numbers.
+    /// After a rollback it replaces what this one knew. An error starts this one cold and must change nothing;
+    /// operators are shown its text. What `export_state` made with the same configuration must be accepted.
     fn import_state(&mut self, state: &[u8]) -> Result<(), String> {
         if state.is_empty() { Ok(()) } else { Err("this policy keeps no state".to_owned()) }
     }
