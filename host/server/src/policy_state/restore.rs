@@ -93,7 +93,7 @@ pub fn open(dir: Option<&Path>) -> Result<Option<Found>, StartError> {
         Err(ReadError::Unusable(why)) => {
             let kept = match store.set_aside() {
                 Ok(place) => format!("it is now in {}", place.display()),
-                Err(error) => format!("it can't be moved out of the way, so nothing is saved: {error}"),
+                Err(error) => format!("it can't be moved out of the way, so no change is saved: {error}"),
             };
             tracing::error!(
                 "the state of the policies in {} is not restored, so the slots get what is configured and the \

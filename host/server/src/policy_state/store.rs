@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// Moves the state file and its components out of the way, in place of those that were moved before. Returns where
-    /// to. Until that has succeeded, nothing is saved.
+    /// to. Until that has succeeded, no state is saved in its place.
     pub fn set_aside(&mut self) -> io::Result<PathBuf> {
         self.in_the_way = true;
         let unread = self.unread()?;
