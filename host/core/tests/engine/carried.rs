@@ -108,7 +108,8 @@ fn an_engine_counts_on_and_its_policy_has_its_state_again() {
     let tenant = snapshot.tenants[0];
     assert_eq!((tenant.prompt_tokens, tenant.generated_tokens), (9, 50), "of this engine alone");
     assert_eq!(next.faults(), []);
-    let history = next.engine.carry(next.now).numbers.tenants[0].1;
+    let tenants = next.engine.carry(next.now).numbers.tenants;
+    let (_, history) = tenants.iter().find(|(tenant, _)| *tenant == TenantId(3)).expect("it was served");
     assert_eq!((history.prompt_tokens, history.output_tokens), (18, 56));
 }
 

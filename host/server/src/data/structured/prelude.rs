@@ -105,14 +105,17 @@ impl Messages {
         let call = self.call.as_ref()?;
         let [start, end] = call.bounds;
         let last = |output: &[u32], among: &[u32]| output.iter().rposition(|token| among.contains(token));
-        // Of a message only its head is read. Before that is the last token that no head has.
-        let mark = last(output, &[start, end, self.message, self.channel]);
-        let is_body = mark.is_some_and(|at| output[at] == self.message);
-        let (before, head_end) = match mark.filter(|_| is_body) {
-            Some(at) => (&output[..at], at + 1),
-            None => (output, output.len()),
+        // Of the last message only its head is read, up to the first token that ends one.
+        let mark = last(output, &[start, end, self.channel]);
+        let after = mark.map_or(0, |at| at + 1);
+        let body = output[after..].iter().position(|token| *token == self.message);
+        let head_end = body.map_or(output.len(), |at| after + at + 1);
+        let begin = match mark {
+            // A channel goes on with the head that it is in, and begins one elsewhere.
+            Some(at) if output[at] == self.channel => last(&output[..at], &[start, end, self.message]),
+            other => other,
         };
-        let (mut place, begin) = match last(before, &[start, end, self.message]) {
+        let (mut place, begin) = match begin {
             Some(at) => (Place::Between, at),
             None => (call.opening.clone(), 0),
         };

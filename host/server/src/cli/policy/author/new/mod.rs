@@ -23,7 +23,7 @@ const WORKSPACE: &str = include_str!(concat!(env!("OUT_DIR"), "/workspace.toml")
 /// The guide for authors, as it is in this repository.
 const GUIDE: &str = include_str!("../../../../../../../plugins/README.md");
 /// What of it is elsewhere in a new crate, or isn't there.
-const MOVED: [(&str, &str); 9] = [
+const MOVED: [(&str, &str); 10] = [
     (
         "# Policies\n",
         "# Policies\n\nThis is `plugins/README.md` of the host's sources; paths that begin with `../` are there.\n",
@@ -35,6 +35,7 @@ const MOVED: [(&str, &str); 9] = [
     ("[limits](../host/wasm/README.md#limits)", "limits"),
     ("[quarantine](../host/server/ADMIN.md#quarantine)", "quarantine (`../host/server/ADMIN.md`)"),
     ("[canary](../host/server/ADMIN.md#canary)", "canary"),
+    ("[with `--policy-state`](../host/server/ADMIN.md#after-a-restart)", "with `--policy-state`"),
     ("[`first-come-c`](first-come-c)", "`../plugins/first-come-c`"),
 ];
 /// The dependencies, in the versions that the shipped policies are built with.
