@@ -73,6 +73,8 @@ pub struct Guarded<T> {
     /// It closed to make room.
     made_room: bool,
     write: Timer,
+    /// Something of the last request's response was written, which the peer may not have taken.
+    sent: bool,
     /// The status by which hyper refused a malformed head.
     refused_head: Option<u16>,
     /// Bytes that arrived during a request and that hyper has not read.
@@ -119,6 +121,7 @@ impl<T> Guarded<T> {
             idle: None,
             made_room: false,
             write: Timer::new(patience.write),
+            sent: false,
             refused_head: None,
             ahead: Vec::new(),
             ended: false,
@@ -171,6 +174,7 @@ impl<T> Guarded<T> {
             self.seen = requests;
             self.in_head = false;
             self.read.armed = false;
+            self.sent = false;
         }
     }
 
@@ -197,9 +201,10 @@ impl<T> Guarded<T> {
         Poll::Pending
     }
 
-    /// The kernel has a limit for what a peer doesn't take, too, and its may come first.
+    /// The kernel has a limit for what a peer doesn't take, too, and its may come first: also while it has room for more,
+    /// so that no write waits.
     fn note_pace(&self, error: &io::Error) {
-        if self.write.armed && error.kind() == io::ErrorKind::TimedOut {
+        if (self.write.armed || self.sent) && error.kind() == io::ErrorKind::TimedOut {
             self.phase.pace.too_slow();
         }
     }

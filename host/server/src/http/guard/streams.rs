@@ -127,6 +127,7 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
             return Poll::Ready(Ok(buf.len()));
         }
         let polled = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.sent |= matches!(polled, Poll::Ready(Ok(1..)));
         if polled.is_pending() {
             self.look_for_end(cx)?;
         }
@@ -163,6 +164,7 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
         }
         self.check_kept()?;
         let polled = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        self.sent |= matches!(polled, Poll::Ready(Ok(1..)));
         if polled.is_pending() {
             self.look_for_end(cx)?;
         }

@@ -50,6 +50,53 @@ async fn what_follows_the_last_response_is_no_head() {
     }
 }
 
+/// A connection that the kernel gives up: what it took hasn't arrived.
+struct Unheard;
+
+impl hyper::rt::Read for Unheard {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl hyper::rt::Write for Unheard {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn who_takes_nothing_of_a_response_until_the_kernel_gives_up_reads_too_slowly() {
+    for answered in [false, true] {
+        let patience = Patience { head: HOUR, idle: HOUR, request: HOUR, write: HOUR };
+        let phase = Arc::new(Phase::new(Unsent::default()));
+        let mut connection = Guarded::new(Unheard, patience, Arc::clone(&phase), Arc::default());
+        let mut cx = Context::from_waker(Waker::noop());
+        let _serving = phase.begin();
+        connection.note_requests();
+        if answered {
+            let written = Pin::new(&mut connection).poll_write(&mut cx, b"data: 1");
+            assert!(matches!(written, Poll::Ready(Ok(7))));
+        }
+        let mut bytes = [MaybeUninit::uninit(); 8];
+        let end = Pin::new(&mut connection).poll_read(&mut cx, ReadBuf::uninit(&mut bytes).unfilled());
+        assert!(matches!(end, Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::TimedOut));
+        assert_eq!(phase.pace().is_too_slow(), answered);
+    }
+}
+
 #[tokio::test]
 async fn half_a_head_ends_when_the_host_stops() {
     let patience = Patience { head: HOUR, idle: HOUR, request: HOUR, write: HOUR };
