@@ -7,7 +7,8 @@
 // does, but without norms of heads, which need a whole head. `product_add` adds them to the residual stream and hands the
 // next product its inputs: a norm is x * weight * scale, where only the scale needs the whole row, so a block writes its
 // outputs times their weights and its share of the row's squares, and the next product adds the shares up and scales its
-// own sums. In bf16 only, because a row without its scale may be too large for f16.
+// own sums. In bf16 only, because a row without its scale may be too large for f16. A factor of what is added (Granite) makes
+// that sum a multiply-add, with the same bits if it is 1; it has not been on a GPU.
 //
 // Versions. 1: a warp multiplied 16 outputs (rows of w) with up to 32 rows of x; weights went from memory straight into
 // registers. nvcc sank each load to its use, which left two of eight in flight (1 KB a warp).
@@ -59,6 +60,8 @@ struct FewParams {
     u32 out_f32;           // few: y is f32 whatever the type.
     float epsilon;         // Of the norm of x.
     u32 gelu;              // gated: see `gate`.
+    float factor;          // add: of the sums and biases; 1 in most models.
+    u32 unused;
 };
 
 // Outputs are queries, keys and values: [heads + 2 * kv_heads][head_dim], where `head_dim` is a multiple of 16 and heads have no
@@ -365,7 +368,7 @@ DEVICE void product(const P& p, unsigned char* shared) {
                 float added = 0.0f;
                 if (there) {
                     const float bias = end.weights[thread % OUTPUTS];
-                    added = end.residual[i * THREADS + thread] + (sum(row, thread % OUTPUTS) + bias);
+                    added = end.residual[i * THREADS + thread] + (sum(row, thread % OUTPUTS) + bias) * p.factor;
                     p.residual[at] = added;
                 }
                 if (p.norm == nullptr) continue;

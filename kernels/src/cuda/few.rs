@@ -113,7 +113,7 @@ pub unsafe fn product_gated(
     unsafe { launch(device, ty, &GATE, &params, &params, (params.outputs / 2).div_ceil(OUTPUTS / 2)) }
 }
 
-/// `residual += x * w^T`; then, if there is a `norm`, `y = residual * norm` and `shares_out`, with which the next product
+/// `residual += x * w^T * factor`; then, if there is a `norm`, `y = residual * norm` and `shares_out`, with which the next product
 /// scales it. For types that [`fuses_norms`] allows.
 ///
 /// # Errors
@@ -123,6 +123,7 @@ pub unsafe fn product_gated(
 /// As for [`product_scaled`].
 pub unsafe fn product_add(device: &dyn Device, ty: Type, params: &FewParams) -> Result<(), CudaError> {
     assert!(fuses_norms(ty) && params.squares == 0, "a product of {ty:?}, squares at {:#x}", params.squares);
+    assert!(params.factor != 0.0, "what a product adds would be nothing");
     // SAFETY: the caller's promise.
     unsafe { launch(device, ty, &ADD, params, params, shares(params.outputs)) }
 }

@@ -8,7 +8,7 @@ use super::params::{
 };
 use crate::Activation;
 
-/// `out[i] = norm(residual[i] += delta[i])` for `rows` rows. See `NormParams`.
+/// `out[i] = norm(residual[i] += delta[i] * factor)` for `rows` rows. See `NormParams`.
 ///
 /// # Errors
 /// If the device refuses.

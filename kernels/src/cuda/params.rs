@@ -64,6 +64,8 @@ pub struct NormParams {
     pub select: u64,
     pub width: u32,
     pub epsilon: f32,
+    pub delta_factor: f32,
+    pub unused: u32,
 }
 
 /// `GatedParams` of `elementwise.cu`.
@@ -156,6 +158,8 @@ pub struct FewParams {
     pub out_f32: u32,
     pub epsilon: f32,
     pub gelu: u32,
+    pub factor: f32,
+    pub unused: u32,
 }
 
 /// `RopeParams` of `product_few.cu`.
@@ -223,15 +227,15 @@ macro_rules! params {
 params!(
     AttentionParams = 10 * 8 + 10 * 4,
     KvWriteParams = 9 * 8 + 6 * 4,
-    NormParams = 7 * 8 + 2 * 4,
+    NormParams = 7 * 8 + 4 * 4,
     GatedParams = 3 * 8 + 4 * 4,
     EmbedParams = 3 * 8 + 2 * 4,
     FollowParams = 3 * 8 + 2 * 4,
     CopyParams = 5 * 8 + 2 * 4,
     FillParams = 3 * 8 + 2 * 4,
     ProductParams = 3 * 8 + 4 * 4,
-    FewParams = 8 * 8 + 6 * 4,
-    RopeParams = 8 * 8 + 6 * 4 + 9 * 8 + 6 * 4,
+    FewParams = 8 * 8 + 8 * 4,
+    RopeParams = 8 * 8 + 8 * 4 + 9 * 8 + 6 * 4,
     SampleParams = 5 * 8 + 2 * 4,
     SampleRow = 15 * 4,
 );

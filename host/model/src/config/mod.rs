@@ -155,8 +155,6 @@ impl ModelConfig {
             "layers of experts"
         } else if self.sinks {
             "attention sinks"
-        } else if self.branch_scale.is_some() || self.logit_divisor.is_some() {
-            "factors of residual branches and logits"
         } else if self.qk_norm == QkNorm::Whole || !self.input_norms {
             "norms of all heads together"
         } else {

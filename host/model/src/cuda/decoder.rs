@@ -130,7 +130,7 @@ impl DeviceDecoder {
     /// Computes logits of the `count` tokens that the step's words select, into the first rows of `logits`. `settled` means
     /// that the last projection was already added.
     pub(super) fn logits(&self, count: u32, settled: bool) -> Result<(), CudaError> {
-        let final_norm = self.weights.final_norm.at();
+        let final_norm = self.weights.logit_norm().at();
         let norm = match settled {
             true => self.plain_norm(final_norm),
             false => self.after(self.weights.layers.last(), final_norm),
@@ -221,6 +221,7 @@ impl DeviceDecoder {
             out: self.buffers.normed.at(),
             width: self.config.hidden as u32,
             epsilon: self.config.norm_epsilon,
+            delta_factor: self.config.branch_scale.unwrap_or(1.0),
             ..NormParams::default()
         }
     }

@@ -73,6 +73,7 @@ impl DeviceDecoder {
             residual: buffers.residual.at(),
             norm: norm.map_or(0, Buffer::at),
             shares_out: buffers.squares.at(),
+            factor: self.config.branch_scale.unwrap_or(1.0),
             ..self.few(&linear.matrix, [x.at(), buffers.normed.at()], rows, false)
         };
         // SAFETY: as for `product`; there is room for the shares of as many rows as are fused.

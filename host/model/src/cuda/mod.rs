@@ -76,7 +76,7 @@ impl Model {
             return Err(ModelError::unsupported(message.to_owned()));
         }
         let ty = device_type(self.dtype);
-        let weights = DeviceWeights::upload(device, ty, &self.weights).map_err(too_heavy)?;
+        let weights = DeviceWeights::upload(device, ty, &self.config, &self.weights).map_err(too_heavy)?;
         Ok(DeviceModel {
             config: self.config.clone(),
             ty,

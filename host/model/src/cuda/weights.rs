@@ -16,6 +16,8 @@ pub(super) struct DeviceWeights {
     pub embedding: DeviceMatrix,
     pub head: Option<DeviceMatrix>,
     pub final_norm: Buffer,
+    /// The same over the divisor of logits, if the model has one: then the head's product needs none.
+    divided_norm: Option<Buffer>,
     pub layers: Vec<DeviceLayer>,
 }
 
@@ -52,12 +54,18 @@ pub(super) fn address(buffer: &Option<Buffer>) -> u64 {
 }
 
 impl DeviceWeights {
-    pub(super) fn upload(device: &Arc<dyn Device>, ty: Type, weights: &Weights) -> Result<Self, CudaError> {
+    pub(super) fn upload(
+        device: &Arc<dyn Device>,
+        ty: Type,
+        config: &ModelConfig,
+        weights: &Weights,
+    ) -> Result<Self, CudaError> {
         let upload = Upload { device, ty };
         Ok(Self {
             embedding: upload.matrix(&weights.embedding)?,
             head: weights.head.as_ref().map(|head| upload.matrix(head)).transpose()?,
             final_norm: upload.vector(&weights.final_norm)?,
+            divided_norm: divided(device, &weights.final_norm, config)?,
             layers: weights.layers.iter().map(|layer| upload.layer(layer)).collect::<Result<_, _>>()?,
         })
     }
@@ -92,12 +100,18 @@ impl DeviceWeights {
         let layers = config.layers.iter().map(|_| layer()).collect::<Result<_, _>>()?;
         let embedding = chance.matrix(config.vocab, hidden)?;
         let head = (!config.tied_head).then(|| chance.matrix(config.vocab, hidden)).transpose()?;
-        Ok(Self { embedding, head, final_norm: ones(hidden)?, layers })
+        let divided_norm = divided(device, &vec![1.0; hidden], config)?;
+        Ok(Self { embedding, head, final_norm: ones(hidden)?, divided_norm, layers })
     }
 
     /// The matrix from hidden states to logits.
     pub(super) fn head(&self) -> &DeviceMatrix {
         self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// Weights of the norm before that matrix.
+    pub(super) fn logit_norm(&self) -> &Buffer {
+        self.divided_norm.as_ref().unwrap_or(&self.final_norm)
     }
 
     /// Bytes of all matrices.
@@ -116,6 +130,18 @@ impl DeviceWeights {
         let rows_only = if self.head.is_some() { self.embedding.data.bytes() } else { 0 };
         self.bytes() - rows_only as u64
     }
+}
+
+/// Weights of the last norm over the divisor of logits. They are in f32, and what they scale is rounded to the device's type once
+/// with or without it, so this is as exact as dividing logits.
+fn divided(
+    device: &Arc<dyn Device>,
+    final_norm: &[f32],
+    config: &ModelConfig,
+) -> Result<Option<Buffer>, CudaError> {
+    let Some(divisor) = config.logit_divisor else { return Ok(None) };
+    let numbers: Vec<f32> = final_norm.iter().map(|weight| weight / divisor).collect();
+    Buffer::from_numbers(device, Type::F32, &numbers).map(Some)
 }
 
 /// Converts and copies.

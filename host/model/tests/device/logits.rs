@@ -55,6 +55,12 @@ fn golden_logits_of_phi3() {
     golden_logits("phi3-bf16");
 }
 
+/// Factors of embeddings, scores, residual branches and logits.
+#[test]
+fn golden_logits_of_granite() {
+    golden_logits("granite-bf16");
+}
+
 #[test]
 fn golden_embeddings() {
     for fused in [true, false] {
@@ -83,7 +89,7 @@ fn golden_logits_of_heads_as_wide_as_real_ones() {
 
 #[test]
 fn golden_logits_without_fusion() {
-    for name in ["llama-bf16", "qwen3-bf16", "gemma3-bf16"] {
+    for name in ["llama-bf16", "qwen3-bf16", "gemma3-bf16", "granite-bf16"] {
         let Some(mut emulator) = Emulator::new(7) else { return };
         emulator.switch(Switches { fused: false, ..Switches::default() });
         let device: Arc<dyn Device> = Arc::new(emulator);

@@ -34,24 +34,6 @@ fn layers_of_experts_are_refused_with_the_device_that_computes_them() {
 }
 
 #[test]
-fn factors_of_branches_and_logits_are_refused_with_the_device_that_computes_them() {
-    let Some(device) = emulator() else { return };
-    let device: Arc<dyn Device> = device;
-    let mut model = load("granite-bf16");
-    let refused = |model: &Model| {
-        let error = model.to_device(&device).err().expect("there are no kernels").to_string();
-        let named = "factors of residual branches and logits (model_type granite) have no kernels on GPUs";
-        assert!(error.contains(named) && error.contains("--device cpu"), "{error}");
-    };
-    refused(&model);
-    model.config.branch_scale = None;
-    refused(&model);
-    // Those of embeddings and scores are in the kernels.
-    model.config.logit_divisor = None;
-    assert!(model.to_device(&device).is_ok());
-}
-
-#[test]
 fn norms_of_all_heads_are_refused_with_the_device_that_computes_them() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;

@@ -97,6 +97,7 @@ impl Layer<'_> {
             out: work.next.at(),
             width: self.shape.hidden,
             epsilon: EPSILON,
+            delta_factor: 1.0,
             ..NormParams::default()
         };
         // SAFETY: shapes as allocated.
@@ -107,6 +108,7 @@ impl Layer<'_> {
                 residual: work.residual.at(),
                 norm: norm.at(),
                 shares_out: work.squares.at(),
+                factor: 1.0,
                 ..*few
             };
             // SAFETY: shapes as allocated.

@@ -56,6 +56,7 @@ fn norms(
         out: out.at(),
         width: shape.hidden,
         epsilon: 1e-5,
+        delta_factor: 1.0,
         ..NormParams::default()
     };
     // SAFETY: shapes as allocated.

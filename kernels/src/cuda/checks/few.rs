@@ -67,6 +67,7 @@ pub(super) fn add_norm(
         Case::USUAL,
         Case { biased: true, ..Case::USUAL },
         Case { biased: true, last: true, ..Case::USUAL },
+        Case { biased: true, factor: 0.22, ..Case::USUAL },
         Case { wide: true, ..small },
         Case { biased: true, ..small },
         Case { many: true, ..Case::USUAL },
@@ -91,7 +92,7 @@ pub(super) fn add_norm(
             }
         }
     }
-    Ok("bf16, 1 to 32 rows, with and without bias, products that scale, small rows, and the last one"
+    Ok("bf16, 1 to 32 rows, with and without bias and factor, products that scale, small rows, and the last one"
         .to_owned())
 }
 
@@ -109,14 +110,17 @@ struct Case {
     many: bool,
     /// Of the numbers that are added up. If they are small, epsilon counts.
     size: f32,
+    /// Of what is added to the stream.
+    factor: f32,
 }
 
 impl Case {
-    const USUAL: Self = Self { biased: false, last: false, wide: false, many: false, size: 1.0 };
+    const USUAL: Self = Self { biased: false, last: false, wide: false, many: false, size: 1.0, factor: 1.0 };
 }
 
 /// A projection into the residual stream, the norm after it, and two products of its outputs.
 struct Layer {
+    factor: f32,
     inputs: usize,
     width: usize,
     weights: Vec<f32>,
@@ -153,7 +157,7 @@ impl Written {
 
 impl Layer {
     fn new(effort: Effort, random: &mut Random, case: &Case) -> Self {
-        let Case { biased, last, wide, many, size } = *case;
+        let Case { biased, last, wide, many, size, factor } = *case;
         // The stream's width is both the outputs of the sum and the inputs of the next products.
         let [inputs, width] = [0; 2].map(|_| 8 * random.size(1, effort.pick(40, 500)));
         let width = if wide { width + 2_048 } else { width };
@@ -164,6 +168,7 @@ impl Layer {
         };
         let small = |numbers: Vec<f32>| numbers.into_iter().map(|x| rounded(TYPE, x * size)).collect();
         Self {
+            factor,
             inputs,
             width,
             weights: small(weights(random, TYPE, width, inputs)),
@@ -201,6 +206,7 @@ impl Layer {
             rows: rows as u32,
             inputs: self.inputs as u32,
             outputs: self.width as u32,
+            factor: self.factor,
             ..FewParams::default()
         };
         // SAFETY: shapes as allocated.
@@ -244,7 +250,8 @@ impl Layer {
     fn compare(&self, got: &Written, x: &[f32], stream: &[f32], what: &str) -> Result<(), String> {
         let mut sums = reference::matmul(x, &self.weights, self.inputs);
         for (i, (sum, before)) in sums.iter_mut().zip(stream).enumerate() {
-            *sum += before + self.bias.as_ref().map_or(0.0, |bias| bias[i % self.width]);
+            let bias = self.bias.as_ref().map_or(0.0, |bias| bias[i % self.width]);
+            *sum = before + (*sum + bias) * self.factor;
         }
         close(&got.stream, &sums, self.width, 1e-5, &format!("{what}, residual"))?;
         let Some(norm) = &self.norm else {

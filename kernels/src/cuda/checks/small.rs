@@ -96,6 +96,7 @@ pub(super) fn add_norm(
             let [bias, delta_weight, weight] = [0; 3].map(|_| random.rounded(Type::F32, width));
             let select: Vec<u32> = (0..tokens as u32).rev().map(|t| if t == 1 { NONE } else { t }).collect();
             let selected = random.size(0, 1) == 1;
+            let factor = random.one_of(&[1.0, 0.22]);
             let on_device = |x: &[f32]| numbers(device, Type::F32, x);
             let (stream, deltas) = (on_device(&residual)?, numbers(device, ty, &delta)?);
             let (biases, delta_weights, weights) =
@@ -113,10 +114,12 @@ pub(super) fn add_norm(
                 select: or_absent(selected, &chosen),
                 width: width as u32,
                 epsilon,
+                delta_factor: factor,
+                ..NormParams::default()
             };
             // SAFETY: shapes as allocated.
             unsafe { launch_norm(device.as_ref(), ty, &norm, tokens as u32) }.map_err(said)?;
-            let what = format!("{ty:?} {tokens} x {width}, case {case}, selected {selected}");
+            let what = format!("{ty:?} {tokens} x {width}, case {case}, selected {selected}, times {factor}");
             let got = out.read_numbers(ty, width * tokens).map_err(said)?;
             let stream = stream.read_numbers(Type::F32, width * tokens).map_err(said)?;
             for row in 0..tokens {
@@ -138,14 +141,14 @@ pub(super) fn add_norm(
                     if with_norm {
                         added = reference::rms_norm(&added, &delta_weight, epsilon);
                     }
-                    x.iter_mut().zip(&added).for_each(|(x, d)| *x += d);
+                    x.iter_mut().zip(&added).for_each(|(x, d)| *x += d * factor);
                 }
                 close(&stream[span], &x, width, 1e-5, &format!("{what}, residual"))?;
                 close(got, &reference::rms_norm(&x, &weight, epsilon), width, tolerance(ty), &what)?;
             }
         }
     }
-    Ok("three types, all combinations of delta, bias, own norm and selection".to_owned())
+    Ok("three types, all combinations of delta, bias, own norm and selection, factors".to_owned())
 }
 
 pub(super) fn follow_draws(
