@@ -1,5 +1,5 @@
-// One pass between projection and attention: bias, norm of queries and keys per head, rope, and the write of keys and
-// values into their blocks. Queries are updated in place.
+// One pass between projection and attention: bias, norm of queries and keys per head or of all heads together (OLMo 2), rope,
+// and the write of keys and values into their blocks. Queries are updated in place.
 //
 // Versions. 1: a warp per token and head; a lane has pairs (i, i + half), so rope needs no shuffles. One token took five
 // dependent reads: slot, row, position, rope, weights. 2 (this one): if heads are multiples of 16 wide, a lane has eight
@@ -8,6 +8,8 @@
 // Counted: a warp reads or writes 512 bytes per instruction, not 64, and has a quarter of the instructions
 // per number; a multiprocessor has 24 KB of the rows in flight, of the 13 KB that the copy rate needs (at 0.8 us).
 // Measurements (H200, bf16, width 4,096): 2.6 to 2.9 us for one token; 67 % of the copy rate at 16,384 (33 % in version 1).
+// Norms of all heads have a kernel of their own, `kv_write_whole`: a block per token, since a scale needs the token's whole
+// row before any query of it is replaced. It reads the row twice, the second time from cache, and has not been on a GPU.
 // Limit: memory bandwidth; at decode, launch latency.
 #include "kv_write.cuh"
 
@@ -15,6 +17,7 @@ namespace kv_write {
 
 constexpr u32 WARPS = 4;
 constexpr u32 PAIRS = 4;
+constexpr u32 WHOLE_THREADS = 512;
 
 // Where a head of this token goes: back into the row, or to a slot.
 template <class T>
@@ -147,8 +150,116 @@ DEVICE void write(const KvWriteParams& p) {
         write_pairs<T>(p);
 }
 
+// N consecutive numbers: eight at once, or one.
+template <u32 N, class T>
+DEVICE void read_run(const T* from, float (&x)[N]) {
+    if constexpr (N == 8) {
+        Eight<T> numbers;
+        numbers.read(from);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) x[i] = numbers.get(i);
+    } else {
+        x[0] = Number<T>::widen(*from);
+    }
+}
+
+template <u32 N, class T>
+DEVICE void write_run(T* to, const float (&x)[N]) {
+    if constexpr (N == 8) {
+        Eight<T> numbers;
+#pragma unroll
+        for (u32 i = 0; i < N; i += 2) numbers.set(i, x[i], x[i + 1]);
+        numbers.write(to);
+    } else {
+        *to = Number<T>::round(x[0]);
+    }
+}
+
+// N numbers of either half of a head, with their biases.
+template <u32 N, class T>
+DEVICE void read_sides(const KvWriteParams& p, const T* row, u32 first, float (&x)[2][N]) {
+#pragma unroll
+    for (u32 side = 0; side < 2; side++) {
+        const u32 at = first + side * (p.head_dim / 2);
+        read_run(row + at, x[side]);
+        if (p.bias == nullptr) continue;
+        float bias[N];
+        read_run(p.bias + at, bias);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) x[side][i] += bias[i];
+    }
+}
+
+// Norms all query heads of a block's token together, and all of its key heads. A thread takes N pairs of a head at a time, the
+// same ones when it adds up squares and when it writes.
+template <class T, u32 N>
+DEVICE void write_whole(const KvWriteParams& p, float* scratch) {
+    const u32 token = blockIdx.x, slot = p.slots[token];
+    if (slot == NONE) return;
+    const u32 values = p.heads + p.kv_heads, all = values + p.kv_heads;
+    const u32 width = p.head_dim, half = width / 2, runs = half / N;
+    T* row = static_cast<T*>(p.qkv) + static_cast<u64>(token) * all * width;
+    float x[2][N], squares[2] = {0.0f, 0.0f};
+    for (u32 i = threadIdx.x; i < values * runs; i += WHOLE_THREADS) {
+        const u32 head = i / runs;
+        read_sides(p, row, head * width + i % runs * N, x);
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 j = 0; j < N; j++) sum += x[0][j] * x[0][j] + x[1][j] * x[1][j];
+        if (head < p.heads)
+            squares[0] += sum;
+        else
+            squares[1] += sum;
+    }
+    const auto scale_of = [&](float squares, u32 heads) {
+        return 1.0f / sqrtf(block_sum(squares, scratch) / (heads * width) + p.epsilon);
+    };
+    const float query_scale = scale_of(squares[0], p.heads), key_scale = scale_of(squares[1], p.kv_heads);
+    const float* rope = p.rope + static_cast<u64>(p.positions[token]) * width;
+    for (u32 i = threadIdx.x; i < all * runs; i += WHOLE_THREADS) {
+        const u32 head = i / runs, at = i % runs * N;
+        read_sides(p, row, head * width + at, x);
+        if (head < values) {
+            const bool query = head < p.heads;
+            const float scale = query ? query_scale : key_scale;
+            const float* norm = (query ? p.q_norm + head * width : p.k_norm + (head - p.heads) * width) + at;
+            float weights[2][N], cosines[N], sines[N];
+            read_run(norm, weights[0]);
+            read_run(norm + half, weights[1]);
+            read_run(rope + at, cosines);
+            read_run(rope + half + at, sines);
+#pragma unroll
+            for (u32 j = 0; j < N; j++) {
+                const float low = x[0][j] * (scale * weights[0][j]), high = x[1][j] * (scale * weights[1][j]);
+                x[0][j] = low * cosines[j] - high * sines[j];
+                x[1][j] = high * cosines[j] + low * sines[j];
+            }
+        }
+        T* to = target(p, row + head * width, head, slot) + at;
+        write_run(to, x[0]);
+        write_run(to + half, x[1]);
+    }
+}
+
+template <class T>
+DEVICE void write_whole(const KvWriteParams& p, float* scratch) {
+    if (p.head_dim % 16 == 0)
+        write_whole<T, 8>(p, scratch);
+    else
+        write_whole<T, 1>(p, scratch);
+}
+
 }  // namespace kv_write
 
 EARLY_KERNEL(kv_write_float, KvWriteParams, kv_write::WARPS * WARP) { kv_write::write<float>(p); }
 EARLY_KERNEL(kv_write_bf16, KvWriteParams, kv_write::WARPS * WARP) { kv_write::write<bf16>(p); }
 EARLY_KERNEL(kv_write_f16, KvWriteParams, kv_write::WARPS * WARP) { kv_write::write<f16>(p); }
+
+#define KV_WRITE_WHOLE(T)                                                                    \
+    KERNEL(kv_write_whole_##T, KvWriteParams, kv_write::WHOLE_THREADS) {                     \
+        SHARED_MEMORY(shared);                                                               \
+        kv_write::write_whole<T>(p, reinterpret_cast<float*>(shared));                       \
+    }
+KV_WRITE_WHOLE(float)
+KV_WRITE_WHOLE(bf16)
+KV_WRITE_WHOLE(f16)

@@ -9,7 +9,7 @@ struct KvWriteParams {
     void* keys;            // One layer's pool.
     void* values;
     const float* bias;     // Of the projection, or null.
-    const float* q_norm;   // Per head, or null.
+    const float* q_norm;   // Of a head's width, the same for all, or null. Of all heads together: of their width.
     const float* k_norm;
     const float* rope;     // [position][cosines, then sines]
     const u32* positions;

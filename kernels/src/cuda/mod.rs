@@ -30,7 +30,9 @@ pub use error::{CudaError, CudaErrorKind};
 pub use few::{
     FEW, fuses, fuses_norms, fuses_rope, product_add, product_gated, product_rope, product_scaled, shares,
 };
-pub use ops::{add_norm, copy_blocks, embed, fill_random, follow_draws, gated, kv_write, sample};
+pub use ops::{
+    add_norm, copy_blocks, embed, fill_random, follow_draws, gated, kv_write, kv_write_whole, sample,
+};
 pub use params::{
     AttentionParams, CopyParams, FewParams, KvWriteParams, NONE, NormParams, ProductParams, SampleParams,
     SampleRow,

@@ -8,7 +8,7 @@ use super::params::{
 };
 use crate::Activation;
 
-/// `out[i] = norm(residual[i] += delta[i] * factor)` for `rows` rows. See `NormParams`.
+/// `out[i] = norm(residual[i] += delta[i] * factor)` for `rows` rows, also without norm or delta. See `NormParams`.
 ///
 /// # Errors
 /// If the device refuses.
@@ -53,6 +53,23 @@ pub unsafe fn kv_write(device: &dyn Device, ty: Type, params: &KvWriteParams) ->
     };
     let grid = [((params.heads + 2 * params.kv_heads) * lanes).div_ceil(128), params.tokens, 1];
     let launch = Launch { kernel, grid, threads: 128, shared_bytes: 0, params: params.bytes() };
+    // SAFETY: the caller's promise.
+    unsafe { device.launch(launch) }
+}
+
+/// What [`kv_write`] does, with norms of all query heads together, and of all key heads.
+///
+/// # Errors
+/// If the device refuses.
+///
+/// # Safety
+/// As for [`kv_write`]; `q_norm` has weights for all query heads, and `k_norm` for all key heads.
+pub unsafe fn kv_write_whole(device: &dyn Device, ty: Type, params: &KvWriteParams) -> Result<(), CudaError> {
+    assert!(params.head_dim.is_multiple_of(2), "heads of {}", params.head_dim);
+    assert!(params.q_norm != 0 && params.k_norm != 0, "norms of all heads need weights");
+    let kernel = ty.pick("kv_write_whole_float", "kv_write_whole_bf16", "kv_write_whole_f16");
+    let grid = [params.tokens, 1, 1];
+    let launch = Launch { kernel, grid, threads: 512, shared_bytes: 64, params: params.bytes() };
     // SAFETY: the caller's promise.
     unsafe { device.launch(launch) }
 }

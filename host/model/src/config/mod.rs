@@ -155,8 +155,6 @@ impl ModelConfig {
             "layers of experts"
         } else if self.sinks {
             "attention sinks"
-        } else if self.qk_norm == QkNorm::Whole || !self.input_norms {
-            "norms of all heads together"
         } else {
             return None;
         };

@@ -94,25 +94,25 @@ impl DeviceDecoder {
             let first = index == 0;
             if first || !fusion.norms {
                 let before = (!first).then(|| &layers[index - 1]);
-                self.norm(&self.after(before, layer.input_norm.at()), rows)?;
+                self.norm(&self.after(before, address(&layer.input_norm)), rows)?;
             }
             self.project(layer, &self.writes(index, layer, rows), fusion, fusion.norms && !first)?;
             self.attention(index, plan)?;
             if fusion.norms {
-                self.add(&layer.output, &buffers.attended, Some(&layer.mlp_norm), rows)?;
+                self.add(&layer.output, &buffers.attended, layer.mlp_norm.as_ref(), rows)?;
             } else {
                 let back = [buffers.attended.at(), buffers.projected.at()];
                 self.product(&layer.output.matrix, back, rows, false)?;
                 let delta_norm = address(&layer.attention_output_norm);
                 let delta_bias = address(&layer.output.bias);
                 let delta = buffers.projected.at();
-                let norm =
-                    NormParams { delta, delta_bias, delta_norm, ..self.plain_norm(layer.mlp_norm.at()) };
+                let norm = self.plain_norm(address(&layer.mlp_norm));
+                let norm = NormParams { delta, delta_bias, delta_norm, ..norm };
                 self.norm(&norm, rows)?;
             }
             self.gates(layer, rows, fusion)?;
             if fusion.norms {
-                let next = layers.get(index + 1).map(|layer| &layer.input_norm);
+                let next = layers.get(index + 1).and_then(|layer| layer.input_norm.as_ref());
                 self.add(&layer.down, &buffers.gated, next, rows)?;
             } else {
                 let back = [buffers.gated.at(), buffers.projected.at()];
@@ -213,7 +213,7 @@ impl DeviceDecoder {
         Ok(())
     }
 
-    /// A norm of the residual stream alone.
+    /// A norm of the residual stream alone; without weights, its numbers as they are.
     fn plain_norm(&self, weight: u64) -> NormParams {
         NormParams {
             residual: self.buffers.residual.at(),

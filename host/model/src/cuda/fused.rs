@@ -5,7 +5,7 @@
 
 use infer_kernels::cuda::{
     Buffer, CudaError, FewParams, KvWriteParams, fuses, fuses_norms, fuses_rope, gated, kv_write,
-    product_add, product_gated, product_rope, product_scaled,
+    kv_write_whole, product_add, product_gated, product_rope, product_scaled,
 };
 
 use super::decoder::DeviceDecoder;
@@ -26,11 +26,12 @@ pub(super) struct Fusion {
 impl DeviceDecoder {
     /// What products of this many rows include.
     pub(super) fn fusion(&self, rows: u32) -> Fusion {
-        let ModelConfig { hidden, intermediate, output_norms, qk_norm, head_dim, .. } = self.config;
+        let ModelConfig { hidden, intermediate, input_norms, output_norms, qk_norm, head_dim, .. } =
+            self.config;
         let fuses = |inputs: usize| fuses(self.device.as_ref(), self.ty, self.kind(), [rows, inputs as u32]);
         let gates = fuses(hidden);
         let back = fuses(self.config.q_width()) && fuses(intermediate);
-        let norms = gates && back && !output_norms && fuses_norms(self.ty);
+        let norms = gates && back && input_norms && !output_norms && fuses_norms(self.ty);
         Fusion { gates, norms, rope: gates && qk_norm == QkNorm::None && fuses_rope(head_dim as u32) }
     }
 
@@ -55,6 +56,10 @@ impl DeviceDecoder {
         } else {
             self.product(&layer.qkv.matrix, places, rows, false)?;
         }
+        let kv_write = match self.config.qk_norm {
+            QkNorm::None | QkNorm::Heads => kv_write,
+            QkNorm::Whole => kv_write_whole,
+        };
         // SAFETY: slots and positions come from the engine and were checked; buffers have room for `max_tokens`.
         unsafe { kv_write(device, self.ty, write) }
     }

@@ -23,13 +23,13 @@ pub(super) struct DeviceWeights {
 
 /// Weights of one layer.
 pub(super) struct DeviceLayer {
-    pub input_norm: Buffer,
+    pub input_norm: Option<Buffer>,
     pub qkv: DeviceLinear,
     pub q_norm: Option<Buffer>,
     pub k_norm: Option<Buffer>,
     pub output: DeviceLinear,
     pub attention_output_norm: Option<Buffer>,
-    pub mlp_norm: Buffer,
+    pub mlp_norm: Option<Buffer>,
     pub gate_up: DeviceLinear,
     pub down: DeviceLinear,
     pub mlp_output_norm: Option<Buffer>,
@@ -81,17 +81,18 @@ impl DeviceWeights {
         let (hidden, intermediate) = (config.hidden, config.intermediate);
         let (q, kv) = (config.q_width(), config.kv_width());
         let ones = |len: usize| Buffer::from_numbers(device, Type::F32, &vec![1.0; len]);
-        let head_norm = || config.qk_norm_widths().map(|[width, _]| ones(width)).transpose();
+        let [q_norm, k_norm] = [0, 1].map(|i| config.qk_norm_widths().map(|widths| widths[i]));
+        let input_norm = || config.input_norms.then(|| ones(hidden)).transpose();
         let output_norm = || config.output_norms.then(|| ones(hidden)).transpose();
         let mut layer = || -> Result<DeviceLayer, CudaError> {
             Ok(DeviceLayer {
-                input_norm: ones(hidden)?,
+                input_norm: input_norm()?,
                 qkv: chance.linear(q + 2 * kv, hidden)?,
-                q_norm: head_norm()?,
-                k_norm: head_norm()?,
+                q_norm: q_norm.map(ones).transpose()?,
+                k_norm: k_norm.map(ones).transpose()?,
                 output: chance.linear(hidden, q)?,
                 attention_output_norm: output_norm()?,
-                mlp_norm: ones(hidden)?,
+                mlp_norm: input_norm()?,
                 gate_up: chance.linear(2 * intermediate, hidden)?,
                 down: chance.linear(hidden, intermediate)?,
                 mlp_output_norm: output_norm()?,
@@ -154,18 +155,17 @@ impl Upload<'_> {
     fn layer(&self, layer: &LayerWeights) -> Result<DeviceLayer, CudaError> {
         let maybe =
             |numbers: &Option<Vec<f32>>| numbers.as_ref().map(|numbers| self.vector(numbers)).transpose();
-        let LayerWeights { input_norm: Some(input_norm), mlp_norm: Some(mlp_norm), mlp, .. } = layer else {
-            unreachable!("models without norms before their layers were refused")
+        let Mlp::Dense(Gated { gate_up, down }) = &layer.mlp else {
+            unreachable!("models of experts were refused")
         };
-        let Mlp::Dense(Gated { gate_up, down }) = mlp else { unreachable!("models of experts were refused") };
         Ok(DeviceLayer {
-            input_norm: self.vector(input_norm)?,
+            input_norm: maybe(&layer.input_norm)?,
             qkv: self.linear(&layer.qkv)?,
             q_norm: maybe(&layer.q_norm)?,
             k_norm: maybe(&layer.k_norm)?,
             output: self.linear(&layer.output)?,
             attention_output_norm: maybe(&layer.attention_output_norm)?,
-            mlp_norm: self.vector(mlp_norm)?,
+            mlp_norm: maybe(&layer.mlp_norm)?,
             gate_up: self.linear(gate_up)?,
             down: self.linear(down)?,
             mlp_output_norm: maybe(&layer.mlp_output_norm)?,

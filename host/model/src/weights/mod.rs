@@ -400,7 +400,8 @@ fn dtype(
     config: &ModelConfig,
     stored: Option<StoredType>,
 ) -> Result<DType, ModelError> {
-    // Sums in such layers exceed the range of f16: transformers and vLLM support Gemma 2 and 3 only in bf16 or f32.
+    // Sums in such layers may exceed the range of f16: transformers and vLLM support Gemma 2 and 3 only in bf16 or f32. OLMo's,
+    // which aren't normed before a projection, are treated alike.
     let overflows = config.output_norms;
     match options.dtype {
         Some(DType::F16) if !options.for_gpu => {

@@ -61,6 +61,13 @@ fn golden_logits_of_granite() {
     golden_logits("granite-bf16");
 }
 
+/// Norms of all heads together, and none before projections.
+#[test]
+fn golden_logits_of_olmo() {
+    golden_logits("olmo2-bf16");
+    golden_logits("olmo3-bf16");
+}
+
 #[test]
 fn golden_embeddings() {
     for fused in [true, false] {
@@ -89,7 +96,7 @@ fn golden_logits_of_heads_as_wide_as_real_ones() {
 
 #[test]
 fn golden_logits_without_fusion() {
-    for name in ["llama-bf16", "qwen3-bf16", "gemma3-bf16", "granite-bf16"] {
+    for name in ["llama-bf16", "qwen3-bf16", "gemma3-bf16", "granite-bf16", "olmo3-bf16"] {
         let Some(mut emulator) = Emulator::new(7) else { return };
         emulator.switch(Switches { fused: false, ..Switches::default() });
         let device: Arc<dyn Device> = Arc::new(emulator);

@@ -7,7 +7,9 @@ use crate::Activation;
 use crate::Random;
 use crate::cuda::{Buffer, CopyParams, Device, HostBuffer, KvWriteParams, NONE, NormParams, Type};
 use crate::cuda::{add_norm as launch_norm, copy_blocks as launch_copy, embed as launch_embed};
-use crate::cuda::{follow_draws as launch_follow, gated as launch_gated, kv_write as launch_kv_write};
+use crate::cuda::{
+    follow_draws as launch_follow, gated as launch_gated, kv_write as launch_kv_write, kv_write_whole,
+};
 use crate::reference;
 
 const TYPES: [Type; 3] = [Type::F32, Type::Bf16, Type::F16];
@@ -96,7 +98,7 @@ pub(super) fn add_norm(
             let [bias, delta_weight, weight] = [0; 3].map(|_| random.rounded(Type::F32, width));
             let select: Vec<u32> = (0..tokens as u32).rev().map(|t| if t == 1 { NONE } else { t }).collect();
             let selected = random.size(0, 1) == 1;
-            let factor = random.one_of(&[1.0, 0.22]);
+            let (factor, unnormed) = (random.one_of(&[1.0, 0.22]), random.size(0, 3) == 0);
             let on_device = |x: &[f32]| numbers(device, Type::F32, x);
             let (stream, deltas) = (on_device(&residual)?, numbers(device, ty, &delta)?);
             let (biases, delta_weights, weights) =
@@ -109,7 +111,7 @@ pub(super) fn add_norm(
                 delta: or_absent(with_delta, &deltas),
                 delta_bias: or_absent(with_bias, &biases),
                 delta_norm: or_absent(with_norm, &delta_weights),
-                weight: weights.at(),
+                weight: or_absent(!unnormed, &weights),
                 out: out.at(),
                 select: or_absent(selected, &chosen),
                 width: width as u32,
@@ -119,7 +121,9 @@ pub(super) fn add_norm(
             };
             // SAFETY: shapes as allocated.
             unsafe { launch_norm(device.as_ref(), ty, &norm, tokens as u32) }.map_err(said)?;
-            let what = format!("{ty:?} {tokens} x {width}, case {case}, selected {selected}, times {factor}");
+            let what = format!(
+                "{ty:?} {tokens} x {width}, case {case}, selected {selected}, times {factor}, unnormed {unnormed}"
+            );
             let got = out.read_numbers(ty, width * tokens).map_err(said)?;
             let stream = stream.read_numbers(Type::F32, width * tokens).map_err(said)?;
             for row in 0..tokens {
@@ -144,11 +148,13 @@ pub(super) fn add_norm(
                     x.iter_mut().zip(&added).for_each(|(x, d)| *x += d * factor);
                 }
                 close(&stream[span], &x, width, 1e-5, &format!("{what}, residual"))?;
-                close(got, &reference::rms_norm(&x, &weight, epsilon), width, tolerance(ty), &what)?;
+                let want = if unnormed { x } else { reference::rms_norm(&x, &weight, epsilon) };
+                close(got, &want, width, tolerance(ty), &what)?;
             }
         }
     }
-    Ok("three types, all combinations of delta, bias, own norm and selection, factors".to_owned())
+    Ok("three types, all combinations of delta, bias, own norm and selection, factors, rows without a norm"
+        .to_owned())
 }
 
 pub(super) fn follow_draws(
@@ -247,8 +253,9 @@ pub(super) fn kv_write(
     random: &mut Random,
 ) -> Result<String, String> {
     for ty in TYPES {
-        for case in 0..4 {
-            let (with_bias, with_norm) = (case & 1 > 0, case & 2 > 0);
+        for case in 0..6 {
+            // Norms of each head, or of all heads together.
+            let (with_bias, with_norm, whole) = (case & 1 > 0, case >= 2, case >= 4);
             let kv_heads = random.size(1, 3);
             let heads = kv_heads * random.size(1, 5);
             // A lane has eight pairs, or at widths that are no multiples of 16 a few single ones.
@@ -259,7 +266,8 @@ pub(super) fn kv_write(
             let all = heads + 2 * kv_heads;
             let qkv = random.rounded(ty, tokens * all * width);
             let bias = random.rounded(Type::F32, all * width);
-            let (q_norm, k_norm) = (random.rounded(Type::F32, width), random.rounded(Type::F32, width));
+            let [q_norm, k_norm] = [heads, kv_heads]
+                .map(|heads| random.rounded(Type::F32, if whole { heads * width } else { width }));
             let frequencies: Vec<f32> = (0..width / 2).map(|i| 1.0 / (1.0 + i as f32 * 3.0)).collect();
             let rope = crate::RopeTable::new(&frequencies, 600, 1.0);
             let mut positions: Vec<u32> = (0..tokens).map(|_| random.size(0, 599) as u32).collect();
@@ -292,21 +300,29 @@ pub(super) fn kv_write(
                 epsilon,
                 tokens: tokens as u32,
             };
+            let launch = if whole { kv_write_whole } else { launch_kv_write };
             // SAFETY: shapes as allocated.
-            unsafe { launch_kv_write(device.as_ref(), ty, &params) }.map_err(said)?;
+            unsafe { launch(device.as_ref(), ty, &params) }.map_err(said)?;
             let mut want_qkv = qkv.clone();
             let (mut want_keys, mut want_values) = (vec![f32::NAN; pool], vec![f32::NAN; pool]);
             for token in (0..tokens).filter(|t| slots[*t] != NONE) {
+                let mut row = qkv[token * all * width..(token + 1) * all * width].to_vec();
+                if with_bias {
+                    row.iter_mut().zip(&bias).for_each(|(x, b)| *x += b);
+                }
+                if with_norm {
+                    let (queries, others) = row.split_at_mut(heads * width);
+                    let keys = &mut others[..kv_heads * width];
+                    for (numbers, weight) in [(queries, &q_norm), (keys, &k_norm)] {
+                        for numbers in numbers.chunks_mut(weight.len()) {
+                            numbers.copy_from_slice(&reference::rms_norm(numbers, weight, epsilon));
+                        }
+                    }
+                }
                 for head in 0..all {
                     let start = (token * all + head) * width;
-                    let mut x = qkv[start..start + width].to_vec();
-                    if with_bias {
-                        x.iter_mut().zip(&bias[head * width..]).for_each(|(x, b)| *x += b);
-                    }
+                    let mut x = row[head * width..(head + 1) * width].to_vec();
                     let is_value = head >= heads + kv_heads;
-                    if with_norm && !is_value {
-                        x = reference::rms_norm(&x, if head < heads { &q_norm } else { &k_norm }, epsilon);
-                    }
                     if !is_value {
                         x = reference::rope(&x, &frequencies, positions[token]);
                     }
@@ -338,5 +354,6 @@ pub(super) fn kv_write(
             }
         }
     }
-    Ok("three types, nine widths, bias, head norms, padding; nothing else written".to_owned())
+    Ok("three types, nine widths, bias, norms of heads and of all together, padding; nothing else written"
+        .to_owned())
 }
