@@ -9,6 +9,8 @@
 //            neighbouring tokens, and interleaves their halves.
 // Softmax is online (Milakov and Gimelshein 2018) in powers of two. A position that a row does not see has weight 0,
 // and one that no row of the tile sees is never read: its value is taken as 0, so a stale NaN there is harmless.
+// A head's sink (gpt-oss) has a weight but no value, so it is added to a row's total once, when all tokens are. It has not been
+// on a GPU.
 #pragma once
 
 #include "device.cuh"
@@ -23,6 +25,7 @@ struct AttentionParams {
     const u32* positions;  // Of each token.
     const u32* tables;     // Start of each token's block table in `blocks`.
     const u32* blocks;
+    const float* sinks;    // A score for each query head that takes part in its softmax, but has no value; or null.
     const u32* items;      // Decode: tokens. Prefill: pairs of first token and count. NONE is padding.
     u32 q_stride;
     u32 heads;
@@ -54,6 +57,12 @@ DEVICE void cap(const AttentionParams& p, float (&products)[N][4]) {
     for (u32 n = 0; n < N; n++)
 #pragma unroll
         for (u32 j = 0; j < 4; j++) products[n][j] = capped(p, products[n][j]);
+}
+
+// What a head's sink adds to the total of a row whose weights are relative to `largest`: nothing if it is minus infinity. If it
+// outweighs all of the row by more than an f32 holds, the sums over the total are 0.
+DEVICE float sink_weight(const AttentionParams& p, u32 head, float largest) {
+    return p.sinks != nullptr ? exp2_fast(p.sinks[head] * LOG2_E - largest) : 0.0f;
 }
 
 DEVICE u32 first_seen(const AttentionParams& p, u32 position) {

@@ -35,6 +35,7 @@
 // in flight, 144 KB at least; at 64 dimensions four with 24 KB, at 256 two with 64 KB. An H200 needs 40 to 48 KB
 // (product_few.cu). A warp's own chain for a tile (8 dependent products of keys, two shuffles, 8 KB) is some 800 clocks, so
 // 12 warps could consume 120 bytes a clock, of which memory delivers 13 (H100).
+// Sinks (attention.cuh) came later and have not been on a GPU: without them the end of a row has a branch more.
 // Measurements (H200, bf16, of the copy rate): 128 dimensions, context 16,384: 82 % at batch 256, 80 % at 32 (68 % in version
 // 5), 51 % at 1 (44 %); 64 dimensions 81, 77 and 41 %, 256 dimensions 79, 74 and 15 %. At context 256 and batch 1 it takes 6.2
 // us (64 dimensions) to 7.0 (128), where both kernels of version 5 took 10 to 16.
@@ -78,9 +79,9 @@ DEVICE float* sums_at(const AttentionParams& p, u64 place, u32 row) {
     return p.partial + (place * rows + row) * (D + 4);
 }
 
-// Adds up the pieces of `rows` rows in order, so that the bits don't depend on which of them ended last.
+// Adds up the pieces of `rows` rows from this head on in order, so that the bits don't depend on which of them ended last.
 template <class T, u32 D>
-DEVICE void add_pieces(const AttentionParams& p, const Piece& piece, u32 rows, T* out) {
+DEVICE void add_pieces(const AttentionParams& p, const Piece& piece, u32 first_head, u32 rows, T* out) {
     // Pieces in flight at once, since each load goes to the L2 cache, and a thread's numbers: with four query heads of a key
     // head the fewest for which no thread is left over.
     constexpr u32 TOGETHER = 16, WIDE = D >= 128 ? 4 : 2, COLUMNS = D / WIDE;
@@ -116,6 +117,7 @@ DEVICE void add_pieces(const AttentionParams& p, const Piece& piece, u32 rows, T
                 for (u32 k = 0; k < WIDE; k++) sums[k] += bits_to_float(numbers[j][k]) * weight;
             }
         }
+        total += sink_weight(p, first_head + row, most);
         u32 words[WIDE / 2];
         for (u32 k = 0; k < WIDE; k += 2) words[k / 2] = pack<T>(sums[k] / total, sums[k + 1] / total);
         if (own == at) write_words(out + row * D + column, words);
@@ -321,7 +323,7 @@ DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D
             own += *place(w, row, dimension);
         }
         if (piece.pieces == 1) {
-            out[i] = Number<T>::round(own / sum);
+            out[i] = Number<T>::round(own / (sum + sink_weight(p, first_head + row, most)));
         } else {
             float* part = sums_at<D>(p, piece.place(piece.index), row);
             part[dimension] = own;
@@ -337,7 +339,7 @@ DEVICE void attend(const AttentionParams& p, const Piece& piece, const Room<T, D
         *is_last = take_ticket(p.tickets + piece.item * p.kv_heads * tiles + piece.tile, last) == last ? 1 : 0;
     }
     sync_block();
-    if (*is_last != 0) add_pieces<T, D>(p, piece, rows, out);
+    if (*is_last != 0) add_pieces<T, D>(p, piece, first_head, rows, out);
     sync_block();
 }
 

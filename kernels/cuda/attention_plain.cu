@@ -4,6 +4,7 @@
 //
 // Versions. 1 (this one): a block of four warps per token and query head; a warp takes every fourth position, its lanes
 // the dimensions; keys are not shared between heads or tokens.
+// Sinks (attention.cuh) came later and have not been on a GPU.
 // Measurements (H200, `infer bench kernels --device cuda`, "small kernels"): 58 us for one token. Limit: latency and
 // repeated reads; it only has to be correct.
 #include "attention.cuh"
@@ -71,7 +72,7 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
             sum += from[dimension] * weight;
             whole += from[width + 1] * weight;
         }
-        out[dimension] = Number<T>::round(sum / whole);
+        out[dimension] = Number<T>::round(sum / (whole + sink_weight(p, head, most)));
     }
 }
 

@@ -209,8 +209,9 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     T* out = static_cast<T*>(p.out);
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-        const float inverse = 1.0f / softmax.whole(half);
         const u32 row = first_row + half * 8 + lane / 4;
+        const float sink = sink_weight(p, kv_head * heads + row % heads, softmax.largest[half]);
+        const float inverse = 1.0f / (softmax.whole(half) + sink);
         if (row >= rows) continue;
         const u64 head = static_cast<u64>(token + row / heads) * p.heads + kv_head * heads + row % heads;
 #pragma unroll

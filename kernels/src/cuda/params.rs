@@ -17,6 +17,7 @@ pub struct AttentionParams {
     pub positions: u64,
     pub tables: u64,
     pub blocks: u64,
+    pub sinks: u64,
     pub items: u64,
     pub q_stride: u32,
     pub heads: u32,
@@ -225,7 +226,7 @@ macro_rules! params {
 }
 
 params!(
-    AttentionParams = 10 * 8 + 10 * 4,
+    AttentionParams = 11 * 8 + 10 * 4,
     KvWriteParams = 9 * 8 + 6 * 4,
     NormParams = 7 * 8 + 4 * 4,
     GatedParams = 3 * 8 + 4 * 4,

@@ -151,14 +151,9 @@ impl ModelConfig {
 
     /// What of the model has no kernels on GPUs, if anything.
     pub fn only_on_cpus(&self) -> Option<String> {
-        let what = if self.has_experts() {
-            "layers of experts"
-        } else if self.sinks {
-            "attention sinks"
-        } else {
-            return None;
-        };
-        Some(format!("{what} (model_type {}) have no kernels on GPUs", self.model_type))
+        let model_type = &self.model_type;
+        self.has_experts()
+            .then(|| format!("layers of experts (model_type {model_type}) have no kernels on GPUs"))
     }
 
     /// Whether any layer consists of experts.

@@ -97,7 +97,7 @@ impl DeviceDecoder {
                 self.norm(&self.after(before, address(&layer.input_norm)), rows)?;
             }
             self.project(layer, &self.writes(index, layer, rows), fusion, fusion.norms && !first)?;
-            self.attention(index, plan)?;
+            self.attention(index, layer, plan)?;
             if fusion.norms {
                 self.add(&layer.output, &buffers.attended, layer.mlp_norm.as_ref(), rows)?;
             } else {
@@ -175,7 +175,7 @@ impl DeviceDecoder {
         }
     }
 
-    fn attention(&self, index: usize, plan: &Plan) -> Result<(), CudaError> {
+    fn attention(&self, index: usize, layer: &DeviceLayer, plan: &Plan) -> Result<(), CudaError> {
         let (config, buffers) = (&self.config, &self.buffers);
         let device = self.device.as_ref();
         let (keys, values) = buffers.pool.layer(index);
@@ -191,6 +191,7 @@ impl DeviceDecoder {
             positions,
             tables: self.word(buffers.layout.tables),
             blocks: self.word(buffers.layout.blocks),
+            sinks: address(&layer.sinks),
             q_stride: (config.q_width() + 2 * config.kv_width()) as u32,
             block_size: self.options.block_size,
             window: rules.window.unwrap_or(0),

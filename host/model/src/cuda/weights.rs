@@ -27,6 +27,8 @@ pub(super) struct DeviceLayer {
     pub qkv: DeviceLinear,
     pub q_norm: Option<Buffer>,
     pub k_norm: Option<Buffer>,
+    /// Of each query head.
+    pub sinks: Option<Buffer>,
     pub output: DeviceLinear,
     pub attention_output_norm: Option<Buffer>,
     pub mlp_norm: Option<Buffer>,
@@ -80,7 +82,8 @@ impl DeviceWeights {
         let mut chance = Chance { device, ty, seed };
         let (hidden, intermediate) = (config.hidden, config.intermediate);
         let (q, kv) = (config.q_width(), config.kv_width());
-        let ones = |len: usize| Buffer::from_numbers(device, Type::F32, &vec![1.0; len]);
+        let constant = |number: f32, len: usize| Buffer::from_numbers(device, Type::F32, &vec![number; len]);
+        let ones = |len: usize| constant(1.0, len);
         let [q_norm, k_norm] = [0, 1].map(|i| config.qk_norm_widths().map(|widths| widths[i]));
         let input_norm = || config.input_norms.then(|| ones(hidden)).transpose();
         let output_norm = || config.output_norms.then(|| ones(hidden)).transpose();
@@ -90,6 +93,7 @@ impl DeviceWeights {
                 qkv: chance.linear(q + 2 * kv, hidden)?,
                 q_norm: q_norm.map(ones).transpose()?,
                 k_norm: k_norm.map(ones).transpose()?,
+                sinks: config.sinks.then(|| constant(0.0, config.heads)).transpose()?,
                 output: chance.linear(hidden, q)?,
                 attention_output_norm: output_norm()?,
                 mlp_norm: input_norm()?,
@@ -163,6 +167,7 @@ impl Upload<'_> {
             qkv: self.linear(&layer.qkv)?,
             q_norm: maybe(&layer.q_norm)?,
             k_norm: maybe(&layer.k_norm)?,
+            sinks: maybe(&layer.sinks)?,
             output: self.linear(&layer.output)?,
             attention_output_norm: maybe(&layer.attention_output_norm)?,
             mlp_norm: maybe(&layer.mlp_norm)?,

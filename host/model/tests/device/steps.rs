@@ -8,9 +8,9 @@ use infer_core::{
 };
 use infer_kernels::cuda::Device;
 use infer_model::cuda::{DeviceExecutor, DeviceOptions};
-use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelExecutor};
+use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelConfig, ModelExecutor, WeightType};
 
-use crate::{emulator, model};
+use crate::{emulator, load, model};
 
 pub fn executor(model: &Model, device: &Arc<dyn Device>, deterministic: bool) -> DeviceExecutor {
     let options = DeviceOptions {
@@ -162,6 +162,38 @@ fn vectors_beside_samples_are_the_same_as_on_the_cpu() {
     let (got, wanted) = (&got.prompt_logprobs[0].1, &wanted.prompt_logprobs[0].1);
     assert_eq!(got.len(), wanted.len());
     assert!(got.iter().zip(wanted).all(|(a, b)| close(&a.logprob, &b.logprob)));
+}
+
+/// Sinks take part in the softmax of each head, of prompts and of single tokens.
+#[test]
+fn sinks_weigh_as_much_as_on_the_cpu() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    for (name, weight_type) in [("llama-f32", WeightType::F32), ("llama-bf16", WeightType::Bf16)] {
+        let run = |sinks| {
+            let config = ModelConfig { sinks, ..load(name).config };
+            let model = Model::random(config, weight_type, 3).expect("it is small");
+            let extras =
+                SamplingExtras { logprobs: Some(0), prompt_logprobs: Some(0), ..SamplingExtras::default() };
+            let extras = Some(Arc::new(extras));
+            let wish = SamplingParams { temperature: 0.0, extras, ..SamplingParams::default() };
+            let mut batch = Batch::default();
+            row(&mut batch, 0, &[5, 9, 2, 7, 5, 1, 40], wish.clone());
+            row(&mut batch, 4, &[11], wish);
+            let mut outputs = [StepOutput::default(), StepOutput::default()];
+            beside(&model).execute(&batch, &mut outputs[0]).expect("the CPU runs");
+            executor(&model, &device, false).execute(&batch, &mut outputs[1]).expect("the device runs");
+            outputs.map(|output| -> Vec<f32> {
+                let prompts = output.prompt_logprobs.iter().flat_map(|(_, tokens)| tokens);
+                prompts.chain(output.logprobs.iter().map(|(_, token)| token)).map(|t| t.logprob).collect()
+            })
+        };
+        let ([cpu, gpu], [without, _]) = (run(true), run(false));
+        assert_eq!((cpu.len(), gpu.len()), (6 + 2, 6 + 2), "{name}");
+        let distance = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let (error, effect) = (distance(&gpu, &cpu), distance(&cpu, &without));
+        assert!(error < 0.1 * effect, "{name}: off by {error}, and without sinks by {effect}");
+    }
 }
 
 fn wanted_first(cpu: &mut ModelExecutor, batch: &Batch) -> Option<u32> {

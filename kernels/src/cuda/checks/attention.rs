@@ -17,6 +17,8 @@ const WIDTHS: [usize; 9] = [16, 20, 32, 64, 80, 96, 128, 192, 256];
 struct Scene {
     shape: AttentionShape,
     rules: Rules<'static>,
+    /// Of each query head, if they have some.
+    sinks: Option<Vec<f32>>,
     block_size: usize,
     /// Keys and values of each sequence, `[head][position][dimension]`.
     contexts: Vec<[Vec<f32>; 2]>,
@@ -28,6 +30,7 @@ struct Scene {
     q: Vec<f32>,
     q_stride: usize,
     on_device: [Buffer; 6],
+    sinks_on_device: Option<Buffer>,
 }
 
 impl Scene {
@@ -51,6 +54,11 @@ impl Scene {
             window: (window > 0).then_some(window),
             sinks: None,
         };
+        // Some weigh about as much as a token, some nothing, some more than all tokens together.
+        let nothing = f32::NEG_INFINITY;
+        let sinks = (random.size(0, 1) == 1).then(|| {
+            (0..heads).map(|_| random.one_of(&[nothing, -200.0, -1.0, 0.3, 2.0, 5.0, 9.0, 150.0])).collect()
+        });
         let blocks: usize = lens.iter().map(|len| len.div_ceil(block_size)).sum::<usize>() + 2;
         let mut free: Vec<u32> = (0..blocks as u32).collect();
         for i in (1..free.len()).rev() {
@@ -96,7 +104,21 @@ impl Scene {
             indexes(device, &spans)?,
             indexes(device, &tables)?,
         ];
-        Ok(Self { shape, rules, block_size, contexts, lens, tokens, slots, q, q_stride, on_device })
+        let sinks_on_device = sinks.as_ref().map(|sinks: &Vec<f32>| numbers(device, Type::F32, sinks));
+        Ok(Self {
+            shape,
+            rules,
+            sinks_on_device: sinks_on_device.transpose()?,
+            sinks,
+            block_size,
+            contexts,
+            lens,
+            tokens,
+            slots,
+            q,
+            q_stride,
+            on_device,
+        })
     }
 
     fn params(&self, items: &Buffer, out: &Buffer) -> AttentionParams {
@@ -109,6 +131,7 @@ impl Scene {
             positions,
             tables,
             blocks,
+            sinks: self.sinks_on_device.as_ref().map_or(0, Buffer::at),
             items: items.at(),
             q_stride: self.q_stride as u32,
             block_size: self.block_size as u32,
@@ -134,7 +157,8 @@ impl Scene {
                 let q = &self.q[token * self.q_stride + head * width..][..width];
                 let part = head / group * len * width..(head / group + 1) * len * width;
                 let (keys, values) = (&keys[part.clone()], &values[part]);
-                want.extend(reference::attention(q, keys, values, *position as u32, &self.rules, None));
+                let sink = self.sinks.as_ref().map(|sinks| sinks[head]);
+                want.extend(reference::attention(q, keys, values, *position as u32, &self.rules, sink));
             }
         }
         want
@@ -242,8 +266,8 @@ impl Scene {
 
     fn check(&self, got: &[f32], want: &[f32], how: &str) -> Result<(), String> {
         let what = format!(
-            "{:?}, blocks of {}, {:?}, {how}, contexts {:?}",
-            self.shape, self.block_size, self.rules, self.lens
+            "{:?}, blocks of {}, {:?}, sinks {:?}, {how}, contexts {:?}",
+            self.shape, self.block_size, self.rules, self.sinks, self.lens
         );
         close(got, want, self.shape.head_dim as usize, tolerance(self.shape.ty), &what)
     }
@@ -278,7 +302,7 @@ pub(super) fn decode(
     }
     many_pieces(device, random)?;
     many_items(device, effort, random)?;
-    Ok("three types, nine widths, 1 to 40 blocks, up to 150 pieces of a context, 300 sequences, windows, soft caps, contexts from \
+    Ok("three types, nine widths, 1 to 40 blocks, up to 150 pieces of a context, 300 sequences, windows, soft caps, sinks, contexts from \
         1 on"
         .to_owned())
 }
@@ -395,6 +419,6 @@ pub(super) fn prefill(
         false => "64 and 128 rows (none by warpgroups: the device or the image lacks them)",
     };
     Ok(format!(
-        "two types, six widths, {rows}, up to 128 queries a key, windows, soft caps; three ways of cutting bit by bit"
+        "two types, six widths, {rows}, up to 128 queries a key, windows, soft caps, sinks; three ways of cutting bit by bit"
     ))
 }

@@ -132,12 +132,8 @@ fn gpt_oss_attends_with_sinks_and_consists_of_experts() {
     assert!(config.layers.iter().all(|layer| layer.experts == Some(experts)));
     let RopeScaling::Yarn(yarn) = &config.ropes[0].scaling else { panic!("{:?}", config.ropes) };
     assert!(!yarn.truncate && config.ropes.len() == 1);
-    let mut dense = config.clone();
-    dense.layers.iter_mut().for_each(|layer| layer.experts = None);
-    for (config, what) in [(&config, "layers of experts"), (&dense, "attention sinks")] {
-        let why = config.only_on_cpus().expect("there are no kernels");
-        assert_eq!(why, format!("{what} (model_type gpt_oss) have no kernels on GPUs"));
-    }
+    let why = config.only_on_cpus().expect("there are no kernels");
+    assert_eq!(why, "layers of experts (model_type gpt_oss) have no kernels on GPUs");
     // transformers' defaults, which are those of the published checkpoints.
     let absent = [
         "attention_bias",
