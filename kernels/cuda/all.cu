@@ -7,5 +7,7 @@
 #include "kv_write.cu"
 #include "norm.cu"
 #include "product.cu"
+#include "product_experts.cu"
 #include "product_few.cu"
+#include "route.cu"
 #include "sample.cu"

@@ -21,7 +21,7 @@ struct Stamp {
 // and at the longest context (160).
 __device__ constexpr unsigned STEPS[] = {20, 100, 105, 130, 160};
 // A kernel has a place for some sizes of grid, and each place has one for as many launches of a step.
-constexpr unsigned KERNELS = 128, GRIDS = 7, LAUNCHES = 128;
+constexpr unsigned KERNELS = 192, GRIDS = 7, LAUNCHES = 128;
 __device__ Stamp noted[KERNELS * GRIDS * LAUNCHES];
 __device__ unsigned ended[KERNELS * GRIDS];
 __device__ unsigned steps;

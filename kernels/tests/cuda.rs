@@ -50,6 +50,8 @@ checks! {
     products_with_gates: "products with gates",
     products_with_residual_sums_and_norms: "products with residual sums and norms",
     products_with_rope_and_kv_writes: "products with rope and KV writes",
+    choices_of_experts: "choices of experts",
+    layers_of_experts: "layers of experts",
     decode_attention: "decode attention",
     decode_attention_in_fixed_parts: "decode attention in fixed parts",
     attention_right_after_kv_writes: "attention right after KV writes",

@@ -13,6 +13,7 @@ pub mod checks;
 mod device;
 mod driver;
 mod error;
+mod experts;
 mod few;
 mod library;
 mod ops;
@@ -27,6 +28,9 @@ pub use buffer::{Buffer, HostBuffer};
 pub use device::{Device, Graph, Launch, Mark, Memory, Properties, Type, VendorLibrary};
 pub use driver::{Driver, kernels_embedded};
 pub use error::{CudaError, CudaErrorKind};
+pub use experts::{
+    ExpertForm, ExpertProduct, ExpertShape, MOST_EXPERTS, combine, product_experts, route,
+};
 pub use few::{
     FEW, fuses, fuses_norms, fuses_rope, product_add, product_gated, product_rope, product_scaled, shares,
 };
@@ -34,8 +38,8 @@ pub use ops::{
     add_norm, copy_blocks, embed, fill_random, follow_draws, gated, kv_write, kv_write_whole, sample,
 };
 pub use params::{
-    AttentionParams, CopyParams, FewParams, KvWriteParams, NONE, NormParams, ProductParams, SampleParams,
-    SampleRow,
+    AttentionParams, CombineParams, CopyParams, ExpertsParams, FewParams, KvWriteParams, NONE, NormParams,
+    ProductParams, RouteParams, SampleParams, SampleRow,
 };
 pub use product::{ProductKind, product};
 pub use switches::Switches;

@@ -171,6 +171,55 @@ pub(super) struct RopeParams {
     pub write: KvWriteParams,
 }
 
+/// `RouteParams` of `route.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RouteParams {
+    pub logits: u64,
+    pub bias: u64,
+    pub tokens: u64,
+    pub chosen: u64,
+    pub weights: u64,
+    pub pairs: u64,
+    pub tiles: u64,
+    pub rows: u32,
+    pub experts: u32,
+    pub per_row: u32,
+    pub normalized: u32,
+    pub tile_rows: u32,
+    pub room: u32,
+}
+
+/// `CombineParams` of `route.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CombineParams {
+    pub x: u64,
+    pub chosen: u64,
+    pub weights: u64,
+    pub out: u64,
+    pub width: u32,
+    pub per_row: u32,
+}
+
+/// `ExpertsParams` of `product_experts.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExpertsParams {
+    pub x: u64,
+    pub w: u64,
+    pub bias: u64,
+    pub y: u64,
+    pub pairs: u64,
+    pub tiles: u64,
+    pub inputs: u32,
+    pub outputs: u32,
+    pub sharing: u32,
+    pub activation: u32,
+    pub alpha: f32,
+    pub limit: f32,
+}
+
 /// `SampleRow` of `sample.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -237,6 +286,9 @@ params!(
     ProductParams = 3 * 8 + 4 * 4,
     FewParams = 8 * 8 + 8 * 4,
     RopeParams = 8 * 8 + 8 * 4 + 9 * 8 + 6 * 4,
+    RouteParams = 7 * 8 + 6 * 4,
+    CombineParams = 4 * 8 + 2 * 4,
+    ExpertsParams = 6 * 8 + 6 * 4,
     SampleParams = 5 * 8 + 2 * 4,
     SampleRow = 15 * 4,
 );
