@@ -152,8 +152,8 @@ impl ModelConfig {
     /// What of the model has no kernels on GPUs, if anything.
     pub fn only_on_cpus(&self) -> Option<String> {
         let model_type = &self.model_type;
-        self.has_experts()
-            .then(|| format!("layers of experts (model_type {model_type}) have no kernels on GPUs"))
+        (self.has_experts() && self.sinks)
+            .then(|| format!("experts beside attention sinks (model_type {model_type}) have no kernels on GPUs"))
     }
 
     /// Whether any layer consists of experts.

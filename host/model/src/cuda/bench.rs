@@ -131,7 +131,7 @@ fn measure(
                 .map(|layer| u64::from(layer.window.unwrap_or(u32::MAX).min(*context)))
                 .sum();
             let kv = u64::from(*batch) * seen * token_bytes / config.layers.len() as u64;
-            let least_ms = (model.step_bytes() + kv) as f64 / limits.bytes_per_s * 1e3;
+            let least_ms = (model.step_bytes(*batch) + kv) as f64 / limits.bytes_per_s * 1e3;
             let beside = |column: &Column| {
                 column.get(&(*batch, *context)).map_or(Cell::Absent, |ms| Cell::Number(*ms, 3))
             };

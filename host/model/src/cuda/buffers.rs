@@ -5,6 +5,7 @@ use std::sync::Arc;
 use infer_core::BlockId;
 use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Mark, PrefillForm, Type};
 
+use super::experts::{self, ExpertBuffers};
 use super::layout::{StepLayout, activation_bytes, prefill_form, tile_tokens};
 use super::{DeviceModel, DeviceOptions, shape};
 use crate::config::ModelConfig;
@@ -31,6 +32,8 @@ pub(super) struct Buffers {
     pub projected: Buffer,
     pub gate_up: Buffer,
     pub gated: Buffer,
+    /// If layers consist of experts.
+    pub experts: Option<ExpertBuffers>,
     pub logits: Buffer,
     pub partial: Buffer,
     /// Counters of attention; all zero between steps.
@@ -110,6 +113,13 @@ impl Buffers {
             projected: buffer(projected)?,
             gate_up: buffer(gate_up)?,
             gated: buffer(gated)?,
+            experts: match config.has_experts() {
+                true => {
+                    let sizes = experts::bytes(config, *ty, options.max_tokens as usize);
+                    Some(ExpertBuffers::new(sizes, buffer)?)
+                }
+                false => None,
+            },
             logits: buffer(logits)?,
             partial: buffer(partial)?,
             tickets: zeros(tickets)?,

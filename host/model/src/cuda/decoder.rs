@@ -14,7 +14,7 @@ use infer_kernels::cuda::{
 use super::buffers::Buffers;
 use super::layout::partition;
 use super::plan::Plan;
-use super::weights::{DeviceLayer, DeviceMatrix, DeviceWeights, address};
+use super::weights::{DeviceGated, DeviceLayer, DeviceMatrix, DeviceMlp, DeviceWeights, address};
 use super::{DeviceModel, DeviceOptions, shape};
 use crate::config::ModelConfig;
 
@@ -110,13 +110,20 @@ impl DeviceDecoder {
                 let norm = NormParams { delta, delta_bias, delta_norm, ..norm };
                 self.norm(&norm, rows)?;
             }
-            self.gates(layer, rows, fusion)?;
+            let DeviceGated { gate_up, down } = match &layer.mlp {
+                DeviceMlp::Dense(gated) => gated,
+                DeviceMlp::Experts(experts) => {
+                    self.experts(experts, rows)?;
+                    continue;
+                }
+            };
+            self.gates(gate_up, rows, fusion)?;
             if fusion.norms {
                 let next = layers.get(index + 1).and_then(|layer| layer.input_norm.as_ref());
-                self.add(&layer.down, &buffers.gated, next, rows)?;
+                self.add(down, &buffers.gated, next, rows)?;
             } else {
                 let back = [buffers.gated.at(), buffers.projected.at()];
-                self.product(&layer.down.matrix, back, rows, false)?;
+                self.product(&down.matrix, back, rows, false)?;
             }
         }
         Ok(fusion.norms)
@@ -233,7 +240,7 @@ impl DeviceDecoder {
         let Some(layer) = layer else { return norm };
         NormParams {
             delta: self.buffers.projected.at(),
-            delta_bias: address(&layer.down.bias),
+            delta_bias: layer.mlp.bias(),
             delta_norm: address(&layer.mlp_output_norm),
             ..norm
         }

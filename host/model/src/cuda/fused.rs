@@ -31,7 +31,9 @@ impl DeviceDecoder {
         let fuses = |inputs: usize| fuses(self.device.as_ref(), self.ty, self.kind(), [rows, inputs as u32]);
         let gates = fuses(hidden);
         let back = fuses(self.config.q_width()) && fuses(intermediate);
-        let norms = gates && back && input_norms && !output_norms && fuses_norms(self.ty);
+        // What experts make of a row is added up by a kernel of its own, which leaves sums and norms to others.
+        let summed = gates && back && !self.config.has_experts();
+        let norms = summed && input_norms && !output_norms && fuses_norms(self.ty);
         Fusion { gates, norms, rope: gates && qk_norm == QkNorm::None && fuses_rope(head_dim as u32) }
     }
 
@@ -86,17 +88,17 @@ impl DeviceDecoder {
     }
 
     /// The feed-forward layer up to its activations.
-    pub(super) fn gates(&self, layer: &DeviceLayer, rows: u32, fusion: Fusion) -> Result<(), CudaError> {
+    pub(super) fn gates(&self, gate_up: &DeviceLinear, rows: u32, fusion: Fusion) -> Result<(), CudaError> {
         let (config, buffers) = (&self.config, &self.buffers);
         let device = self.device.as_ref();
-        let bias = address(&layer.gate_up.bias);
+        let bias = address(&gate_up.bias);
         if fusion.gates {
             let places = [buffers.normed.at(), buffers.gated.at()];
-            let params = FewParams { bias, ..self.few(&layer.gate_up.matrix, places, rows, fusion.norms) };
+            let params = FewParams { bias, ..self.few(&gate_up.matrix, places, rows, fusion.norms) };
             // SAFETY: as for `product`; the output is half as wide.
             return unsafe { product_gated(device, self.ty, config.activation, &params) };
         }
-        self.product(&layer.gate_up.matrix, [buffers.normed.at(), buffers.gate_up.at()], rows, false)?;
+        self.product(&gate_up.matrix, [buffers.normed.at(), buffers.gate_up.at()], rows, false)?;
         let places = [buffers.gate_up.at(), bias, buffers.gated.at()];
         // SAFETY: both buffers have room for `max_tokens`.
         unsafe { gated(device, self.ty, config.activation, places, config.intermediate as u32, rows) }

@@ -6,7 +6,7 @@ use infer_kernels::cuda::{
     shares, tickets,
 };
 
-use super::{DeviceOptions, shape};
+use super::{DeviceOptions, experts, shape};
 use crate::config::ModelConfig;
 
 /// Maximum words of histories and lists of a step's samples; rows beyond it are sampled on the host.
@@ -134,14 +134,16 @@ pub(super) fn activation_bytes(
     let (tokens, rows) = (options.max_tokens as usize, options.max_rows as usize);
     let (number, q, kv) = (ty.bytes(), config.q_width(), config.kv_width());
     let [partial, tickets] = decode_bytes(&shape(config, ty), properties, options);
+    let is_dense = config.layers.iter().any(|layer| layer.experts.is_none());
+    let intermediate = if is_dense { config.intermediate } else { 0 };
     [
         tokens * config.hidden * 4,
         tokens.max(rows) * config.hidden * number,
         tokens * (q + 2 * kv) * number,
         tokens * q * number,
         tokens * config.hidden * number,
-        tokens * 2 * config.intermediate * number,
-        tokens * config.intermediate * number,
+        tokens * 2 * intermediate * number,
+        tokens * intermediate * number,
         rows * config.vocab * 4,
         partial,
         tickets,
@@ -159,10 +161,11 @@ pub(super) fn working_bytes(
     let shape = shape(config, ty);
     let step = StepLayout::new(tile_tokens(&shape, properties, options), options).end * 4;
     let activations: usize = activation_bytes(config, ty, properties, options).iter().sum();
+    let experts: usize = experts::bytes(config, ty, options.max_tokens as usize).iter().sum();
     let rope = config.ropes.len() * options.max_seq_len as usize * config.head_dim * 4;
     let kept = options.prompt_cache_entries as usize * config.vocab * 4;
     let seen = options.max_rows as usize * config.vocab.div_ceil(32) * 4;
-    (step + activations + rope + kept + seen) as u64
+    (step + activations + experts + rope + kept + seen) as u64
 }
 
 #[cfg(test)]

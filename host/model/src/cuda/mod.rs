@@ -11,6 +11,7 @@ pub mod checks;
 mod decoder;
 mod drawing;
 mod executor;
+mod experts;
 mod fused;
 mod layout;
 mod plan;
@@ -121,9 +122,10 @@ impl DeviceModel {
         self.weights.bytes()
     }
 
-    /// Bytes of the weights that every step reads.
-    pub fn step_bytes(&self) -> u64 {
-        self.weights.step_bytes()
+    /// Bytes of the weights that a step of so many tokens reads: all that every step reads, and of a layer's experts as many
+    /// as are chosen on average if all are equally likely.
+    pub fn step_bytes(&self, tokens: u32) -> u64 {
+        self.weights.step_bytes(tokens)
     }
 
     /// The device that has the weights.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use infer_kernels::Matrix;
 use infer_kernels::cuda::{Buffer, CudaError, Device, Type, fill_random};
 
-use crate::config::ModelConfig;
-use crate::weights::{Gated, LayerWeights, Linear, Mlp, Weights};
+use crate::config::{ExpertsConfig, LayerConfig, ModelConfig};
+use crate::weights::{Experts, Gated, LayerWeights, Linear, Mlp, Weights};
 
 /// Bytes converted at a time before they are copied.
 const CHUNK_BYTES: usize = 32 << 20;
+/// Bytes for which one more thread converts.
+const THREAD_BYTES: usize = 1 << 20;
 
 /// All weights of a decoder.
 pub(super) struct DeviceWeights {
@@ -32,15 +34,74 @@ pub(super) struct DeviceLayer {
     pub output: DeviceLinear,
     pub attention_output_norm: Option<Buffer>,
     pub mlp_norm: Option<Buffer>,
+    pub mlp: DeviceMlp,
+    pub mlp_output_norm: Option<Buffer>,
+}
+
+/// A feed-forward layer.
+pub(super) enum DeviceMlp {
+    Dense(DeviceGated),
+    Experts(DeviceExperts),
+}
+
+impl DeviceMlp {
+    /// The address of a bias that whoever adds the layer's projection adds to it, or 0.
+    pub(super) fn bias(&self) -> u64 {
+        match self {
+            Self::Dense(gated) => address(&gated.down.bias),
+            // Each expert's was added by its product.
+            Self::Experts(_) => 0,
+        }
+    }
+}
+
+/// A gated layer.
+pub(super) struct DeviceGated {
     pub gate_up: DeviceLinear,
     pub down: DeviceLinear,
-    pub mlp_output_norm: Option<Buffer>,
+}
+
+/// Gated layers of which a router chooses some for each token. Those of all experts lie one behind another, in one matrix and
+/// one bias.
+pub(super) struct DeviceExperts {
+    pub config: ExpertsConfig,
+    pub router: DeviceLinear,
+    pub gate_up: DeviceLinear,
+    pub down: DeviceLinear,
+}
+
+impl DeviceLayer {
+    /// Bytes of matrices that every step reads.
+    fn shared_bytes(&self) -> usize {
+        let attention = self.qkv.bytes() + self.output.bytes();
+        attention
+            + match &self.mlp {
+                DeviceMlp::Dense(DeviceGated { gate_up, down }) => gate_up.bytes() + down.bytes(),
+                DeviceMlp::Experts(experts) => experts.router.bytes(),
+            }
+    }
+
+    /// Bytes of the experts' matrices, and which they are.
+    fn experts(&self) -> Option<(usize, ExpertsConfig)> {
+        match &self.mlp {
+            DeviceMlp::Dense(_) => None,
+            DeviceMlp::Experts(DeviceExperts { config, gate_up, down, .. }) => {
+                Some((gate_up.bytes() + down.bytes(), *config))
+            }
+        }
+    }
 }
 
 /// A projection.
 pub(super) struct DeviceLinear {
     pub matrix: DeviceMatrix,
     pub bias: Option<Buffer>,
+}
+
+impl DeviceLinear {
+    fn bytes(&self) -> usize {
+        self.matrix.data.bytes()
+    }
 }
 
 /// Rows of `inputs` numbers.
@@ -80,14 +141,14 @@ impl DeviceWeights {
         seed: u64,
     ) -> Result<Self, CudaError> {
         let mut chance = Chance { device, ty, seed };
-        let (hidden, intermediate) = (config.hidden, config.intermediate);
+        let hidden = config.hidden;
         let (q, kv) = (config.q_width(), config.kv_width());
         let constant = |number: f32, len: usize| Buffer::from_numbers(device, Type::F32, &vec![number; len]);
         let ones = |len: usize| constant(1.0, len);
         let [q_norm, k_norm] = [0, 1].map(|i| config.qk_norm_widths().map(|widths| widths[i]));
         let input_norm = || config.input_norms.then(|| ones(hidden)).transpose();
         let output_norm = || config.output_norms.then(|| ones(hidden)).transpose();
-        let mut layer = || -> Result<DeviceLayer, CudaError> {
+        let mut layer = |layer: &LayerConfig| -> Result<DeviceLayer, CudaError> {
             Ok(DeviceLayer {
                 input_norm: input_norm()?,
                 qkv: chance.linear(q + 2 * kv, hidden)?,
@@ -97,12 +158,22 @@ impl DeviceWeights {
                 output: chance.linear(hidden, q)?,
                 attention_output_norm: output_norm()?,
                 mlp_norm: input_norm()?,
-                gate_up: chance.linear(2 * intermediate, hidden)?,
-                down: chance.linear(hidden, intermediate)?,
+                mlp: match layer.experts {
+                    None => DeviceMlp::Dense(DeviceGated {
+                        gate_up: chance.linear(2 * config.intermediate, hidden)?,
+                        down: chance.linear(hidden, config.intermediate)?,
+                    }),
+                    Some(experts) => DeviceMlp::Experts(DeviceExperts {
+                        config: experts,
+                        router: chance.linear(experts.count, hidden)?,
+                        gate_up: chance.linear(experts.count * 2 * experts.intermediate, hidden)?,
+                        down: chance.linear(experts.count * hidden, experts.intermediate)?,
+                    }),
+                },
                 mlp_output_norm: output_norm()?,
             })
         };
-        let layers = config.layers.iter().map(|_| layer()).collect::<Result<_, _>>()?;
+        let layers = config.layers.iter().map(&mut layer).collect::<Result<_, _>>()?;
         let embedding = chance.matrix(config.vocab, hidden)?;
         let head = (!config.tied_head).then(|| chance.matrix(config.vocab, hidden)).transpose()?;
         let divided_norm = divided(device, &vec![1.0; hidden], config)?;
@@ -121,19 +192,22 @@ impl DeviceWeights {
 
     /// Bytes of all matrices.
     pub(super) fn bytes(&self) -> u64 {
-        let layer = |layer: &DeviceLayer| {
-            let linears = [&layer.qkv, &layer.output, &layer.gate_up, &layer.down];
-            linears.iter().map(|linear| linear.matrix.data.bytes()).sum::<usize>()
-        };
+        let layer =
+            |layer: &DeviceLayer| layer.shared_bytes() + layer.experts().map_or(0, |(bytes, _)| bytes);
         let head = self.head.as_ref().map_or(0, |head| head.data.bytes());
         (self.embedding.data.bytes() + head + self.layers.iter().map(layer).sum::<usize>()) as u64
     }
 
-    /// Bytes of the matrices that every step reads. An embedding that isn't the head is left out: a step reads one row of it
-    /// per token.
-    pub(super) fn step_bytes(&self) -> u64 {
+    /// Bytes of the matrices that a step of so many tokens reads. An embedding that isn't the head is left out: a step reads one
+    /// row of it per token. So are experts that no token chooses, if each chooses any of them with the same chance.
+    pub(super) fn step_bytes(&self, tokens: u32) -> u64 {
         let rows_only = if self.head.is_some() { self.embedding.data.bytes() } else { 0 };
-        self.bytes() - rows_only as u64
+        let idle = |(bytes, config): (usize, ExpertsConfig)| {
+            let others = 1.0 - config.per_token as f64 / config.count as f64;
+            bytes as f64 * others.powf(f64::from(tokens))
+        };
+        let idle: f64 = self.layers.iter().filter_map(DeviceLayer::experts).map(idle).sum();
+        self.bytes() - rows_only as u64 - idle as u64
     }
 }
 
@@ -159,9 +233,6 @@ impl Upload<'_> {
     fn layer(&self, layer: &LayerWeights) -> Result<DeviceLayer, CudaError> {
         let maybe =
             |numbers: &Option<Vec<f32>>| numbers.as_ref().map(|numbers| self.vector(numbers)).transpose();
-        let Mlp::Dense(Gated { gate_up, down }) = &layer.mlp else {
-            unreachable!("models of experts were refused")
-        };
         Ok(DeviceLayer {
             input_norm: maybe(&layer.input_norm)?,
             qkv: self.linear(&layer.qkv)?,
@@ -171,8 +242,12 @@ impl Upload<'_> {
             output: self.linear(&layer.output)?,
             attention_output_norm: maybe(&layer.attention_output_norm)?,
             mlp_norm: maybe(&layer.mlp_norm)?,
-            gate_up: self.linear(gate_up)?,
-            down: self.linear(down)?,
+            mlp: match &layer.mlp {
+                Mlp::Dense(Gated { gate_up, down }) => {
+                    DeviceMlp::Dense(DeviceGated { gate_up: self.linear(gate_up)?, down: self.linear(down)? })
+                }
+                Mlp::Experts(experts) => DeviceMlp::Experts(self.experts(experts)?),
+            },
             mlp_output_norm: maybe(&layer.mlp_output_norm)?,
         })
     }
@@ -182,17 +257,47 @@ impl Upload<'_> {
         Ok(DeviceLinear { matrix: self.matrix(&linear.matrix)?, bias })
     }
 
+    fn experts(&self, Experts { config, router, experts }: &Experts) -> Result<DeviceExperts, CudaError> {
+        Ok(DeviceExperts {
+            config: *config,
+            router: self.linear(router)?,
+            gate_up: self.stack(&experts.iter().map(|expert| &expert.gate_up).collect::<Vec<_>>())?,
+            down: self.stack(&experts.iter().map(|expert| &expert.down).collect::<Vec<_>>())?,
+        })
+    }
+
+    /// Equally large projections one behind another.
+    fn stack(&self, linears: &[&Linear]) -> Result<DeviceLinear, CudaError> {
+        let (outputs, inputs) = (linears[0].matrix.outputs(), linears[0].matrix.inputs());
+        let bytes = outputs * inputs * self.ty.bytes();
+        let data = Buffer::new(self.device, linears.len() * bytes)?;
+        for (index, linear) in linears.iter().enumerate() {
+            self.convert(&linear.matrix, &data, index * bytes)?;
+        }
+        let biases: Vec<&[f32]> = linears.iter().filter_map(|linear| linear.bias.as_deref()).collect();
+        let bias = (!biases.is_empty()).then(|| self.vector(&biases.concat())).transpose()?;
+        Ok(DeviceLinear { matrix: DeviceMatrix { data, outputs: linears.len() * outputs, inputs }, bias })
+    }
+
     fn vector(&self, numbers: &[f32]) -> Result<Buffer, CudaError> {
         Buffer::from_numbers(self.device, Type::F32, numbers)
     }
 
-    /// Converts rows on several threads, and copies them chunk by chunk.
     fn matrix(&self, matrix: &Matrix) -> Result<DeviceMatrix, CudaError> {
         let (outputs, inputs) = (matrix.outputs(), matrix.inputs());
+        let data = Buffer::new(self.device, outputs * inputs * self.ty.bytes())?;
+        self.convert(matrix, &data, 0)?;
+        Ok(DeviceMatrix { data, outputs, inputs })
+    }
+
+    /// Converts rows on several threads, and copies them chunk by chunk to the bytes from `start` on.
+    fn convert(&self, matrix: &Matrix, to: &Buffer, start: usize) -> Result<(), CudaError> {
+        let (outputs, inputs) = (matrix.outputs(), matrix.inputs());
         let row_bytes = inputs * self.ty.bytes();
-        let data = Buffer::new(self.device, outputs * row_bytes)?;
         let rows = (CHUNK_BYTES / row_bytes).clamp(1, outputs.max(1));
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        // Starting a thread takes as long as it converts a few hundred kilobytes, and experts are many small matrices.
+        let threads = threads.min((outputs * row_bytes).div_ceil(THREAD_BYTES)).max(1);
         let mut bytes = vec![0; rows * row_bytes];
         for first in (0..outputs).step_by(rows) {
             let count = rows.min(outputs - first);
@@ -210,9 +315,9 @@ impl Upload<'_> {
                     });
                 }
             });
-            data.write(first * row_bytes, &bytes[..count * row_bytes])?;
+            to.write(start + first * row_bytes, &bytes[..count * row_bytes])?;
         }
-        Ok(DeviceMatrix { data, outputs, inputs })
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The decoder on the emulated device. One binary, since each links candle and all kernels.
 
 mod engine;
+mod experts;
 mod faults;
 mod fusion;
 mod gpu_check;

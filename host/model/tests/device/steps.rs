@@ -57,7 +57,7 @@ pub fn row(batch: &mut Batch, first: u32, tokens: &[u32], sampling: SamplingPara
 }
 
 /// The CPU's executor, as large as the device's.
-fn beside(model: &Model) -> ModelExecutor {
+pub fn beside(model: &Model) -> ModelExecutor {
     let options = ExecutorOptions {
         kv_cache: KvCacheKind::Paged,
         block_size: 4,
