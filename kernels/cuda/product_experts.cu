@@ -268,34 +268,37 @@ DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
     }
     wait_copies<0>();
     const u32 width = GATED ? p.outputs / 2 : p.outputs;
-    const auto write = [&](u64 row, u32 output, float first, float second) {
-        // Widths are multiples of 8, so two numbers are a word.
-        *reinterpret_cast<u32*>(static_cast<T*>(p.y) + row * width + output) = pack<T>(first, second);
-    };
+    u32 pairs[TALL * 2];
 #pragma unroll
-    for (u32 i = 0; i < TALL; i++)
+    for (u32 i = 0; i < TALL * 2; i++) {
+        const u32 row = i * 8 + lane / 4;
+        pairs[i] = row < tile.count ? tile.pairs[row] : NONE;
+    }
 #pragma unroll
-        for (u32 low = 0; low < 4; low += 2) {
-            const u32 row = i * 16 + lane / 4 + low / 2 * 8;
-            if (row >= tile.count) continue;
-            const u64 to = tile.pairs[row];
+    for (u32 n = 0; n < WIDE; n += GATED ? 2 : 1) {
+        const u32 output = output_of<LINES, 8, GATED>(p, blockIdx.x, (warp * WIDE + n) * 8 + lane % 4 * 2);
+        if (output == NONE) continue;
+        float biases[2][2];
 #pragma unroll
-            for (u32 n = 0; n < WIDE; n += GATED ? 2 : 1) {
-                const u32 line = (warp * WIDE + n) * 8 + lane % 4 * 2;
-                const u32 output = output_of<LINES, 8, GATED>(p, blockIdx.x, line);
-                if (output == NONE) continue;
-                float y[2];
-#pragma unroll
-                for (u32 j = 0; j < 2; j++) {
-                    y[j] = sums[i][n][low + j] + bias_of(p, tile, output + j);
-                    if constexpr (GATED) {
-                        const float up = sums[i][n + 1][low + j] + bias_of(p, tile, width + output + j);
-                        y[j] = activated(p, y[j], up);
-                    }
-                }
-                write(to, output, y[0], y[1]);
-            }
+        for (u32 j = 0; j < 2; j++) {
+            biases[0][j] = bias_of(p, tile, output + j);
+            biases[1][j] = GATED ? bias_of(p, tile, width + output + j) : 0.0f;
         }
+#pragma unroll
+        for (u32 i = 0; i < TALL * 2; i++) {
+            if (pairs[i] == NONE) continue;
+            float y[2];
+#pragma unroll
+            for (u32 j = 0; j < 2; j++) {
+                y[j] = sums[i / 2][n][i % 2 * 2 + j] + biases[0][j];
+                if constexpr (GATED)
+                    y[j] = activated(p, y[j], sums[i / 2][n + 1][i % 2 * 2 + j] + biases[1][j]);
+            }
+            // Widths are multiples of 8, so two numbers are a word.
+            T* to = static_cast<T*>(p.y) + static_cast<u64>(pairs[i]) * width + output;
+            *reinterpret_cast<u32*>(to) = pack<T>(y[0], y[1]);
+        }
+    }
 }
 
 }  // namespace tiled
@@ -352,9 +355,9 @@ DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
 }  // namespace plain
 }  // namespace grouped
 
-// As many blocks as their shared memory allows fit a multiprocessor of sm_90.
+// As many blocks as their shared memory allows fit a multiprocessor: of sm_90 BLOCKS, of older ones two.
 #define EXPERTS(NAME, BLOCKS, ...)                                                           \
-    KERNEL(NAME, ExpertsParams, grouped::THREADS, BLOCKS) {                                  \
+    KERNEL(NAME, ExpertsParams, grouped::THREADS, BLOCKS, 2) {                               \
         SHARED_MEMORY(shared);                                                               \
         grouped::__VA_ARGS__(p, shared);                                                     \
     }

@@ -225,7 +225,7 @@ KERNEL(route_lists, RouteParams, route::THREADS) {
 }
 
 // Both in one block.
-KERNEL(route_few, RouteParams, route::ALL_THREADS) {
+KERNEL(route_few, RouteParams, route::ALL_THREADS, 1, 1) {
     SHARED_MEMORY(shared);
     constexpr u32 WARPS = route::ALL_THREADS / WARP;
     const u32 warp = warp_of(threadIdx.x);

@@ -140,6 +140,7 @@ fn the_benchmark_runs() {
         "products",
         "products with what surrounds them",
         "small kernels",
+        "layers of experts",
         "sampling",
     ];
     assert_eq!(titles, expected);
@@ -161,6 +162,9 @@ fn the_benchmark_runs() {
     let kernels = ["add_norm", "kv_write", "gated", "embed", "copy_blocks", "attention_plain"];
     assert_eq!(tables[3].1, ["small 1"; 5]);
     assert_eq!(tables[4].1, kernels.map(|kernel| format!("small {kernel}")));
+    // Three forms of products of one row, and one of forty fewer: an expert has twenty of them.
+    let experts = [["tiny-experts 1"; 3].as_slice(), &["tiny-experts 40"; 2]].concat();
+    assert_eq!(tables[5].1, experts);
     let last = lines.last().expect("some").to_string();
     assert!(last.starts_with("copies at the end ") && last.contains("GB/s, at the start "), "{last}");
 }

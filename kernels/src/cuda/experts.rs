@@ -62,11 +62,13 @@ impl ExpertShape {
         if !has_fragments(self.ty, self.hidden) || !has_fragments(self.ty, self.intermediate) {
             return ExpertForm::Plain;
         }
-        match (rows * self.per_row).div_ceil(self.experts) {
-            _ if kind == ProductKind::RowByRow => ExpertForm::Tiled,
-            0..=ROWS_OF_8 => ExpertForm::Few8,
-            ..=ROWS_OF_16 => ExpertForm::Few16,
-            _ => ExpertForm::Tiled,
+        let mean = (rows * self.per_row).div_ceil(self.experts);
+        if kind == ProductKind::RowByRow || mean > ROWS_OF_16 {
+            ExpertForm::Tiled
+        } else if mean > ROWS_OF_8 {
+            ExpertForm::Few16
+        } else {
+            ExpertForm::Few8
         }
     }
 

@@ -6,6 +6,7 @@
 //! can't.
 
 mod attention;
+mod experts;
 mod fused;
 mod line;
 mod plan;
@@ -14,8 +15,8 @@ mod small;
 use std::sync::Arc;
 
 use super::{
-    Buffer, CudaError, Device, FEW, PrefillForm, ProductKind, ProductParams, SampleParams, SampleRow, Type,
-    fill_random, product, sample,
+    Buffer, CudaError, Device, ExpertShape, FEW, PrefillForm, ProductKind, ProductParams, SampleParams,
+    SampleRow, Type, fill_random, product, sample,
 };
 use attention::{Contexts, decode_us, prefill_us};
 pub use line::{Cell, Line, Table};
@@ -172,6 +173,8 @@ pub fn run(device: &Arc<dyn Device>, plan: &Plan<'_>, say: &mut dyn FnMut(Line))
     }
     bench.table(&fused::FUSED, others, Bench::fused)?;
     bench.table(&small::SMALL, others, Bench::small_kernels)?;
+    (bench.say)(Line::Head(&experts::EXPERTS));
+    extent.experts.iter().try_for_each(|(name, shape)| bench.experts(name, *shape))?;
     bench.table(&SAMPLING, others, Bench::samples)?;
     let at_end = copies_say(device, extent.copy_bytes, bytes_per_s)?;
     (bench.say)(Line::Note(at_end));
@@ -298,6 +301,29 @@ impl Bench<'_> {
                     Cell::Number(us, 1),
                     Cell::Number(rate / 1e9, 0),
                     Cell::Share(rate / self.bytes_per_s),
+                ]));
+            }
+        }
+        Ok(())
+    }
+
+    fn experts(&mut self, name: &str, shape: ExpertShape) -> Result<(), CudaError> {
+        let layer = experts::Layer::new(self.device, shape)?;
+        for &rows in self.extent.rows {
+            for times in layer.times(rows)? {
+                let [bytes, operations] = times.rates(&shape, rows);
+                (self.say)(experts::EXPERTS.row([
+                    name.into(),
+                    rows.into(),
+                    times.form.tile_rows().into(),
+                    times.experts.into(),
+                    Cell::Number(times.choice_us, 1),
+                    Cell::Number(times.gated_us, 1),
+                    Cell::Number(times.down_us, 1),
+                    Cell::Number(times.sum_us, 1),
+                    Cell::Number(bytes / 1e9, 0),
+                    Cell::Share(bytes / self.bytes_per_s),
+                    Cell::Number(operations / 1e12, 1),
                 ]));
             }
         }

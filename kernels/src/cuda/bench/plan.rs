@@ -1,6 +1,7 @@
 //! What a benchmark of kernels measures: shapes of models, batches and lengths.
 
-use crate::cuda::{AttentionShape, Type};
+use super::experts;
+use crate::cuda::{AttentionShape, ExpertShape, Type};
 
 /// Several times the L2 cache of any device.
 const CYCLE_BYTES: usize = 512 << 20;
@@ -82,6 +83,8 @@ pub struct Extent {
     /// Rows of small kernels. 2,048 of some kernels fit the L2 cache, so repeats wouldn't read memory; 16,384 don't.
     pub(super) small: &'static [u32],
     pub(super) draws: &'static [u32],
+    /// Layers of experts, in these shapes whatever the models are.
+    pub(super) experts: &'static [(&'static str, ExpertShape)],
 }
 
 impl Extent {
@@ -96,6 +99,7 @@ impl Extent {
         rows: &[1, 4, 8, 16, 32, 64, 128, 512, 2_048],
         small: &[1, 32, 2_048, 16_384],
         draws: &[1, 32, 256],
+        experts: experts::LAYERS,
     };
     /// A few sizes of each.
     pub const FEW: Self = Self {
@@ -118,6 +122,7 @@ impl Extent {
         rows: &[1, 40],
         small: &[3],
         draws: &[2],
+        experts: experts::SMALLEST,
     };
 }
 
