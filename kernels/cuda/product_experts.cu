@@ -19,6 +19,7 @@ struct ExpertsParams {
     const void* w;         // [expert][output][inputs]
     const float* bias;     // [expert][outputs], or null.
     void* y;               // [pair][outputs]; gated: [pair][outputs / 2]
+    const float* scales;   // gated: of each row of x, if these lack the scale of their norm, or null.
     const u32* pairs;      // By route.cu.
     const u32* tiles;      // By route.cu, cut for this form.
     u32 inputs;            // Not 0.
@@ -54,6 +55,9 @@ template <class T>
 DEVICE const T* row_of(const ExpertsParams& p, u32 pair) {
     return static_cast<const T*>(p.x) + static_cast<u64>(pair / p.sharing) * p.inputs;
 }
+
+// What the sums of a pair are multiplied by.
+DEVICE float scale_of(const ExpertsParams& p, u32 pair) { return p.scales != nullptr ? p.scales[pair / p.sharing] : 1.0f; }
 
 DEVICE float bias_of(const ExpertsParams& p, const Tile& tile, u32 output) {
     return p.bias != nullptr ? p.bias[static_cast<u64>(tile.expert) * p.outputs + output] : 0.0f;
@@ -187,9 +191,11 @@ DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
     static_assert(ROWS * OUTPUTS <= THREADS, "a thread has one output");
     if (row >= tile.count || row >= ROWS || output == NONE) return;
     const u32 width = GATED ? p.outputs / 2 : p.outputs;
-    float y = sum(row, i) + bias_of(p, tile, output);
-    if (GATED) y = activated(p, y, sum(row, HALF + i) + bias_of(p, tile, width + output));
-    static_cast<T*>(p.y)[static_cast<u64>(tile.pairs[row]) * width + output] = Number<T>::round(y);
+    const u32 own_pair = tile.pairs[row];
+    const float scale = scale_of(p, own_pair);
+    float y = sum(row, i) * scale + bias_of(p, tile, output);
+    if (GATED) y = activated(p, y, sum(row, HALF + i) * scale + bias_of(p, tile, width + output));
+    static_cast<T*>(p.y)[static_cast<u64>(own_pair) * width + output] = Number<T>::round(y);
 }
 
 }  // namespace few
@@ -269,10 +275,12 @@ DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
     wait_copies<0>();
     const u32 width = GATED ? p.outputs / 2 : p.outputs;
     u32 pairs[TALL * 2];
+    float scales[TALL * 2];
 #pragma unroll
     for (u32 i = 0; i < TALL * 2; i++) {
         const u32 row = i * 8 + lane / 4;
         pairs[i] = row < tile.count ? tile.pairs[row] : NONE;
+        scales[i] = row < tile.count ? scale_of(p, pairs[i]) : 0.0f;
     }
 #pragma unroll
     for (u32 n = 0; n < WIDE; n += GATED ? 2 : 1) {
@@ -290,9 +298,9 @@ DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
             float y[2];
 #pragma unroll
             for (u32 j = 0; j < 2; j++) {
-                y[j] = sums[i / 2][n][i % 2 * 2 + j] + biases[0][j];
+                y[j] = sums[i / 2][n][i % 2 * 2 + j] * scales[i] + biases[0][j];
                 if constexpr (GATED)
-                    y[j] = activated(p, y[j], sums[i / 2][n + 1][i % 2 * 2 + j] + biases[1][j]);
+                    y[j] = activated(p, y[j], sums[i / 2][n + 1][i % 2 * 2 + j] * scales[i] + biases[1][j]);
             }
             // Widths are multiples of 8, so two numbers are a word.
             T* to = static_cast<T*>(p.y) + static_cast<u64>(pairs[i]) * width + output;
@@ -341,12 +349,14 @@ DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
     const u32 width = GATED ? p.outputs / 2 : p.outputs;
     for (u32 i = 0; i < 4; i++) {
         if (own_row + i >= tile.count) continue;
-        T* y = static_cast<T*>(p.y) + static_cast<u64>(tile.pairs[own_row + i]) * width;
+        const u32 pair = tile.pairs[own_row + i];
+        const float scale = scale_of(p, pair);
+        T* y = static_cast<T*>(p.y) + static_cast<u64>(pair) * width;
         for (u32 j = 0; j < 4; j += GATED ? 2 : 1) {
             const u32 output = output_of<TILE, 1, GATED>(p, blockIdx.x, own_line + j);
             if (output == NONE) continue;
-            float value = sums[i][j] + bias_of(p, tile, output);
-            if (GATED) value = activated(p, value, sums[i][(j + 1) % 4] + bias_of(p, tile, width + output));
+            float value = sums[i][j] * scale + bias_of(p, tile, output);
+            if (GATED) value = activated(p, value, sums[i][(j + 1) % 4] * scale + bias_of(p, tile, width + output));
             y[output] = Number<T>::round(value);
         }
     }

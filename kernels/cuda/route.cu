@@ -9,6 +9,10 @@
 // tiles beyond say so. The sum adds a row's experts in ascending order. Nothing here depends on the other rows but places in
 // the lists, which no sum follows.
 //
+// With few rows both ends do what surrounds a layer, as the products of product_few.cu do: the choice applies the scale of the
+// norm that rows still lack to their logits and leaves it to the products, and the sum goes into the residual stream and
+// hands the next product its inputs. In bf16 only, for the reason given there.
+//
 // Versions. 1 (this one): up to 32 rows choose and list in one block, since a small kernel takes longer to start than to
 // compute; more rows in two kernels. The largest logit is searched once per expert of a row, in L1.
 // Measurements: none; not measured on a GPU. Limit: at decode, launch latency; `combine`: memory bandwidth.
@@ -21,6 +25,8 @@ struct RouteParams {
     u32* chosen;           // [row][per_row]: experts in ascending order; NONE for padding.
     float* weights;        // [row][per_row]
     u32* pairs;            // [row * per_row]: indexes into the two above by expert, in ascending order.
+    const float* squares;  // [row][width / 16, rounded up] if rows lack the scale of their norm (product_few.cu), or null.
+    float* scales;         // [row]: that scale, if there are squares.
     u32* tiles;            // [room][4]: expert (NONE: no tile), first place in `pairs`, number of pairs, 0.
     u32 rows;
     u32 experts;           // 1 to MOST.
@@ -28,15 +34,22 @@ struct RouteParams {
     u32 normalized;        // 1: a row's weights are divided by their sum.
     u32 tile_rows;
     u32 room;              // Tiles that the products are launched with.
+    u32 width;             // Of rows.
+    float epsilon;         // Of their norm.
 };
 
 struct CombineParams {
     const void* x;         // [row][per_row][width]
     const u32* chosen;     // As in RouteParams.
     const float* weights;
-    void* out;             // [row][width]; zeros for padding.
-    u32 width;
+    void* out;             // [row][width]; zeros for padding. add: the next product's x.
+    float* residual;       // add: [row][width], updated.
+    const float* norm;     // add: the next norm's weights; or null: `out` and `shares_out` aren't written.
+    float* shares_out;     // add: [row][width / 16, rounded up], of the residual's squares.
+    u32 width;             // add: a multiple of 8.
     u32 per_row;
+    float factor;          // add: of the sum; 1 in most models.
+    u32 unused;
 };
 
 namespace route {
@@ -49,6 +62,8 @@ constexpr u32 MOST = WARP * 32;
 constexpr u32 PAIRS = 4;
 // Consecutive numbers of a thread.
 constexpr u32 NUMBERS = 8;
+// Numbers of a share of squares.
+constexpr u32 SHARE = 2 * NUMBERS;
 
 // Larger for a larger logit, and of equal ones for the lower expert; never 0. NaN is below all numbers.
 DEVICE u64 rank(float logit, u32 expert) {
@@ -89,7 +104,19 @@ DEVICE void choose(const RouteParams& p, u32 row) {
     const u32 most = (p.experts + WARP - 1) / WARP, first = lane * most;
     const u32 count = first >= p.experts ? 0 : first + most <= p.experts ? most : p.experts - first;
     const float* logits = p.logits + static_cast<u64>(row) * p.experts + first;
-    const auto logit = [&](u32 i) { return p.bias != nullptr ? logits[i] + p.bias[first + i] : logits[i]; };
+    float scale = 1.0f;
+    if (p.squares != nullptr) {
+        const u32 shares = (p.width + SHARE - 1) / SHARE;
+        float sum = 0.0f;
+        for (u32 i = lane; i < shares; i += WARP) sum += p.squares[static_cast<u64>(row) * shares + i];
+        const float root = rsqrt_fast(static_cast<float>(p.width));
+        scale = rsqrt_fast(warp_sum(sum) * root * root + p.epsilon);
+        if (lane == 0) p.scales[row] = scale;
+    }
+    const auto logit = [&](u32 i) {
+        const float scaled = logits[i] * scale;
+        return p.bias != nullptr ? scaled + p.bias[first + i] : scaled;
+    };
     u32 taken = 0;
     float largest = negative_infinity();
     for (u32 i = 0; i < count; i++) largest = larger(largest, logit(i));
@@ -176,27 +203,20 @@ DEVICE void list(const RouteParams& p, u32* counts, u32 warp, u32 warps) {
     }
 }
 
+// Adds up a row's experts for eight numbers from `first` on.
 template <class T>
-DEVICE void combine(const CombineParams& p) {
-    const u64 row = blockIdx.x;
-    const u32 first = (blockIdx.y * THREADS + threadIdx.x) * NUMBERS;
-    if (first >= p.width) return;
+DEVICE void sum_of(const CombineParams& p, u64 row, u32 first, float (&sums)[NUMBERS]) {
     const T* x = static_cast<const T*>(p.x) + row * p.per_row * p.width + first;
-    T* out = static_cast<T*>(p.out) + row * p.width + first;
     const float* weights = p.weights + row * p.per_row;
     // Nobody wrote what no expert computed.
     const u32 places = p.chosen[row * p.per_row] == NONE ? 0 : p.per_row;
+    for (u32 i = 0; i < NUMBERS; i++) sums[i] = 0.0f;
     if (p.width % NUMBERS != 0) {
-        for (u32 i = 0; i < NUMBERS && first + i < p.width; i++) {
-            float sum = 0.0f;
+        for (u32 i = 0; i < NUMBERS && first + i < p.width; i++)
             for (u32 place = 0; place < places; place++)
-                sum += weights[place] * Number<T>::widen(x[static_cast<u64>(place) * p.width + i]);
-            out[i] = Number<T>::round(sum);
-        }
+                sums[i] += weights[place] * Number<T>::widen(x[static_cast<u64>(place) * p.width + i]);
         return;
     }
-    float sums[NUMBERS];
-    for (u32 i = 0; i < NUMBERS; i++) sums[i] = 0.0f;
 #pragma unroll 4
     for (u32 place = 0; place < places; place++) {
         Eight<T> numbers;
@@ -205,10 +225,60 @@ DEVICE void combine(const CombineParams& p) {
 #pragma unroll
         for (u32 i = 0; i < NUMBERS; i++) sums[i] += weight * numbers.get(i);
     }
+}
+
+template <class T>
+DEVICE void combine(const CombineParams& p) {
+    const u64 row = blockIdx.x;
+    const u32 first = (blockIdx.y * THREADS + threadIdx.x) * NUMBERS;
+    if (first >= p.width) return;
+    float sums[NUMBERS];
+    sum_of<T>(p, row, first, sums);
+    T* out = static_cast<T*>(p.out) + row * p.width + first;
+    if (p.width % NUMBERS != 0) {
+        for (u32 i = 0; i < NUMBERS && first + i < p.width; i++) out[i] = Number<T>::round(sums[i]);
+        return;
+    }
     Eight<T> rounded;
 #pragma unroll
     for (u32 i = 0; i < NUMBERS; i += 2) rounded.set(i, sums[i], sums[i + 1]);
     rounded.write(out);
+}
+
+// The same into the residual stream, as `product_add` does.
+template <class T>
+DEVICE void combine_add(const CombineParams& p) {
+    const u64 row = blockIdx.x;
+    const u32 first = (blockIdx.y * THREADS + threadIdx.x) * NUMBERS;
+    const bool there = first < p.width;
+    float squares = 0.0f;
+    if (there) {
+        const u64 at = row * p.width + first;
+        Eight<float> residual, norm;
+        residual.read(p.residual + at);
+        if (p.norm != nullptr) norm.read(p.norm + first);
+        float sums[NUMBERS];
+        sum_of<T>(p, row, first, sums);
+        Eight<T> next;
+#pragma unroll
+        for (u32 i = 0; i < NUMBERS; i++) {
+            sums[i] = residual.get(i) + sums[i] * p.factor;
+            squares += sums[i] * sums[i];
+        }
+#pragma unroll
+        for (u32 i = 0; i < NUMBERS; i += 2) residual.set(i, sums[i], sums[i + 1]);
+        residual.write(p.residual + at);
+        if (p.norm != nullptr) {
+#pragma unroll
+            for (u32 i = 0; i < NUMBERS; i += 2) next.set(i, sums[i] * norm.get(i), sums[i + 1] * norm.get(i + 1));
+            next.write(static_cast<T*>(p.out) + at);
+        }
+    }
+    if (p.norm == nullptr) return;
+    // Two threads have a share; the second one of the last may have nothing.
+    squares += shuffle_xor(squares, 1);
+    const u64 shares = (p.width + SHARE - 1) / SHARE;
+    if (there && first % SHARE == 0) p.shares_out[row * shares + first / SHARE] = squares;
 }
 
 }  // namespace route
@@ -239,3 +309,5 @@ KERNEL(route_few, RouteParams, route::ALL_THREADS, 1, 1) {
 COMBINE(float)
 COMBINE(bf16)
 COMBINE(f16)
+
+KERNEL(combine_add_bf16, CombineParams, route::THREADS) { route::combine_add<bf16>(p); }

@@ -4,7 +4,7 @@
 
 use super::device::{Device, Launch, Type};
 use super::error::CudaError;
-use super::few::has_fragments;
+use super::few::{fuses_norms, has_fragments};
 use super::params::{CombineParams, ExpertsParams, Params, RouteParams};
 use super::product::ProductKind;
 use crate::Activation;
@@ -102,14 +102,14 @@ pub unsafe fn route(
     form: ExpertForm,
     params: &RouteParams,
 ) -> Result<(), CudaError> {
-    let ExpertShape { experts, per_row, .. } = *shape;
+    let ExpertShape { experts, per_row, hidden: width, .. } = *shape;
     assert!((1..=experts).contains(&per_row) && experts <= MOST_EXPERTS, "{shape:?}");
     let rows = params.rows;
     if rows == 0 {
         return Ok(());
     }
     let (tile_rows, room) = (form.tile_rows(), shape.tiles(form, rows));
-    let params = RouteParams { experts, per_row, tile_rows, room, ..*params };
+    let params = RouteParams { experts, per_row, tile_rows, room, width, ..*params };
     let launch = |kernel, blocks, threads, shared_bytes| {
         let launch = Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, params: params.bytes() };
         // SAFETY: the caller's promise.
@@ -220,13 +220,40 @@ pub unsafe fn combine(
     params: &CombineParams,
     rows: u32,
 ) -> Result<(), CudaError> {
-    let launch = Launch {
-        kernel: ty.pick("combine_float", "combine_bf16", "combine_f16"),
-        grid: [rows, params.width.div_ceil(256 * 8), 1],
-        threads: 256,
-        shared_bytes: 0,
-        params: params.bytes(),
-    };
+    // SAFETY: the caller's promise.
+    unsafe { launch_sum(device, ty.pick("combine_float", "combine_bf16", "combine_f16"), params, rows) }
+}
+
+/// The same times `factor` added to `residual`; then, if there is a `norm`, `out = residual * norm` and `shares_out`, with which
+/// the next product scales it, as [`super::product_add`] does. For types that [`super::fuses_norms`] allows.
+///
+/// # Errors
+/// If the device refuses.
+///
+/// # Safety
+/// As for [`combine`].
+pub unsafe fn combine_add(
+    device: &dyn Device,
+    ty: Type,
+    params: &CombineParams,
+    rows: u32,
+) -> Result<(), CudaError> {
+    assert!(fuses_norms(ty) && params.width.is_multiple_of(8), "a sum of {} numbers in {ty:?}", params.width);
+    assert!(params.factor != 0.0, "what experts add would be nothing");
+    // SAFETY: the caller's promise.
+    unsafe { launch_sum(device, "combine_add_bf16", params, rows) }
+}
+
+/// # Safety
+/// As for [`combine`].
+unsafe fn launch_sum(
+    device: &dyn Device,
+    kernel: &'static str,
+    params: &CombineParams,
+    rows: u32,
+) -> Result<(), CudaError> {
+    let grid = [rows, params.width.div_ceil(256 * 8), 1];
+    let launch = Launch { kernel, grid, threads: 256, shared_bytes: 0, params: params.bytes() };
     // SAFETY: the caller's promise.
     unsafe { device.launch(launch) }
 }

@@ -29,7 +29,7 @@ pub use device::{Device, Graph, Launch, Mark, Memory, Properties, Type, VendorLi
 pub use driver::{Driver, kernels_embedded};
 pub use error::{CudaError, CudaErrorKind};
 pub use experts::{
-    ExpertForm, ExpertProduct, ExpertShape, MOST_EXPERTS, combine, product_experts, route,
+    ExpertForm, ExpertProduct, ExpertShape, MOST_EXPERTS, combine, combine_add, product_experts, route,
 };
 pub use few::{
     FEW, fuses, fuses_norms, fuses_rope, product_add, product_gated, product_rope, product_scaled, shares,

@@ -181,6 +181,8 @@ pub struct RouteParams {
     pub chosen: u64,
     pub weights: u64,
     pub pairs: u64,
+    pub squares: u64,
+    pub scales: u64,
     pub tiles: u64,
     pub rows: u32,
     pub experts: u32,
@@ -188,6 +190,8 @@ pub struct RouteParams {
     pub normalized: u32,
     pub tile_rows: u32,
     pub room: u32,
+    pub width: u32,
+    pub epsilon: f32,
 }
 
 /// `CombineParams` of `route.cu`.
@@ -198,8 +202,13 @@ pub struct CombineParams {
     pub chosen: u64,
     pub weights: u64,
     pub out: u64,
+    pub residual: u64,
+    pub norm: u64,
+    pub shares_out: u64,
     pub width: u32,
     pub per_row: u32,
+    pub factor: f32,
+    pub unused: u32,
 }
 
 /// `ExpertsParams` of `product_experts.cu`.
@@ -210,6 +219,7 @@ pub struct ExpertsParams {
     pub w: u64,
     pub bias: u64,
     pub y: u64,
+    pub scales: u64,
     pub pairs: u64,
     pub tiles: u64,
     pub inputs: u32,
@@ -286,9 +296,9 @@ params!(
     ProductParams = 3 * 8 + 4 * 4,
     FewParams = 8 * 8 + 8 * 4,
     RopeParams = 8 * 8 + 8 * 4 + 9 * 8 + 6 * 4,
-    RouteParams = 7 * 8 + 6 * 4,
-    CombineParams = 4 * 8 + 2 * 4,
-    ExpertsParams = 6 * 8 + 6 * 4,
+    RouteParams = 9 * 8 + 8 * 4,
+    CombineParams = 7 * 8 + 4 * 4,
+    ExpertsParams = 7 * 8 + 6 * 4,
     SampleParams = 5 * 8 + 2 * 4,
     SampleRow = 15 * 4,
 );

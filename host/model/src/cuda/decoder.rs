@@ -110,16 +110,16 @@ impl DeviceDecoder {
                 let norm = NormParams { delta, delta_bias, delta_norm, ..norm };
                 self.norm(&norm, rows)?;
             }
+            let next = layers.get(index + 1).and_then(|layer| layer.input_norm.as_ref());
             let DeviceGated { gate_up, down } = match &layer.mlp {
                 DeviceMlp::Dense(gated) => gated,
                 DeviceMlp::Experts(experts) => {
-                    self.experts(experts, rows)?;
+                    self.experts(experts, fusion, next, rows)?;
                     continue;
                 }
             };
             self.gates(gate_up, rows, fusion)?;
             if fusion.norms {
-                let next = layers.get(index + 1).and_then(|layer| layer.input_norm.as_ref());
                 self.add(down, &buffers.gated, next, rows)?;
             } else {
                 let back = [buffers.gated.at(), buffers.projected.at()];

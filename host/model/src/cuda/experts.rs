@@ -8,10 +8,11 @@
 
 use infer_kernels::cuda::{
     Buffer, CombineParams, CudaError, ExpertProduct, ExpertShape, ExpertsParams, RouteParams, Type, combine,
-    product_experts, route,
+    combine_add, product_experts, route,
 };
 
 use super::decoder::DeviceDecoder;
+use super::fused::Fusion;
 use super::weights::{DeviceExperts, DeviceLinear, address};
 use crate::config::{ExpertsConfig, ModelConfig};
 
@@ -29,15 +30,17 @@ pub(super) struct ExpertBuffers {
     gated: Buffer,
     /// What an expert adds to a row, for each pair.
     parts: Buffer,
+    /// Scales of the norms that rows lack.
+    scales: Buffer,
 }
 
 impl ExpertBuffers {
     /// Buffers of these sizes; see [`bytes`].
     pub(super) fn new(
-        sizes: [usize; 7],
+        sizes: [usize; 8],
         buffer: impl Fn(usize) -> Result<Buffer, CudaError>,
     ) -> Result<Self, CudaError> {
-        let [logits, chosen, weights, pairs, tiles, gated, parts] = sizes;
+        let [logits, chosen, weights, pairs, tiles, gated, parts, scales] = sizes;
         Ok(Self {
             logits: buffer(logits)?,
             chosen: buffer(chosen)?,
@@ -46,6 +49,7 @@ impl ExpertBuffers {
             tiles: buffer(tiles)?,
             gated: buffer(gated)?,
             parts: buffer(parts)?,
+            scales: buffer(scales)?,
         })
     }
 }
@@ -61,22 +65,29 @@ fn shape(config: &ExpertsConfig, ty: Type, hidden: usize) -> ExpertShape {
 }
 
 /// Bytes of each of [`ExpertBuffers`] for so many tokens; zeros without layers of experts.
-pub(super) fn bytes(config: &ModelConfig, ty: Type, tokens: usize) -> [usize; 7] {
-    let mut most = [0; 7];
+pub(super) fn bytes(config: &ModelConfig, ty: Type, tokens: usize) -> [usize; 8] {
+    let mut most = [0; 8];
     for experts in config.layers.iter().filter_map(|layer| layer.experts) {
         let [chosen, weights, pairs, tiles] = shape(&experts, ty, config.hidden).list_bytes(tokens as u32);
         let outputs = tokens * experts.per_token * ty.bytes();
         let logits = 4 * tokens * experts.count;
         let (gated, parts) = (outputs * experts.intermediate, outputs * config.hidden);
-        let own = [logits, chosen, weights, pairs, tiles, gated, parts];
+        let own = [logits, chosen, weights, pairs, tiles, gated, parts, 4 * tokens];
         most.iter_mut().zip(own).for_each(|(most, own)| *most = (*most).max(own));
     }
     most
 }
 
 impl DeviceDecoder {
-    /// A layer of experts, from normed inputs to its projection.
-    pub(super) fn experts(&self, experts: &DeviceExperts, rows: u32) -> Result<(), CudaError> {
+    /// A layer of experts, from normed inputs to its projection. If norms are fused, inputs lack the scale of theirs, and the
+    /// projection is added to the residual stream and handed on with the next norm's weights.
+    pub(super) fn experts(
+        &self,
+        experts: &DeviceExperts,
+        fusion: Fusion,
+        next: Option<&Buffer>,
+        rows: u32,
+    ) -> Result<(), CudaError> {
         let device = self.device.as_ref();
         let buffers = self.buffers.experts.as_ref().expect("models with experts have buffers for them");
         let config = &experts.config;
@@ -91,17 +102,21 @@ impl DeviceDecoder {
             chosen: buffers.chosen.at(),
             weights: buffers.weights.at(),
             pairs: buffers.pairs.at(),
+            squares: if fusion.norms { self.buffers.squares.at() } else { 0 },
+            scales: buffers.scales.at(),
             tiles: buffers.tiles.at(),
             rows,
             normalized: u32::from(config.normalized),
+            epsilon: self.config.norm_epsilon,
             ..RouteParams::default()
         };
         // SAFETY: all buffers have room for `max_tokens` rows, here and below.
         unsafe { route(device, &shape, form, &params) }?;
         let gated = ExpertProduct::Gated(self.config.activation);
-        for (product, linear, x, y) in [
-            (gated, &experts.gate_up, &self.buffers.normed, &buffers.gated),
-            (ExpertProduct::Down, &experts.down, &buffers.gated, &buffers.parts),
+        let scales = if fusion.norms { buffers.scales.at() } else { 0 };
+        for (product, linear, x, scales, y) in [
+            (gated, &experts.gate_up, &self.buffers.normed, scales, &buffers.gated),
+            (ExpertProduct::Down, &experts.down, &buffers.gated, 0, &buffers.parts),
         ] {
             let DeviceLinear { matrix, bias } = linear;
             let params = ExpertsParams {
@@ -109,6 +124,7 @@ impl DeviceDecoder {
                 w: matrix.data.at(),
                 bias: address(bias),
                 y: y.at(),
+                scales,
                 pairs: buffers.pairs.at(),
                 tiles: buffers.tiles.at(),
                 ..ExpertsParams::default()
@@ -123,8 +139,21 @@ impl DeviceDecoder {
             out: self.buffers.projected.at(),
             width: self.config.hidden as u32,
             per_row: shape.per_row,
+            ..CombineParams::default()
         };
-        // SAFETY: as above.
-        unsafe { combine(device, self.ty, &params, rows) }
+        if !fusion.norms {
+            // SAFETY: as above.
+            return unsafe { combine(device, self.ty, &params, rows) };
+        }
+        let params = CombineParams {
+            out: self.buffers.normed.at(),
+            residual: self.buffers.residual.at(),
+            norm: next.map_or(0, Buffer::at),
+            shares_out: self.buffers.squares.at(),
+            factor: self.config.branch_scale.unwrap_or(1.0),
+            ..params
+        };
+        // SAFETY: as above; there is room for the shares of as many rows as are fused.
+        unsafe { combine_add(device, self.ty, &params, rows) }
     }
 }

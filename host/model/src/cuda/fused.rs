@@ -31,9 +31,7 @@ impl DeviceDecoder {
         let fuses = |inputs: usize| fuses(self.device.as_ref(), self.ty, self.kind(), [rows, inputs as u32]);
         let gates = fuses(hidden);
         let back = fuses(self.config.q_width()) && fuses(intermediate);
-        // What experts make of a row is added up by a kernel of its own, which leaves sums and norms to others.
-        let summed = gates && back && !self.config.has_experts();
-        let norms = summed && input_norms && !output_norms && fuses_norms(self.ty);
+        let norms = gates && back && input_norms && !output_norms && fuses_norms(self.ty);
         Fusion { gates, norms, rope: gates && qk_norm == QkNorm::None && fuses_rope(head_dim as u32) }
     }
 

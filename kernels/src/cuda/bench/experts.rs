@@ -138,6 +138,7 @@ impl<'a> Layer<'a> {
             out: out.at(),
             width: hidden,
             per_row,
+            ..CombineParams::default()
         };
         // SAFETY: as above.
         let sum_us = time_us(device, &mut || unsafe { combine(device, ty, &sum, rows) })?;

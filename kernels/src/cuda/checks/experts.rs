@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::few::{near, weights};
-use super::support::{Effort, indexes, numbers, poisoned, rounded, said};
+use super::support::{Effort, close, indexes, numbers, poisoned, rounded, said};
 use crate::cuda::{
     Buffer, CombineParams, Device, ExpertForm, ExpertProduct, ExpertShape, ExpertsParams, NONE, ProductKind,
-    RouteParams, Type, combine, product_experts, route as launch_route,
+    RouteParams, Type, combine, combine_add, product_experts, route as launch_route, shares,
 };
 use crate::{Activation, Random, reference};
 
@@ -16,17 +16,24 @@ const UNWRITTEN: u32 = 0xeeee_eeee;
 /// The experts of each row, with their weights; none for padding.
 type Choices = Vec<Vec<(usize, f32)>>;
 
+const EPSILON: f32 = 1e-5;
+
 /// What `route` reads: logits of rows, their biases, and which rows are padding.
 struct Logits {
     rows: Vec<Vec<f32>>,
     bias: Option<Vec<f32>>,
+    /// Shares of the squares of each row, if the logits lack the scale of a norm.
+    squares: Option<Vec<Vec<f32>>>,
+    /// Of the rows.
+    width: usize,
     /// `None`: no row is padding.
     tokens: Option<Vec<u32>>,
     normalized: bool,
 }
 
 impl Logits {
-    fn random(random: &mut Random, rows: usize, experts: usize) -> Self {
+    /// Of rows of this width. `scaled`: they lack the scale of a norm.
+    fn random(random: &mut Random, [rows, experts]: [usize; 2], width: usize, scaled: bool) -> Self {
         // Of few different numbers many are equal; -0 and 0 are.
         let coarse = random.flag();
         let logit = |random: &mut Random| match coarse {
@@ -46,12 +53,23 @@ impl Logits {
         let bias = random.flag().then(|| (0..experts).map(|_| logit(random)).collect());
         let token = |random: &mut Random| if random.size(0, 3) == 0 { NONE } else { 7 };
         let tokens = random.flag().then(|| (0..rows).map(|_| token(random)).collect());
-        Self { rows: all, bias, tokens, normalized: random.flag() }
+        let shares = shares(width as u32) as usize;
+        let of_row = |random: &mut Random| (0..shares).map(|_| 1.0 + 30.0 * random.unit()).collect();
+        let squares = scaled.then(|| (0..rows).map(|_| of_row(random)).collect());
+        Self { rows: all, bias, squares, width, tokens, normalized: random.flag() }
+    }
+
+    /// What a row's sums are to be multiplied by.
+    fn scale(&self, row: usize) -> f32 {
+        let Some(squares) = &self.squares else { return 1.0 };
+        let sum: f64 = squares[row].iter().map(|share| f64::from(*share)).sum();
+        (1.0 / (sum / self.width as f64 + f64::from(EPSILON)).sqrt()) as f32
     }
 
     fn row(&self, row: usize) -> Self {
         let tokens = self.tokens.as_ref().map(|tokens| vec![tokens[row]]);
-        Self { rows: vec![self.rows[row].clone()], bias: self.bias.clone(), tokens, ..*self }
+        let squares = self.squares.as_ref().map(|squares| vec![squares[row].clone()]);
+        Self { rows: vec![self.rows[row].clone()], bias: self.bias.clone(), squares, tokens, ..*self }
     }
 
     fn is_padding(&self, row: usize) -> bool {
@@ -64,7 +82,8 @@ impl Logits {
                 return Vec::new();
             }
             let bias = |expert: usize| self.bias.as_ref().map_or(0.0, |bias| bias[expert]);
-            let logits: Vec<f32> = logits.iter().enumerate().map(|(i, x)| x + bias(i)).collect();
+            let scale = self.scale(row);
+            let logits: Vec<f32> = logits.iter().enumerate().map(|(i, x)| x * scale + bias(i)).collect();
             reference::route(&logits, per_row, self.normalized)
         };
         self.rows.iter().enumerate().map(of_row).collect()
@@ -77,6 +96,7 @@ struct Lists {
     weights: Buffer,
     pairs: Buffer,
     tiles: Buffer,
+    scales: Buffer,
 }
 
 impl Lists {
@@ -93,8 +113,15 @@ impl Lists {
         };
         let rows = logits.rows.len() as u32;
         let [chosen, weights, pairs, tiles] = shape.list_bytes(rows);
-        let lists =
-            Self { chosen: list(chosen)?, weights: list(weights)?, pairs: list(pairs)?, tiles: list(tiles)? };
+        let lists = Self {
+            chosen: list(chosen)?,
+            weights: list(weights)?,
+            pairs: list(pairs)?,
+            tiles: list(tiles)?,
+            scales: poisoned(device, Type::F32, logits.rows.len())?,
+        };
+        let squares = logits.squares.as_ref().map(|squares| squares.concat());
+        let squares = squares.map(|squares| numbers(device, Type::F32, &squares)).transpose()?;
         let all = numbers(device, Type::F32, &logits.rows.concat())?;
         let bias = logits.bias.as_ref().map(|bias| numbers(device, Type::F32, bias)).transpose()?;
         let tokens = logits.tokens.as_ref().map(|tokens| indexes(device, tokens)).transpose()?;
@@ -106,8 +133,11 @@ impl Lists {
             chosen: lists.chosen.at(),
             weights: lists.weights.at(),
             pairs: lists.pairs.at(),
+            squares: at(&squares),
+            scales: lists.scales.at(),
             tiles: lists.tiles.at(),
             rows,
+            epsilon: EPSILON,
             normalized: u32::from(logits.normalized),
             ..RouteParams::default()
         };
@@ -134,21 +164,23 @@ pub(super) fn route(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
             _ => random.size(1, experts.min(10)),
         };
         let rows = if case < 6 { random.size(1, 32) } else { random.size(33, effort.pick(70, 2_000)) };
-        let logits = Logits::random(random, rows, experts);
+        let (width, scaled) = (8 * random.size(1, 100), random.flag());
+        let logits = Logits::random(random, [rows, experts], width, scaled);
         let shape = ExpertShape {
             ty: Type::Bf16,
             experts: experts as u32,
             per_row: per_row as u32,
-            hidden: 8,
+            hidden: width as u32,
             intermediate: 8,
         };
         let form = random.one_of(&[ExpertForm::Few8, ExpertForm::Few16, ExpertForm::Tiled]);
-        let what = format!("{rows} rows, {per_row} of {experts} experts, {form:?}");
+        let what =
+            format!("{rows} rows of {width}, {per_row} of {experts} experts, {form:?}, scaled: {scaled}");
         let lists = Lists::of(device, &shape, form, &logits)?;
         compare(&lists, &logits.choices(per_row), per_row, &shape, form)
             .map_err(|wrong| format!("{what}: {wrong}"))?;
     }
-    Ok("1 to 300 experts, one or all of them per row, equal logits, biases, padding".to_owned())
+    Ok("1 to 300 experts, one or all of them per row, equal logits, biases, scales, padding".to_owned())
 }
 
 fn compare(
@@ -175,7 +207,7 @@ fn compare(
             return Err(format!("row {row} has {chosen:?} for {experts:?}"));
         }
         if let Some((got, (_, want))) =
-            got.iter().zip(wanted).find(|(got, (_, want))| (*got - want).abs() > 1e-5 * want.max(1e-3))
+            got.iter().zip(wanted).find(|(got, (_, want))| (*got - want).abs() > 5e-5 * want.max(1e-3))
         {
             return Err(format!("row {row} has a weight of {got} for {want}"));
         }
@@ -227,6 +259,21 @@ struct Written {
     parts: Vec<f32>,
     /// `[row][hidden]`
     out: Vec<f32>,
+    added: Option<Added>,
+}
+
+/// The sum into a residual stream, in rows.
+struct Added {
+    stream: Vec<f32>,
+    handed_on: Vec<f32>,
+    shares: Vec<f32>,
+}
+
+/// The residual stream, the factor of what is added to it, and the weights of the norm that comes next.
+struct Stream {
+    before: Vec<f32>,
+    factor: f32,
+    norm: Option<Vec<f32>>,
 }
 
 impl Layer {
@@ -270,6 +317,7 @@ impl Layer {
         form: ExpertForm,
         x: &[f32],
         logits: &Logits,
+        stream: Option<&Stream>,
     ) -> Result<Written, String> {
         let ExpertShape { ty, per_row, hidden, intermediate, .. } = self.shape;
         let rows = logits.rows.len();
@@ -292,10 +340,12 @@ impl Layer {
             w: gate_up.at(),
             bias: at(&gate_up_bias),
             y: between.at(),
+            scales: if logits.squares.is_some() { lists.scales.at() } else { 0 },
             pairs: pairs_at,
             tiles,
             ..ExpertsParams::default()
         };
+        let host = device;
         let device = device.as_ref();
         let product = ExpertProduct::Gated(self.activation);
         // SAFETY: shapes as allocated, as below.
@@ -319,6 +369,7 @@ impl Layer {
             out: out.at(),
             width: hidden as u32,
             per_row,
+            ..CombineParams::default()
         };
         // SAFETY: as above.
         unsafe { combine(device, ty, &params, rows as u32) }.map_err(said)?;
@@ -327,6 +378,37 @@ impl Layer {
             between: read(&between, pairs * intermediate)?,
             parts: read(&parts, pairs * hidden)?,
             out: read(&out, rows * hidden)?,
+            added: stream.map(|stream| self.add(host, &params, stream, rows)).transpose()?,
+        })
+    }
+
+    fn add(
+        &self,
+        device: &Arc<dyn Device>,
+        params: &CombineParams,
+        stream: &Stream,
+        rows: usize,
+    ) -> Result<Added, String> {
+        let (ty, width) = (self.shape.ty, self.shape.hidden as usize);
+        let residual = numbers(device, Type::F32, &stream.before)?;
+        let norm = stream.norm.as_ref().map(|norm| numbers(device, Type::F32, norm)).transpose()?;
+        let handed_on = poisoned(device, ty, rows * width)?;
+        let count = rows * shares(width as u32) as usize;
+        let squares = poisoned(device, Type::F32, count)?;
+        let params = CombineParams {
+            out: handed_on.at(),
+            residual: residual.at(),
+            norm: norm.as_ref().map_or(0, Buffer::at),
+            shares_out: squares.at(),
+            factor: stream.factor,
+            ..*params
+        };
+        // SAFETY: shapes as allocated.
+        unsafe { combine_add(device.as_ref(), ty, &params, rows as u32) }.map_err(said)?;
+        Ok(Added {
+            stream: residual.read_numbers(Type::F32, rows * width).map_err(said)?,
+            handed_on: handed_on.read_numbers(ty, rows * width).map_err(said)?,
+            shares: squares.read_numbers(Type::F32, count).map_err(said)?,
         })
     }
 
@@ -357,7 +439,7 @@ impl Layer {
                 let (pair, what) = (row * per_row + place, format!("{what}, row {row}, expert {expert}"));
                 let between = of(&got.between, pair, intermediate);
                 let given = of(x, row, hidden);
-                let want = self.between(*expert, &given);
+                let want = self.between(*expert, &given, logits.scale(row));
                 near(&between, &want, intermediate, ty, &format!("{what}, gated"))?;
                 let parts = of(&got.parts, pair, hidden);
                 let want = self.part(*expert, &between);
@@ -370,9 +452,33 @@ impl Layer {
         Ok(())
     }
 
-    fn between(&self, expert: usize, x: &[f32]) -> Vec<f32> {
+    /// The sums into the residual stream and what is handed on, given the sums without it.
+    fn compare_added(&self, got: &Written, stream: &Stream, what: &str) -> Result<(), String> {
+        let Some(added) = &got.added else { return Ok(()) };
+        let (ty, width) = (self.shape.ty, self.shape.hidden as usize);
+        // The sums were rounded.
+        let sums = stream.before.iter().zip(&got.out);
+        let want: Vec<f32> = sums.map(|(before, sum)| before + sum * stream.factor).collect();
+        near(&added.stream, &want, width, ty, &format!("{what}, residual"))?;
+        let Some(norm) = &stream.norm else {
+            let untouched = added.handed_on.iter().chain(&added.shares).all(|x| x.is_nan());
+            return untouched.then_some(()).ok_or_else(|| format!("{what}: something was handed on"));
+        };
+        let rows = || added.stream.chunks(width);
+        let want: Vec<f32> =
+            rows().flat_map(|row| row.iter().zip(norm)).map(|(x, norm)| rounded(ty, x * norm)).collect();
+        if added.handed_on != want {
+            return Err(format!("{what}: other inputs of the next product"));
+        }
+        let squares = |numbers: &[f32]| numbers.iter().map(|x| x * x).sum::<f32>();
+        let want: Vec<f32> = rows().flat_map(|row| row.chunks(16)).map(squares).collect();
+        close(&added.shares, &want, shares(width as u32) as usize, 1e-5, &format!("{what}, squares"))
+    }
+
+    fn between(&self, expert: usize, x: &[f32], scale: f32) -> Vec<f32> {
         let half = self.shape.intermediate as usize;
-        let sums = self.sums(&self.gate_up, 0, expert, x);
+        let scaled: Vec<f32> = x.iter().map(|x| x * scale).collect();
+        let sums = self.sums(&self.gate_up, 0, expert, &scaled);
         (0..half).map(|i| reference::gated(self.activation, sums[i], sums[half + i])).collect()
     }
 
@@ -408,21 +514,32 @@ pub(super) fn layers(
                 // More than one tile if they choose the same expert.
                 _ => random.size(21, effort.pick(80, 400)),
             };
-            let logits = Logits::random(random, rows, shape.experts as usize);
-            let x = random.rounded(ty, rows * shape.hidden as usize);
+            // Norms are fused in bf16.
+            let width = shape.hidden as usize;
+            let fused = ty == Type::Bf16 && width.is_multiple_of(8) && random.flag();
+            let logits = Logits::random(random, [rows, shape.experts as usize], width, fused);
+            let x = random.rounded(ty, rows * width);
+            let stream = fused.then(|| Stream {
+                before: random.numbers(rows * width),
+                factor: random.one_of(&[1.0, 0.22]),
+                norm: random.flag().then(|| random.numbers(width)),
+            });
             let forms = match shape.form(ProductKind::Fastest, 1) {
                 ExpertForm::Plain => vec![ExpertForm::Plain],
                 _ => vec![random.one_of(&[ExpertForm::Few8, ExpertForm::Few16]), ExpertForm::Tiled],
             };
             for form in forms {
                 let what = format!("{form:?}, {rows} rows, {shape:?}, {:?}", layer.activation);
-                let what = format!("{what}, biases: {}", layer.biases.is_some());
-                let got = layer.run(device, form, &x, &logits).map_err(|e| format!("{what}: {e}"))?;
+                let factor = stream.as_ref().map(|stream| stream.factor);
+                let what = format!("{what}, biases: {}, fused with factor {factor:?}", layer.biases.is_some());
+                let got = layer.run(device, form, &x, &logits, stream.as_ref());
+                let got = got.map_err(|wrong| format!("{what}: {wrong}"))?;
                 layer.compare(&got, &x, &logits, &what)?;
+                stream.iter().try_for_each(|stream| layer.compare_added(&got, stream, &what))?;
                 // All forms sum a row's inputs in an order that doesn't depend on the rows beside it.
-                let (row, width) = (random.size(0, rows - 1), shape.hidden as usize);
+                let row = random.size(0, rows - 1);
                 let own = &x[row * width..(row + 1) * width];
-                let alone = layer.run(device, form, own, &logits.row(row))?;
+                let alone = layer.run(device, form, own, &logits.row(row), None)?;
                 let bits = |numbers: &[f32]| -> Vec<u32> { numbers.iter().map(|x| x.to_bits()).collect() };
                 if bits(&got.out[row * width..(row + 1) * width]) != bits(&alone.out) {
                     return Err(format!("{what}: row {row} differs alone"));
@@ -430,5 +547,6 @@ pub(super) fn layers(
             }
         }
     }
-    Ok("three types, all forms, three activations, with and without biases, rows alone".to_owned())
+    Ok("three types, all forms, three activations, with and without biases, norms and sums, rows alone"
+        .to_owned())
 }
