@@ -180,7 +180,8 @@ pub(super) fn route(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
         compare(&lists, &logits.choices(per_row), per_row, &shape, form)
             .map_err(|wrong| format!("{what}: {wrong}"))?;
     }
-    Ok("1 to 300 experts, one or all of them per row, equal logits, biases, scales, padding".to_owned())
+    Ok("one to hundreds of experts, one or all of them per row, equal logits, biases, scales, padding"
+        .to_owned())
 }
 
 fn compare(
