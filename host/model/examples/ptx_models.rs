@@ -21,7 +21,7 @@ const CHECKS: [(&str, Check); 3] = [
     ("deterministic tokens stand alone", tokens_stand_alone),
 ];
 /// Golden checkpoints for these, the smallest of each kind.
-const FAMILIES: [&str; 4] = ["llama-bf16", "gemma3-bf16", "qwen3moe-bf16", "llama-f32"];
+const FAMILIES: [&str; 5] = ["llama-bf16", "gemma3-bf16", "qwen3moe-bf16", "gptoss-bf16", "llama-f32"];
 
 fn logits(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
     golden(device, checkpoint, Extent::UpTo(12))

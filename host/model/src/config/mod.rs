@@ -149,13 +149,6 @@ impl ModelConfig {
         u32::try_from(self.max_positions).unwrap_or(u32::MAX)
     }
 
-    /// What of the model has no kernels on GPUs, if anything.
-    pub fn only_on_cpus(&self) -> Option<String> {
-        let model_type = &self.model_type;
-        (self.has_experts() && self.sinks)
-            .then(|| format!("experts beside attention sinks (model_type {model_type}) have no kernels on GPUs"))
-    }
-
     /// Whether any layer consists of experts.
     pub fn has_experts(&self) -> bool {
         self.layers.iter().any(|layer| layer.experts.is_some())

@@ -68,7 +68,7 @@ impl Model {
         check(&self.config)?;
         if matches!(self.weight_type, WeightType::Q8 | WeightType::Q4 | WeightType::Mxfp4) {
             return Err(ModelError::unsupported(format!(
-                "weights as integers ({}) have no kernels on GPUs; load them for a GPU, without quantize",
+                "quantized weights ({}) have no kernels on GPUs; load them for a GPU, without quantize",
                 self.weight_type
             )));
         }
@@ -153,9 +153,6 @@ fn shape(config: &ModelConfig, ty: Type) -> AttentionShape {
 }
 
 fn check(config: &ModelConfig) -> Result<(), ModelError> {
-    if let Some(why) = config.only_on_cpus() {
-        return Err(ModelError::unsupported(format!("{why}; use --device cpu")));
-    }
     if config.head_dim > 256 || !config.head_dim.is_multiple_of(2) || config.vocab >= 1 << 20 {
         let (head_dim, vocab) = (config.head_dim, config.vocab);
         return Err(ModelError::unsupported(format!(

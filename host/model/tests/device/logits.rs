@@ -68,6 +68,15 @@ fn golden_logits_of_olmo() {
     golden_logits("olmo3-bf16");
 }
 
+/// Sinks, biased experts of which gate and up are clamped, and windows that most of a prompt is outside of.
+#[test]
+fn golden_logits_of_gpt_oss() {
+    golden_logits("gptoss-bf16");
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    passes(checks::golden(&device, &golden().join("gptoss-mxfp4"), Extent::UpTo(70)));
+}
+
 #[test]
 fn golden_embeddings() {
     for fused in [true, false] {
@@ -96,7 +105,7 @@ fn golden_logits_of_heads_as_wide_as_real_ones() {
 
 #[test]
 fn golden_logits_without_fusion() {
-    for name in ["llama-bf16", "qwen3-bf16", "gemma3-bf16", "granite-bf16", "olmo3-bf16"] {
+    for name in ["llama-bf16", "qwen3-bf16", "gemma3-bf16", "granite-bf16", "olmo3-bf16", "gptoss-bf16"] {
         let Some(mut emulator) = Emulator::new(7) else { return };
         emulator.switch(Switches { fused: false, ..Switches::default() });
         let device: Arc<dyn Device> = Arc::new(emulator);

@@ -1,10 +1,9 @@
-//! Models that don't fit, or that have no kernels on GPUs, are refused with advice.
+//! Models that don't fit, and weights and adapters that have no kernels on GPUs, are refused with advice.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use infer_kernels::cuda::Device;
-use infer_model::cuda::DeviceModel;
 use infer_model::{LoadOptions, Model, Quantize, Source, WeightType};
 
 use crate::{emulator, golden, load, model};
@@ -20,36 +19,33 @@ fn weights_beyond_the_device_are_refused_with_other_advice_than_a_pool() {
 }
 
 #[test]
-fn attention_sinks_are_refused_with_the_device_that_computes_them() {
+fn quantized_weights_are_refused() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;
-    let model = load("gptoss-mxfp4");
-    let error = model.to_device(&device).err().expect("there are no kernels").to_string();
-    assert!(error.contains("sinks (model_type gpt_oss)") && error.contains("--device cpu"), "{error}");
-    let random = DeviceModel::random(&model.config, model.dtype, &device, 1);
-    assert_eq!(random.err().expect("there are no kernels").to_string(), error);
-}
-
-#[test]
-fn weights_as_integers_are_refused() {
-    let Some(device) = emulator() else { return };
-    let device: Arc<dyn Device> = device;
-    for quantize in [Quantize::Q8, Quantize::Q4] {
-        let load = |for_gpu| {
-            let options = LoadOptions { for_gpu, quantize, ..LoadOptions::default() };
-            let source = Source::Directory(golden().join("llama-bf16"));
-            Model::load_with(&source, &options, &mut |_| ControlFlow::Continue(()))
-        };
-        let error = load(true).err().expect("there are no kernels").to_string();
-        assert!(error.contains("on CPUs only"), "{error}");
-        let model = load(false).expect("a CPU has kernels");
+    let load_as = |name, quantize, for_gpu| {
+        let options = LoadOptions { for_gpu, quantize, ..LoadOptions::default() };
+        let source = Source::Directory(golden().join(name));
+        Model::load_with(&source, &options, &mut |_| ControlFlow::Continue(()))
+    };
+    let refused = |model: &Model| {
         let error = model.to_device(&device).err().expect("there are no kernels").to_string();
-        assert!(error.contains(&format!("integers ({})", model.weight_type)), "{error}");
+        assert!(error.contains(&format!("quantized weights ({})", model.weight_type)), "{error}");
+    };
+    for quantize in [Quantize::Q8, Quantize::Q4] {
+        let error = load_as("llama-bf16", quantize, true).err().expect("there are no kernels").to_string();
+        assert!(error.contains("on CPUs only"), "{error}");
+        refused(&load_as("llama-bf16", quantize, false).expect("a CPU has kernels"));
     }
+    refused(&load("gptoss-mxfp4"));
     let model = load("llama-bf16");
     assert_eq!(model.weight_type, WeightType::Bf16);
     let placed = model.to_device(&device).expect("it fits");
     assert_eq!(placed.weight_bytes(), model.weight_bytes());
+    // Loaded for a GPU, those of a file are widened.
+    let model = load_as("gptoss-mxfp4", Quantize::Auto, true).expect("it is sound");
+    assert_eq!(model.weight_type, WeightType::Bf16);
+    let placed = model.to_device(&device).expect("it fits");
+    assert!(model.stored_blocks.is_some_and(|bytes| bytes < placed.weight_bytes()));
 }
 
 #[test]

@@ -53,14 +53,12 @@ impl LoadedModel {
     /// Loads the model of `--model`, downloading it if necessary.
     pub fn load(config: &Config) -> Result<Self, StartError> {
         let gpu = device::choose(config)?;
-        check_dtype(config, gpu.is_some())?;
+        let on_gpu = gpu.is_some();
+        check_dtype(config, on_gpu)?;
         let hub = Hub::from_env();
         let checkpoint = checkpoint::find(&config.model, &hub)?;
         check_names(config, &checkpoint.names)?;
         let shape = ModelConfig::load(&checkpoint.source)?;
-        let on_gpu = gpu.is_some() && device::suits(config, &shape)?;
-        let gpu = gpu.filter(|_| on_gpu);
-        check_dtype(config, on_gpu)?;
         for setting in without_effect(config, on_gpu) {
             tracing::warn!("{setting}");
         }
@@ -202,8 +200,6 @@ pub fn check(config: &Config) -> Result<Option<Checkpoint>, StartError> {
             sampling(config, &checkpoint.source)?;
             check_names(config, &checkpoint.names)?;
             let shape = ModelConfig::load(&checkpoint.source)?;
-            let on_gpu = on_gpu && device::suits(config, &shape)?;
-            check_dtype(config, on_gpu)?;
             check_sizes(config, &checkpoint.source, on_gpu)?;
             adapters::check(&adapters::find_local(config)?, &shape)?;
             Tokenizer::load(&checkpoint.source)?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::walk::{Chunk, Draws, Mode, Walk};
 use crate::cuda::DeviceModel;
-use crate::{DType, LoadOptions, Model, ModelConfig, Source};
+use crate::{DType, LoadOptions, Model, Source};
 
 /// How much of the golden data is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,7 @@ struct Case {
     safe_margin: f64,
 }
 
-/// Golden checkpoints: `directory` itself if it is one, else those in it, by name. Models that have no kernels on GPUs are
-/// left out.
+/// Golden checkpoints: `directory` itself if it is one, else those in it, by name.
 ///
 /// # Errors
 /// If the directory can't be read or holds none.
@@ -58,11 +57,7 @@ pub fn checkpoints(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let entries =
         std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let mut paths: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    let only_on_cpus = |path: &Path| {
-        let config = ModelConfig::load(&Source::Directory(path.to_owned()));
-        config.is_ok_and(|config| config.only_on_cpus().is_some())
-    };
-    paths.retain(|path| is_golden(path) && !only_on_cpus(path));
+    paths.retain(|path| is_golden(path));
     paths.sort();
     if paths.is_empty() {
         return Err(format!("{} contains no golden checkpoints", directory.display()));

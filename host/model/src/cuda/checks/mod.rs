@@ -25,9 +25,9 @@ pub use same::{
 };
 
 /// Golden checkpoints that the checks of whole models run on, beside the golden logits of all: heads as wide as real models',
-/// layers of experts, and those of float32.
-const FAMILIES: [&str; 5] =
-    ["llama-wide-bf16", "qwen3-wide-bf16", "gemma3-wide-bf16", "qwen3moe-bf16", "llama-f32"];
+/// layers of experts, also with biases and sinks, and those of float32.
+const FAMILIES: [&str; 6] =
+    ["llama-wide-bf16", "qwen3-wide-bf16", "gemma3-wide-bf16", "qwen3moe-bf16", "gptoss-bf16", "llama-f32"];
 
 /// The golden checkpoint that embeds.
 const EMBEDDING: &str = "qwen3-embedding-bf16";

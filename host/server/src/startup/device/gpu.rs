@@ -86,7 +86,7 @@ impl Gpu {
             tracing::info!(
                 stored_bytes,
                 weight_bytes = placed.weight_bytes(),
-                "the file's quantized weights became {}: GPUs have no kernels for integers",
+                "the file's quantized weights became {}: GPUs have no kernels for them",
                 model.weight_type
             );
         }

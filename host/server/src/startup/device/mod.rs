@@ -8,7 +8,7 @@ mod gpu;
 mod gpu;
 
 use infer_model::shapes::Shape;
-use infer_model::{KvCacheKind, ModelConfig, Quantize};
+use infer_model::{KvCacheKind, Quantize};
 
 pub use gpu::{Gpu, Placed, gpu_check, measure_engine, measure_kernels};
 
@@ -112,15 +112,6 @@ pub fn excluded(config: &Config) -> Option<String> {
     Some(format!("{setting} works only on the CPU, since GPUs have no kernels for integers"))
 }
 
-/// Whether a GPU can compute a model. If it can't and `auto` chose the GPU, the log says why the CPU is used.
-///
-/// # Errors
-/// If it can't and a GPU was requested explicitly.
-pub fn suits(config: &Config, model: &ModelConfig) -> Result<bool, StartError> {
-    let Some(reason) = model.only_on_cpus() else { return Ok(true) };
-    do_without(Refusal { reason, cause: Cause::Excluded }, config).map(|()| false)
-}
-
 /// Accepts that no GPU is used, unless one was requested or a setting is wrong.
 fn do_without(refusal: Refusal, config: &Config) -> Result<(), StartError> {
     let Refusal { reason, cause } = refusal;
@@ -184,23 +175,6 @@ mod tests {
             assert!(said.starts_with(&format!("--device: {setting}")), "{said}");
             assert!(said.ends_with("use `cpu` or `auto`"), "{said}");
         }
-    }
-
-    #[test]
-    fn model_without_kernels_on_gpus_is_an_error_only_if_one_was_requested() {
-        let auto = Config::default();
-        let named = Config { device: DeviceChoice::Cuda(0), ..auto.clone() };
-        let shape = |name: &str| Shape::named(name).expect("a shape").config();
-        for config in [&auto, &named] {
-            assert_eq!(suits(config, &shape("qwen3-moe-8b")).ok(), Some(true));
-        }
-        let experts = shape("gpt-oss-6b");
-        assert_eq!(suits(&auto, &experts).ok(), Some(false));
-        let error = suits(&named, &experts).expect_err("a GPU was requested");
-        assert!(error.is_usage());
-        let said = error.to_string();
-        assert!(said.starts_with("--device: experts beside attention sinks (model_type gpt_oss)"), "{said}");
-        assert!(said.ends_with("use `cpu` or `auto`"), "{said}");
     }
 
     #[test]
