@@ -2,6 +2,7 @@
 //! filled with NaN first. The same checks run on the emulator in the test suite and on a GPU in `infer gpu-check`.
 
 mod attention;
+mod choices;
 mod experts;
 mod few;
 mod product;
@@ -51,7 +52,7 @@ pub fn all() -> &'static [Check] {
         Check { name: "products with gates", run: few::gated },
         Check { name: "products with residual sums and norms", run: few::add_norm },
         Check { name: "products with rope and KV writes", run: rope::writes },
-        Check { name: "choices of experts", run: experts::route },
+        Check { name: "choices of experts", run: choices::route },
         Check { name: "layers of experts", run: experts::layers },
         Check { name: "decode attention", run: attention::decode },
         Check { name: "decode attention in fixed parts", run: attention::fixed_parts },
