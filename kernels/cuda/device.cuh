@@ -101,6 +101,7 @@ DEVICE float negative_infinity() { return -__builtin_inff(); }
 DEVICE float exp2_fast(float x) { return __builtin_exp2f(x); }
 DEVICE float reciprocal_fast(float x) { return 1.0f / x; }
 DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
+DEVICE float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 DEVICE float rsqrt_fast(float x) { return 1.0f / __builtin_sqrtf(x); }
 DEVICE u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | (b << 16); }
 DEVICE u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
@@ -154,6 +155,8 @@ DEVICE float reciprocal_fast(float x) {
 }
 // The one that is a number, if only one is.
 DEVICE float larger(float a, float b) { return fmaxf(a, b); }
+// a * b + c, rounded once. Whether `*` and `+` are is up to the compiler, at each place anew.
+DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 DEVICE float rsqrt_fast(float x) {
     float y;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

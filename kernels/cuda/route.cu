@@ -113,9 +113,10 @@ DEVICE void choose(const RouteParams& p, u32 row) {
         scale = rsqrt_fast(warp_sum(sum) * root * root + p.epsilon);
         if (lane == 0) p.scales[row] = scale;
     }
+    // The same bits wherever it is computed, in any kernel: neither bias nor `largest` may be contracted with the scale here and
+    // not there.
     const auto logit = [&](u32 i) {
-        const float scaled = logits[i] * scale;
-        return p.bias != nullptr ? scaled + p.bias[first + i] : scaled;
+        return multiply_add(logits[i], scale, p.bias != nullptr ? p.bias[first + i] : 0.0f);
     };
     u32 taken = 0;
     float largest = negative_infinity();
