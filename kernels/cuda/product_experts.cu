@@ -7,7 +7,9 @@
 // for prompts and under --deterministic; inputs are summed in order whatever is beside a row, and fragments without rows are
 // not multiplied. `plain`: any type, any width.
 //
-// A block can't read weights before its turn, since the kernel ahead says which.
+// A block can't read weights before its turn, since the kernel ahead says which. Blocks that run at the same time are of one tile
+// if it is of few rows, so each reads on where the one before ends. Otherwise they are of all tiles and of few outputs, as in
+// product.cu: an expert of many rows has many tiles, and its weights may be larger than the L2 cache.
 //
 // Versions. 1 (this one): the loops of product_few.cu (8) and of product.cu (`tiled` 2, `plain` 1).
 // Measurements: none; not measured on a GPU, nor are the numbers of rows at which one form takes over from another
@@ -215,7 +217,7 @@ static_assert(THREADS / CHUNKS == ROWS, "a thread copies of one row of x");
 template <class T, bool GATED>
 DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
     const u32 lane = lane_of(threadIdx.x), warp = warp_of(threadIdx.x);
-    const Tile tile = tile_of(p, blockIdx.y);
+    const Tile tile = tile_of(p, blockIdx.x);
     if (tile.expert == NONE) return;
     T* stages = reinterpret_cast<T*>(shared);
     const auto stage = [&](u32 step) { return stages + step % STAGES * (ROWS + LINES) * STEP; };
@@ -227,7 +229,7 @@ DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
     u32 outputs[LINES / ROWS];
 #pragma unroll
     for (u32 turn = 0; turn < LINES / ROWS; turn++)
-        outputs[turn] = output_of<LINES, 8, GATED>(p, blockIdx.x, turn * ROWS + line);
+        outputs[turn] = output_of<LINES, 8, GATED>(p, blockIdx.y, turn * ROWS + line);
     const auto load_stage = [&](u32 step) {
         T* to = stage(step) + line * STEP + chunk;
         const u32 input = step * STEP + chunk;
@@ -284,7 +286,7 @@ DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
     }
 #pragma unroll
     for (u32 n = 0; n < WIDE; n += GATED ? 2 : 1) {
-        const u32 output = output_of<LINES, 8, GATED>(p, blockIdx.x, (warp * WIDE + n) * 8 + lane % 4 * 2);
+        const u32 output = output_of<LINES, 8, GATED>(p, blockIdx.y, (warp * WIDE + n) * 8 + lane % 4 * 2);
         if (output == NONE) continue;
         float biases[2][2];
 #pragma unroll
@@ -319,7 +321,7 @@ constexpr u32 STRIDE = TILE + 4;
 
 template <class T, bool GATED>
 DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
-    const Tile tile = tile_of(p, blockIdx.y);
+    const Tile tile = tile_of(p, blockIdx.x);
     if (tile.expert == NONE) return;
     float* x = reinterpret_cast<float*>(shared);
     float* w = x + STEP * STRIDE;
@@ -331,7 +333,7 @@ DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
     for (u32 step = 0; step < p.inputs; step += STEP) {
         for (u32 i = threadIdx.x; i < TILE * STEP; i += THREADS) {
             const u32 line = i / STEP, at = i % STEP * STRIDE + line, input = step + i % STEP;
-            const u32 output = output_of<TILE, 1, GATED>(p, blockIdx.x, line);
+            const u32 output = output_of<TILE, 1, GATED>(p, blockIdx.y, line);
             const bool inside = input < p.inputs;
             x[at] = inside && line < tile.count ? Number<T>::widen(row_of<T>(p, tile.pairs[line])[input]) : 0.0f;
             w[at] = inside && output != NONE
@@ -353,7 +355,7 @@ DEVICE void product(const ExpertsParams& p, unsigned char* shared) {
         const float scale = scale_of(p, pair);
         T* y = static_cast<T*>(p.y) + static_cast<u64>(pair) * width;
         for (u32 j = 0; j < 4; j += GATED ? 2 : 1) {
-            const u32 output = output_of<TILE, 1, GATED>(p, blockIdx.x, own_line + j);
+            const u32 output = output_of<TILE, 1, GATED>(p, blockIdx.y, own_line + j);
             if (output == NONE) continue;
             float value = sums[i][j] * scale + bias_of(p, tile, output);
             if (GATED) value = activated(p, value, sums[i][(j + 1) % 4] * scale + bias_of(p, tile, width + output));

@@ -54,6 +54,15 @@ impl ExpertForm {
             Self::Tiled | Self::Plain => 64,
         }
     }
+
+    /// The grid of a product. Blocks that run at the same time, those of the first dimension, share a tile of few rows, or the
+    /// weights of tiles of many. The first dimension is also the only one for more than 65,535 tiles.
+    fn grid(self, groups: u32, tiles: u32) -> [u32; 3] {
+        match self {
+            Self::Few8 | Self::Few16 => [groups, tiles, 1],
+            Self::Tiled | Self::Plain => [tiles, groups, 1],
+        }
+    }
 }
 
 impl ExpertShape {
@@ -181,7 +190,7 @@ pub unsafe fn product_experts(
     };
     let launch = Launch {
         kernel: kernel(form, gated, ty),
-        grid: [groups, shape.tiles(form, rows), 1],
+        grid: form.grid(groups, shape.tiles(form, rows)),
         threads: 256,
         shared_bytes,
         params: params.bytes(),
@@ -305,6 +314,22 @@ mod tests {
                 assert!(most <= shape.tiles(form, rows), "{rows} rows, {form:?}");
                 assert!(shape.tiles(form, rows) <= pairs, "{rows} rows, {form:?}");
                 assert!(16 * shape.tiles(form, rows) as usize <= shape.list_bytes(rows)[3]);
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_of_the_longest_step_fit_a_grid_even_if_all_experts_compute_each_row() {
+        for experts in [1, 8, 128, MOST_EXPERTS] {
+            for per_row in [1, experts] {
+                let shape = ExpertShape { experts, per_row, ..SHAPE };
+                for rows in [1, 8 * experts / per_row, 65_535] {
+                    for kind in [ProductKind::Fastest, ProductKind::RowByRow] {
+                        let form = shape.form(kind, rows);
+                        let [_, second, third] = form.grid(256, shape.tiles(form, rows));
+                        assert!(second.max(third) <= 65_535, "{rows} rows, {per_row} of {experts} experts");
+                    }
+                }
             }
         }
     }
