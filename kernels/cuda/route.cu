@@ -204,27 +204,51 @@ DEVICE void list(const RouteParams& p, u32* counts, u32 warp, u32 warps) {
     }
 }
 
-// Adds up a row's experts for eight numbers from `first` on.
+// Experts of a row that `sum_of` adds: none for padding, whose parts nobody wrote.
+DEVICE u32 places_of(const CombineParams& p, u64 row) { return p.chosen[row * p.per_row] == NONE ? 0 : p.per_row; }
+
+// Adds up a row's experts for eight numbers from `first` on. All lanes of a warp must get here together.
 template <class T>
 DEVICE void sum_of(const CombineParams& p, u64 row, u32 first, float (&sums)[NUMBERS]) {
+    // Experts read at once, before the first is added: nvcc sinks all but two of four such loads behind sums.
+    constexpr u32 TOGETHER = 16 / sizeof(T);
     const T* x = static_cast<const T*>(p.x) + row * p.per_row * p.width + first;
     const float* weights = p.weights + row * p.per_row;
-    // Nobody wrote what no expert computed.
-    const u32 places = p.chosen[row * p.per_row] == NONE ? 0 : p.per_row;
+    const u32 places = places_of(p, row);
     for (u32 i = 0; i < NUMBERS; i++) sums[i] = 0.0f;
-    if (p.width % NUMBERS != 0) {
-        for (u32 i = 0; i < NUMBERS && first + i < p.width; i++)
-            for (u32 place = 0; place < places; place++)
-                sums[i] += weights[place] * Number<T>::widen(x[static_cast<u64>(place) * p.width + i]);
-        return;
-    }
-#pragma unroll 4
-    for (u32 place = 0; place < places; place++) {
-        Eight<T> numbers;
-        numbers.read(x + static_cast<u64>(place) * p.width);
-        const float weight = weights[place];
+    for (u32 from = 0; from < places; from += TOGETHER) {
+        Eight<T> numbers[TOGETHER];
+        float own[TOGETHER];
 #pragma unroll
-        for (u32 i = 0; i < NUMBERS; i++) sums[i] += weight * numbers.get(i);
+        for (u32 i = 0; i < TOGETHER; i++) {
+            // The last one is repeated to fill up, and not added.
+            const u32 place = from + i < places ? from + i : places - 1;
+            numbers[i].read(x + static_cast<u64>(place) * p.width);
+            own[i] = weights[place];
+        }
+        fence_loads();
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++) {
+            if (from + i >= places) break;
+#pragma unroll
+            for (u32 j = 0; j < NUMBERS; j++) sums[j] += own[i] * numbers[i].get(j);
+        }
+    }
+}
+
+// Where the eight numbers of a thread begin. Those past the end repeat the last ones, and don't store them.
+DEVICE u32 first_of(const CombineParams& p, u32 first) { return first < p.width ? first : p.width - NUMBERS; }
+
+// Rows of any width.
+template <class T>
+DEVICE void combine_each(const CombineParams& p, u64 row, u32 first) {
+    const T* x = static_cast<const T*>(p.x) + row * p.per_row * p.width;
+    const u32 places = places_of(p, row);
+    for (u32 i = first; i < first + NUMBERS && i < p.width; i++) {
+        float sum = 0.0f;
+        for (u32 place = 0; place < places; place++)
+            sum += p.weights[row * p.per_row + place] * Number<T>::widen(x[static_cast<u64>(place) * p.width + i]);
+        static_cast<T*>(p.out)[row * p.width + i] = Number<T>::round(sum);
     }
 }
 
@@ -232,35 +256,29 @@ template <class T>
 DEVICE void combine(const CombineParams& p) {
     const u64 row = blockIdx.x;
     const u32 first = (blockIdx.y * THREADS + threadIdx.x) * NUMBERS;
-    if (first >= p.width) return;
+    if (p.width % NUMBERS != 0) return combine_each<T>(p, row, first);
     float sums[NUMBERS];
-    sum_of<T>(p, row, first, sums);
-    T* out = static_cast<T*>(p.out) + row * p.width + first;
-    if (p.width % NUMBERS != 0) {
-        for (u32 i = 0; i < NUMBERS && first + i < p.width; i++) out[i] = Number<T>::round(sums[i]);
-        return;
-    }
+    sum_of<T>(p, row, first_of(p, first), sums);
+    if (first >= p.width) return;
     Eight<T> rounded;
 #pragma unroll
     for (u32 i = 0; i < NUMBERS; i += 2) rounded.set(i, sums[i], sums[i + 1]);
-    rounded.write(out);
+    rounded.write(static_cast<T*>(p.out) + row * p.width + first);
 }
 
 // The same into the residual stream, as `product_add` does.
 template <class T>
 DEVICE void combine_add(const CombineParams& p) {
     const u64 row = blockIdx.x;
-    const u32 first = (blockIdx.y * THREADS + threadIdx.x) * NUMBERS;
+    const u32 first = (blockIdx.y * THREADS + threadIdx.x) * NUMBERS, from = first_of(p, first);
     const bool there = first < p.width;
-    float squares = 0.0f;
+    const u64 at = row * p.width + from;
+    Eight<float> residual, norm;
+    if (there) residual.read(p.residual + at);
+    if (there && p.norm != nullptr) norm.read(p.norm + from);
+    float sums[NUMBERS], squares = 0.0f;
+    sum_of<T>(p, row, from, sums);
     if (there) {
-        const u64 at = row * p.width + first;
-        Eight<float> residual, norm;
-        residual.read(p.residual + at);
-        if (p.norm != nullptr) norm.read(p.norm + first);
-        float sums[NUMBERS];
-        sum_of<T>(p, row, first, sums);
-        Eight<T> next;
 #pragma unroll
         for (u32 i = 0; i < NUMBERS; i++) {
             sums[i] = residual.get(i) + sums[i] * p.factor;
@@ -270,6 +288,7 @@ DEVICE void combine_add(const CombineParams& p) {
         for (u32 i = 0; i < NUMBERS; i += 2) residual.set(i, sums[i], sums[i + 1]);
         residual.write(p.residual + at);
         if (p.norm != nullptr) {
+            Eight<T> next;
 #pragma unroll
             for (u32 i = 0; i < NUMBERS; i += 2) next.set(i, sums[i] * norm.get(i), sums[i + 1] * norm.get(i + 1));
             next.write(static_cast<T*>(p.out) + at);
