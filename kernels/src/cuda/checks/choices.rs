@@ -208,8 +208,31 @@ pub(super) fn route(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
         let choices = logits.choices(per_row, &lists.chosen(rows * per_row)?);
         compare(&lists, &choices, per_row, &shape, form).map_err(|wrong| format!("{what}: {wrong}"))?;
     }
-    Ok("one to hundreds of experts, one or all of them per row, equal logits, biases, scales, padding"
+    rows_without_numbers(device, random)?;
+    Ok("one to hundreds of experts, one or all of them per row, equal logits, biases, scales, padding, rows without numbers"
         .to_owned())
+}
+
+/// Rows whose logits are no numbers choose experts all the same, and change no other row.
+fn rows_without_numbers(device: &Arc<dyn Device>, random: &mut Random) -> Result<(), String> {
+    let shape = ExpertShape { ty: Type::Bf16, experts: 40, per_row: 4, hidden: 64, intermediate: 8 };
+    let mut logits = Logits::random(random, [4, 40], 64, false);
+    logits.tokens = None;
+    logits.rows[0].fill(f32::NAN);
+    logits.rows[1].fill(f32::INFINITY);
+    logits.rows[2][7] = f32::NAN;
+    let chosen = Lists::of(device, &shape, ExpertForm::Few8, &logits)?.chosen(4 * 4)?;
+    let exist = |row: &[u32]| row.is_sorted_by(|a, b| a < b) && row.iter().all(|expert| *expert < 40);
+    if !chosen.chunks(4).all(exist) {
+        return Err(format!("rows without numbers have {chosen:?}"));
+    }
+    let own = &chosen[3 * 4..];
+    let wanted = logits.row(3).choices(4, own);
+    let wanted: Vec<u32> = wanted[0].iter().map(|(expert, _)| *expert as u32).collect();
+    match own == wanted {
+        true => Ok(()),
+        false => Err(format!("beside rows without numbers one has {own:?} for {wanted:?}")),
+    }
 }
 
 fn compare(
