@@ -104,22 +104,28 @@ impl Weights {
         let dtype = dtype(options, config, stored)?;
         let in_blocks = matches!(stored, Some(StoredType::Blocks(_) | StoredType::Mxfp4(_)));
         let stay_blocks = in_blocks && options.dtype.is_none() && !options.for_gpu;
-        let (weight_type, formats) = match (options.quantize, dtype) {
-            (Quantize::Q8 | Quantize::Q4, _) if options.for_gpu => {
+        let floats = match dtype {
+            DType::F32 => (WeightType::F32, Format::F32),
+            DType::Bf16 => (WeightType::Bf16, Format::Bf16),
+            // CPUs have no f16 products; the device rounds the f32 weights that it receives.
+            DType::F16 => (WeightType::F16, Format::F32),
+        };
+        let (weight_type, formats) = match options.quantize {
+            Quantize::Q8 | Quantize::Q4 if options.for_gpu => {
                 let message = "weights as integers are computed on CPUs only; leave quantize out";
                 return Err(ModelError::unsupported(message));
             }
-            (Quantize::Auto, dtype) if stay_blocks && stored == Some(StoredType::Mxfp4(Mxfp4::Apart)) => {
-                let others = if dtype == DType::Bf16 { Format::Bf16 } else { Format::F32 };
-                (WeightType::Mxfp4, Formats::Blocks { others })
+            Quantize::Auto if stay_blocks && stored == Some(StoredType::Mxfp4(Mxfp4::Apart)) => {
+                (WeightType::Mxfp4, Formats::Blocks { others: floats.1 })
             }
-            (Quantize::Auto, _) if stay_blocks => (WeightType::Q8, Formats::AsStored),
-            (Quantize::Q8, _) => (WeightType::Q8, Formats::All(Format::Int8)),
-            (Quantize::Q4, _) => (WeightType::Q4, Formats::Four),
-            (_, DType::F32) => (WeightType::F32, Formats::All(Format::F32)),
-            (_, DType::Bf16) => (WeightType::Bf16, Formats::All(Format::Bf16)),
-            // CPUs have no f16 products; the device rounds the f32 weights that it receives.
-            (_, DType::F16) => (WeightType::F16, Formats::All(Format::F32)),
+            // They become the same floats when they are copied to the device; until then they take a quarter of the memory.
+            Quantize::Auto if options.for_gpu && matches!(stored, Some(StoredType::Mxfp4(_))) => {
+                (floats.0, Formats::Blocks { others: floats.1 })
+            }
+            Quantize::Auto if stay_blocks => (WeightType::Q8, Formats::AsStored),
+            Quantize::Q8 => (WeightType::Q8, Formats::All(Format::Int8)),
+            Quantize::Q4 => (WeightType::Q4, Formats::Four),
+            Quantize::Auto | Quantize::Off => (floats.0, Formats::All(floats.1)),
         };
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let packer = Packer::new(threads)
@@ -137,7 +143,7 @@ impl Weights {
         let weights = Self { embedding, head, final_norm, layers };
         let weight_type = match weight_type {
             _ if weights.has(Format::Int4) => WeightType::Q4,
-            _ if weights.has(Format::Mxfp4) => WeightType::Mxfp4,
+            _ if !options.for_gpu && weights.has(Format::Mxfp4) => WeightType::Mxfp4,
             other => other,
         };
         Ok(Loaded { weights, dtype, weight_type, stored_blocks })

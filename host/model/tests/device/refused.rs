@@ -41,11 +41,15 @@ fn quantized_weights_are_refused() {
     assert_eq!(model.weight_type, WeightType::Bf16);
     let placed = model.to_device(&device).expect("it fits");
     assert_eq!(placed.weight_bytes(), model.weight_bytes());
-    // Loaded for a GPU, those of a file are widened.
+    // Loaded for a GPU, those of a file are widened: 4-bit floats on the way there, which takes no memory of the host.
     let model = load_as("gptoss-mxfp4", Quantize::Auto, true).expect("it is sound");
     assert_eq!(model.weight_type, WeightType::Bf16);
     let placed = model.to_device(&device).expect("it fits");
     assert!(model.stored_blocks.is_some_and(|bytes| bytes < placed.weight_bytes()));
+    let widened = load_as("gptoss-mxfp4", Quantize::Off, true).expect("it is sound");
+    assert!(model.weight_bytes() < widened.weight_bytes());
+    let same = widened.to_device(&device).expect("it fits");
+    assert_eq!(same.weight_bytes(), placed.weight_bytes());
 }
 
 #[test]
