@@ -106,6 +106,18 @@ CHECKPOINTS = {
             sliding_attention=dict(rope_type="default", rope_theta=50000.0),
         ),
     ),
+    # Every layer consists of experts, as in Mixtral 8x7B, and has a window, as other models of this family do.
+    "mixtral-bf16": dict(
+        COMMON, model_type="mixtral", hidden_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=32, num_local_experts=8, num_experts_per_tok=2, rms_norm_eps=1e-5, sliding_window=72,
+        rope_parameters=dict(rope_type="default", rope_theta=1000000.0), tie_word_embeddings=False,
+    ),
+    # The weights of a token's experts don't add up to 1.
+    "olmoe-bf16": dict(
+        COMMON, model_type="olmoe", hidden_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=32, num_experts=8, num_experts_per_tok=3, norm_topk_prob=False, rms_norm_eps=1e-5,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0), tie_word_embeddings=False, pad_token_id=0,
+    ),
 }
 
 # gpt-oss's layers, with a window that ends within a tile and a lower limit, which many numbers exceed. Once with experts in
@@ -191,7 +203,7 @@ def weights(model, config, random):
     constants = hidden // 16
     gemma = config.model_type == "gemma3_text"
     olmo = config.model_type in ("olmo2", "olmo3")
-    experts = config.num_experts if config.model_type in ("qwen3_moe", "gpt_oss") else 0
+    experts = getattr(config, "num_experts", None) or 0
     preferences = slice(constants, constants + experts)
     state = {}
     for name, like in model.state_dict().items():
@@ -240,10 +252,11 @@ def weights(model, config, random):
                 values[..., preferences] = 0.0
         elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):
             # The last chosen and the next are closer among more chosen ones.
-            values *= (0.3 if "router" in name else 1.0) * CONTEXT / math.sqrt(hidden)
+            values *= (1.0 if config.model_type == "qwen3_moe" else 0.3) * CONTEXT / math.sqrt(hidden)
             values[:, :constants] = 0.0
             channels = constants + torch.randperm(experts, generator=random)
-            values[torch.arange(experts), channels] = ROUTER
+            # Weights that aren't divided by their sum have a smaller one if they are less different.
+            values[torch.arange(experts), channels] = ROUTER / (2.0 if config.model_type == "olmoe" else 1.0)
         elif name != "lm_head.weight":
             values /= math.sqrt(like.shape[-1])
             if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")):
@@ -279,7 +292,7 @@ def weights(model, config, random):
                 cos, sin = torch.cos(-far * turns), torch.sin(-far * turns)
                 turned = torch.cat([x * cos - y * sin, y * cos + x * sin])
                 queries[head * width:head * width + 2 * pairs, :constants] = turned[:, None] / constants
-        if olmo:
+        if olmo or config.model_type == "olmoe":
             # Of unequal sizes, as heads have one norm together.
             for rows, sizes in ((queries, HEAD_SIZES), (keys, reversed(HEAD_SIZES))):
                 for head, size in zip(rows.split(width), sizes):
@@ -299,6 +312,18 @@ def separate(state):
             parts = zip(("gate_proj", "up_proj"), matrix.chunk(2)) if part == "gate_up_proj" else [(part, matrix)]
             separated.update({f"{place}.{expert}.{part}.weight": rows.contiguous() for part, rows in parts})
     return separated
+
+
+def as_mixtral(state):
+    """The same under Mixtral's own names, which transformers writes, too."""
+    names = dict(gate_proj="w1", down_proj="w2", up_proj="w3")
+    own = {}
+    for name, values in state.items():
+        if ".experts." in name:
+            place, part, suffix = name.rsplit(".", 2)
+            name = f"{place}.{names[part]}.{suffix}"
+        own[name.replace(".mlp.", ".block_sparse_moe.")] = values
+    return own
 
 
 def in_blocks(state, random):
@@ -439,7 +464,11 @@ def make(name, settings, seed):
     (folder / "config.json").write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
     (folder / "generation_config.json").write_text(json.dumps(dict(bos_token_id=2, eos_token_id=ends)) + "\n")
     (folder / "golden.json").write_text(json.dumps(golden) + "\n")
-    save_file(stored if name in OSS else separate(state), folder / "model.safetensors", metadata=dict(format="pt"))
+    if name not in OSS:
+        stored = separate(state)
+    if settings["model_type"] == "mixtral":
+        stored = as_mixtral(stored)
+    save_file(stored, folder / "model.safetensors", metadata=dict(format="pt"))
     save_file(arrays, folder / "golden.safetensors")
 
 

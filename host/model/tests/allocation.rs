@@ -128,6 +128,7 @@ fn repeated_step_allocates_nothing() {
         ("qwen3moe-bf16", DType::Bf16),
         ("granite-bf16", DType::Bf16),
         ("olmo3-bf16", DType::Bf16),
+        ("olmoe-bf16", DType::Bf16),
         ("gptoss-bf16", DType::Bf16),
     ] {
         let model = model(name, dtype);

@@ -1,7 +1,8 @@
-//! Feed-forward layers of experts, from the keys of Qwen3 MoE as transformers 4 (`num_experts`) and 5 (`num_local_experts`)
-//! write them, and from those of gpt-oss.
+//! Feed-forward layers of experts, from the keys of each family that has them. Versions of transformers name the number of
+//! experts `num_experts` or `num_local_experts`.
 
 use super::LayerConfig;
+use super::family::FamilyExperts;
 use super::keys::Keys;
 use crate::error::ModelError;
 
@@ -21,28 +22,34 @@ pub struct ExpertsConfig {
     pub normalized: bool,
     /// Whether the router and the experts' projections have biases.
     pub bias: bool,
-    /// Whether checkpoints hold a layer's experts in tensors in which gate and up take turns.
-    pub interleaved: bool,
+    /// How checkpoints in safetensors name and hold a layer's experts.
+    pub layout: ExpertLayout,
 }
 
-/// Makes all layers consist of experts as gpt-oss has them: with biases, and weights that are the softmax over those chosen.
-pub(super) fn distribute_all(keys: &Keys, layers: &mut [LayerConfig]) -> Result<(), ModelError> {
-    refuse(keys)?;
-    let intermediate = keys.size("intermediate_size")?;
-    let experts =
-        ExpertsConfig { normalized: true, bias: true, interleaved: true, ..experts(keys, intermediate)? };
-    layers.iter_mut().for_each(|layer| layer.experts = Some(experts));
-    Ok(())
+/// Tensors of a layer's experts and their router in safetensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertLayout {
+    /// `mlp.gate`, and for each expert the projections of a layer without experts.
+    Plain,
+    /// Mixtral's: `block_sparse_moe.gate`, and for each expert `w1` (gate), `w3` (up) and `w2` (down).
+    Mixtral,
+    /// gpt-oss's: `mlp.router`, and tensors of all experts, in which gate and up take turns.
+    Interleaved,
 }
 
-/// Makes those layers consist of experts that the keys say.
-pub(super) fn distribute(keys: &Keys, layers: &mut [LayerConfig]) -> Result<(), ModelError> {
+/// Makes layers consist of experts: all of them, or in some families those that the keys say.
+pub(super) fn distribute(
+    keys: &Keys,
+    family: FamilyExperts,
+    layers: &mut [LayerConfig],
+) -> Result<(), ModelError> {
     refuse(keys)?;
-    let plain = experts(keys, keys.size("moe_intermediate_size")?)?;
-    let normalized = keys.flag("norm_topk_prob")?.unwrap_or(false);
-    let experts = ExpertsConfig { normalized, ..plain };
-    let every = keys.optional_size("decoder_sparse_step")?.unwrap_or(1);
-    let dense = keys.counts("mlp_only_layers")?;
+    let experts = experts(keys, family)?;
+    let (mut every, mut dense) = (1, Vec::new());
+    if family.in_some_layers {
+        every = keys.optional_size("decoder_sparse_step")?.unwrap_or(every);
+        dense = keys.counts("mlp_only_layers")?;
+    }
     for (index, layer) in layers.iter_mut().enumerate() {
         let has_experts = (index + 1).is_multiple_of(every) && !dense.contains(&index);
         layer.experts = has_experts.then_some(experts);
@@ -64,8 +71,9 @@ fn refuse(keys: &Keys) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Experts of this width without what only some families have.
-fn experts(keys: &Keys, intermediate: usize) -> Result<ExpertsConfig, ModelError> {
+fn experts(keys: &Keys, family: FamilyExperts) -> Result<ExpertsConfig, ModelError> {
+    let FamilyExperts { width, normalized, bias, layout, .. } = family;
+    let intermediate = keys.size(width)?;
     let (name, other) = ("num_experts", "num_local_experts");
     let name = if keys.get(name).is_null() && !keys.get(other).is_null() { other } else { name };
     let count = keys.bounded(name, MAX_EXPERTS)?;
@@ -76,6 +84,9 @@ fn experts(keys: &Keys, intermediate: usize) -> Result<ExpertsConfig, ModelError
     if per_token > count {
         return Err(keys.wrong("num_experts_per_tok", &format!("at most {count}, the number of experts")));
     }
-    let (normalized, bias, interleaved) = Default::default();
-    Ok(ExpertsConfig { count, per_token, intermediate, normalized, bias, interleaved })
+    let normalized = match normalized {
+        Some(always) => always,
+        None => keys.flag("norm_topk_prob")?.unwrap_or(false),
+    };
+    Ok(ExpertsConfig { count, per_token, intermediate, normalized, bias, layout })
 }

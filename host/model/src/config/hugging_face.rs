@@ -85,10 +85,8 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
     let factor = |key: &str| if family.multipliers { factor(keys, key, 1.0) } else { Ok(1.0) };
     let (ropes, mut layers) = positions(keys, family)?;
     ropes.iter().try_for_each(|rope| check_rotation(keys, rope, head_dim, &ropes[0]))?;
-    match family {
-        Family { gpt_oss: true, .. } => experts::distribute_all(keys, &mut layers)?,
-        Family { experts: true, .. } => experts::distribute(keys, &mut layers)?,
-        _ => (),
+    if let Some(experts) = family.experts {
+        experts::distribute(keys, experts, &mut layers)?;
     }
     let trained = keys.bounded("max_position_embeddings", usize::try_from(u32::MAX).unwrap_or(MAX_SIZE))?;
     let reach = match &ropes[0].scaling {
@@ -106,11 +104,7 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         max_positions: reach.map_or(trained, |reach| reach.max(trained)),
         norm_epsilon: norm_epsilon(keys, family)?,
         norm_offset: family.gemma,
-        qk_norm: match family {
-            Family { norms_behind: true, .. } => QkNorm::Whole,
-            Family { qk_norm: true, .. } => QkNorm::Heads,
-            _ => QkNorm::None,
-        },
+        qk_norm: family.qk_norm,
         sinks: family.gpt_oss,
         input_norms: !family.norms_behind,
         output_norms: family.gemma || family.norms_behind,
@@ -149,7 +143,7 @@ fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelErr
         }
     }
     for key in ["num_local_experts", "num_experts"] {
-        if !family.experts && !keys.get(key).is_null() {
+        if family.experts.is_none() && !keys.get(key).is_null() {
             return Err(keys.unsupported(key, "is not supported for this model_type"));
         }
     }
@@ -162,7 +156,7 @@ fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelErr
     if family.windows == Windows::Never && !keys.get("sliding_window").is_null() {
         return Err(keys.unsupported("sliding_window", "is not supported for this model_type"));
     }
-    if family.norms_behind && !keys.get("clip_qkv").is_null() {
+    if family.qk_norm == QkNorm::Whole && !keys.get("clip_qkv").is_null() {
         return Err(keys.unsupported("clip_qkv", "is not supported"));
     }
     if !family.bias_keys && keys.flag("attention_bias")? == Some(true) {

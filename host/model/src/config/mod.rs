@@ -14,7 +14,7 @@ mod rope;
 
 use infer_kernels::{Activation, AttentionParams};
 
-pub use experts::ExpertsConfig;
+pub use experts::{ExpertLayout, ExpertsConfig};
 pub use generation::SamplingDefaults;
 pub(crate) use keys::Keys;
 pub(crate) use lora::LoraConfig;
@@ -92,9 +92,10 @@ pub struct ModelConfig {
 }
 
 /// Norms of queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QkNorm {
     /// They have none.
+    #[default]
     None,
     /// Each head by itself.
     Heads,

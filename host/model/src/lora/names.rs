@@ -132,7 +132,10 @@ impl<'n> Name<'n> {
                 refuse(format!("changes {part}, and layer {layer} consists of experts"))
             }
             Some(target) => Ok(Self { layer, target, half, module }),
-            None if part.starts_with("mlp.experts") || (has_experts && part.starts_with("mlp.")) => {
+            None if part.starts_with("mlp.experts")
+                || part.starts_with("block_sparse_moe.")
+                || (has_experts && part.starts_with("mlp.")) =>
+            {
                 refuse("changes experts or their router, which adapters can't".to_owned())
             }
             None => {
@@ -204,6 +207,7 @@ mod tests {
                 "self_attn.qkv_proj; supported",
             ),
             ("base_model.model.model.layers.0.mlp.experts.3.up_proj.lora_A.weight", "changes experts"),
+            ("base_model.model.model.layers.0.block_sparse_moe.gate.lora_A.weight", "changes experts"),
         ] {
             let error = Name::parse(tensor, &config).expect_err("it is refused").to_string();
             assert!(error.contains(tensor) && error.contains(why), "{tensor}: {error}");

@@ -80,9 +80,37 @@ impl Within {
     }
 }
 
+/// The name of a tensor in files of Mixtral, in which experts and their router have names of their own.
+pub(super) fn mixtral_name(name: &str) -> String {
+    let Some(ExpertMatrix { all, expert, part }) = ExpertMatrix::parse(name) else {
+        return name.replace(".mlp.gate.", ".block_sparse_moe.gate.");
+    };
+    let part = match part {
+        "gate_proj" => "w1",
+        "up_proj" => "w3",
+        "down_proj" => "w2",
+        other => other,
+    };
+    format!("{}.{expert}.{part}.weight", all.replace(".mlp.", ".block_sparse_moe."))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn experts_of_mixtral_and_their_router_have_other_names() {
+        for (name, in_file) in [
+            ("layers.3.mlp.gate.weight", "layers.3.block_sparse_moe.gate.weight"),
+            ("layers.3.mlp.experts.11.gate_proj.weight", "layers.3.block_sparse_moe.experts.11.w1.weight"),
+            ("layers.3.mlp.experts.0.down_proj.weight", "layers.3.block_sparse_moe.experts.0.w2.weight"),
+            ("layers.3.mlp.experts.0.up_proj.weight", "layers.3.block_sparse_moe.experts.0.w3.weight"),
+            ("layers.3.self_attn.q_proj.weight", "layers.3.self_attn.q_proj.weight"),
+            ("embed_tokens.weight", "embed_tokens.weight"),
+        ] {
+            assert_eq!(mixtral_name(name), in_file);
+        }
+    }
 
     #[test]
     fn names_of_single_experts_are_taken_apart_and_others_left_alone() {

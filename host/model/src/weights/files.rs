@@ -9,12 +9,12 @@ use std::sync::Arc;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use super::expert::{ExpertMatrix, Within};
+use super::expert::{ExpertMatrix, Within, mixtral_name};
 use super::fused::Fused;
 use super::interleaved::{Interleaved, missing, same_shape};
 use super::stored::{RowOrder, Stored, StoredType};
 use crate::bytes::Bytes;
-use crate::config::ModelConfig;
+use crate::config::{ExpertLayout, ModelConfig};
 use crate::error::ModelError;
 use crate::gguf::Gguf;
 use crate::source::{Source, plain_name, refuse_pointer};
@@ -32,8 +32,8 @@ pub(crate) struct Files<'a> {
     fused: Option<Fused>,
     /// The rows of queries and keys, unless the file's kind has an order of its own.
     order: RowOrder,
-    /// Whether a layer's experts are stored as [`Interleaved`] reads them.
-    interleaved: bool,
+    /// Names of experts, unless the file's kind has its own, and whether [`Interleaved`] reads them.
+    layout: ExpertLayout,
 }
 
 enum Kind<'a> {
@@ -52,12 +52,12 @@ impl<'a> Files<'a> {
     pub(crate) fn open(source: &Source<'a>, config: &ModelConfig) -> Result<Self, ModelError> {
         let of_layer = config.layers.iter().find_map(|layer| layer.experts);
         let experts = of_layer.map_or(0, |experts| experts.count);
-        let interleaved = of_layer.is_some_and(|experts| experts.interleaved);
+        let layout = of_layer.map_or(ExpertLayout::Plain, |experts| experts.layout);
         let (fused, order) = (Fused::of(config), RowOrder::of(config));
         let shards = match source {
             Source::Gguf(file) => {
                 let kind = Kind::Gguf { file: Arc::clone(file), head_dim: config.head_dim };
-                return Ok(Self { kind, experts, fused, order, interleaved: false });
+                return Ok(Self { kind, experts, fused, order, layout: ExpertLayout::Plain });
             }
             Source::Directory(directory) => shard_names(source)?
                 .iter()
@@ -81,7 +81,13 @@ impl<'a> Files<'a> {
         let has = |name: &str| shards.iter().any(|shard: &Shard<'_>| shard.metadata.info(name).is_some());
         let prefix = PREFIXES.iter().find(|prefix| has(&format!("{prefix}embed_tokens.weight")));
         let prefix = prefix.copied().unwrap_or(PREFIXES[0]);
-        Ok(Self { kind: Kind::Safetensors { shards, prefix }, experts, fused, order, interleaved })
+        // What transformers has in memory has plain names, whatever the family, and some tools save it so.
+        let in_memory = || has(&format!("{prefix}layers.0.mlp.gate.weight"));
+        let layout = match layout {
+            ExpertLayout::Mixtral if in_memory() => ExpertLayout::Plain,
+            layout => layout,
+        };
+        Ok(Self { kind: Kind::Safetensors { shards, prefix }, experts, fused, order, layout })
     }
 
     /// Bytes of all weights.
@@ -127,8 +133,11 @@ impl<'a> Files<'a> {
     pub(crate) fn stored_type(&self, name: &str) -> Option<StoredType> {
         match &self.kind {
             Kind::Gguf { file, .. } => file.stored_type(name),
-            Kind::Safetensors { .. } if self.interleaved => self.interleaved()?.stored_type(name),
+            Kind::Safetensors { .. } if self.layout == ExpertLayout::Interleaved => {
+                self.interleaved()?.stored_type(name)
+            }
             Kind::Safetensors { shards, prefix } => {
+                let name = &self.renamed(name);
                 let (_, info) = find(shards, &within(shards, prefix, name, self.experts, &[]).tensor)?;
                 stored_type(info.dtype)
             }
@@ -137,18 +146,19 @@ impl<'a> Files<'a> {
 
     fn interleaved(&self) -> Option<Interleaved<'_, 'a>> {
         match &self.kind {
-            Kind::Safetensors { shards, prefix } if self.interleaved => {
+            Kind::Safetensors { shards, prefix } if self.layout == ExpertLayout::Interleaved => {
                 Some(Interleaved { shards, prefix, experts: self.experts })
             }
             _ => None,
         }
     }
 
-    /// The name of a tensor in files in which the router has another name.
+    /// The name of a tensor in files in which routers, or also experts, have other names.
     fn renamed<'n>(&self, name: &'n str) -> Cow<'n, str> {
-        match self.interleaved {
-            true => Cow::Owned(name.replace(".mlp.gate.", ".mlp.router.")),
-            false => Cow::Borrowed(name),
+        match self.layout {
+            ExpertLayout::Plain => Cow::Borrowed(name),
+            ExpertLayout::Mixtral => Cow::Owned(mixtral_name(name)),
+            ExpertLayout::Interleaved => Cow::Owned(name.replace(".mlp.gate.", ".mlp.router.")),
         }
     }
 

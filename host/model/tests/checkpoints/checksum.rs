@@ -17,8 +17,16 @@ fn checksums(files: &[(&'static str, Vec<u8>); 2], threads: usize) -> Vec<u32> {
 
 #[test]
 fn a_changed_number_of_any_tensor_shows() {
-    let names = ["qwen3moe-bf16", "gemma3-bf16", "phi3-bf16", "olmo2-bf16", "gptoss-bf16", "gptoss-mxfp4"];
-    for name in names {
+    for name in [
+        "qwen3moe-bf16",
+        "gemma3-bf16",
+        "phi3-bf16",
+        "olmo2-bf16",
+        "mixtral-bf16",
+        "olmoe-bf16",
+        "gptoss-bf16",
+        "gptoss-mxfp4",
+    ] {
         let original = files(name);
         let sums = checksums(&original, 1);
         assert_eq!(checksums(&original, 3), sums, "threads don't show");

@@ -80,6 +80,8 @@ fn compare_with_reference(quantize: Quantize, kind: WeightType, [bound, mean_bou
         "granite-bf16",
         "olmo2-bf16",
         "olmo3-bf16",
+        "mixtral-bf16",
+        "olmoe-bf16",
         "gptoss-bf16",
     ] {
         let model = load(&Source::Directory(golden(name)), None, quantize);

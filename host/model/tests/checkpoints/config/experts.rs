@@ -1,7 +1,7 @@
-//! Layers of experts, of Qwen3 MoE and of gpt-oss.
+//! Layers of experts, of each family that has them.
 
 use infer_kernels::Activation;
-use infer_model::config::{ExpertsConfig, RopeScaling};
+use infer_model::config::{ExpertLayout, ExpertsConfig, QkNorm, RopeScaling};
 use serde_json::{Value, json};
 
 use super::{llama_config, parse};
@@ -27,7 +27,7 @@ fn layers_consist_of_experts_where_the_keys_say() {
         intermediate: 32,
         normalized: false,
         bias: false,
-        interleaved: false,
+        layout: ExpertLayout::Plain,
     });
     assert_eq!(experts(json!({})), [plain; 6]);
     // As transformers 5 names it.
@@ -91,6 +91,102 @@ fn wrong_or_unsupported_experts_are_refused_by_name() {
     assert!(error.message.contains("qwen2_moe") && error.message.contains("qwen3_moe"), "{error}");
 }
 
+/// The keys of Mixtral 8x7B, at two layers.
+fn mixtral() -> Value {
+    json!({
+        "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_act": "silu", "hidden_size": 4_096, "intermediate_size": 14_336, "max_position_embeddings": 32_768,
+        "model_type": "mixtral", "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 2,
+        "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": false, "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6, "router_aux_loss_coef": 0.02, "sliding_window": null, "tie_word_embeddings": false,
+        "torch_dtype": "bfloat16", "vocab_size": 32_000
+    })
+}
+
+#[test]
+fn all_layers_of_mixtral_consist_of_experts_whose_weights_are_normalized() {
+    let config = parse(mixtral(), json!({})).expect("sound");
+    let experts = ExpertsConfig {
+        count: 8,
+        per_token: 2,
+        intermediate: 14_336,
+        normalized: true,
+        bias: false,
+        layout: ExpertLayout::Mixtral,
+    };
+    assert!(config.layers.iter().all(|layer| layer.experts == Some(experts) && layer.window.is_none()));
+    assert_eq!((config.head_dim, config.qk_norm, config.qkv_bias), (128, QkNorm::None, false));
+    // What other families say so has no meaning here, as in transformers.
+    let others = json!({"norm_topk_prob": false, "mlp_only_layers": [0], "decoder_sparse_step": 2});
+    assert_eq!(parse(mixtral(), others).expect("sound"), config);
+    let named =
+        json!({"num_experts": 8, "num_local_experts": null, "rope_theta": null, "rms_norm_eps": null});
+    assert_eq!(parse(mixtral(), named).expect("sound"), config, "the defaults of transformers");
+    let windows = parse(mixtral(), json!({"sliding_window": 4_096})).expect("sound");
+    assert!(windows.layers.iter().all(|layer| layer.window == Some(4_096)));
+    for (changes, named) in [
+        (json!({"num_local_experts": null}), "num_experts"),
+        (json!({"num_local_experts": 1}), "num_experts_per_tok must be at most 1"),
+        (json!({"intermediate_size": null}), "intermediate_size"),
+        (json!({"attention_bias": true}), "attention_bias is not supported"),
+        (json!({"mlp_bias": true}), "mlp_bias"),
+        (json!({"n_shared_experts": 1}), "n_shared_experts"),
+        (json!({"quantization_config": {"quant_method": "awq"}}), "quantization_config"),
+    ] {
+        let error = parse(mixtral(), changes.clone()).err().unwrap_or_else(|| panic!("{changes}"));
+        assert!(error.message.contains(named), "{changes}: {error}");
+    }
+}
+
+/// The keys of OLMoE 1B-7B, at two layers.
+fn olmoe() -> Value {
+    json!({
+        "architectures": ["OlmoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "clip_qkv": null,
+        "eos_token_id": 50_279, "hidden_act": "silu", "hidden_size": 2_048, "intermediate_size": 1_024,
+        "max_position_embeddings": 4_096, "model_type": "olmoe", "norm_topk_prob": false,
+        "num_attention_heads": 16, "num_experts": 64, "num_experts_per_tok": 8, "num_hidden_layers": 2,
+        "num_key_value_heads": 16, "output_router_logits": false, "pad_token_id": 1, "rms_norm_eps": 1e-5,
+        "rope_scaling": null, "rope_theta": 10_000.0, "router_aux_loss_coef": 0.01,
+        "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 50_304
+    })
+}
+
+#[test]
+fn all_layers_of_olmoe_consist_of_experts_and_its_norms_are_of_all_heads_together() {
+    let config = parse(olmoe(), json!({})).expect("sound");
+    let experts = ExpertsConfig {
+        count: 64,
+        per_token: 8,
+        intermediate: 1_024,
+        normalized: false,
+        bias: false,
+        layout: ExpertLayout::Plain,
+    };
+    assert!(config.layers.iter().all(|layer| layer.experts == Some(experts)));
+    assert_eq!((config.qk_norm, config.qk_norm_widths()), (QkNorm::Whole, Some([2_048; 2])));
+    assert!(config.input_norms && !config.output_norms && !config.qkv_bias);
+    let mut absent = olmoe();
+    ["attention_bias", "clip_qkv", "norm_topk_prob", "num_key_value_heads", "rms_norm_eps", "rope_theta"]
+        .iter()
+        .for_each(|key| drop(absent.as_object_mut().expect("an object").remove(*key)));
+    assert_eq!(parse(absent, json!({})).expect("sound"), config, "the defaults of transformers");
+    let normalized = parse(olmoe(), json!({"norm_topk_prob": true})).expect("sound");
+    let expected = Some(ExpertsConfig { normalized: true, ..experts });
+    assert!(normalized.layers.iter().all(|layer| layer.experts == expected));
+    let biased = parse(olmoe(), json!({"attention_bias": true})).expect("sound");
+    assert!(biased.qkv_bias && biased.output_bias);
+    for (changes, named) in [
+        (json!({"clip_qkv": 8.0}), "clip_qkv is not supported"),
+        (json!({"num_experts": null}), "num_experts"),
+        (json!({"num_experts_per_tok": 65}), "num_experts_per_tok must be at most 64"),
+        (json!({"sliding_window": 32}), "sliding_window is not supported"),
+        (json!({"mlp_bias": true}), "mlp_bias"),
+    ] {
+        let error = parse(olmoe(), changes.clone()).err().unwrap_or_else(|| panic!("{changes}"));
+        assert!(error.message.contains(named), "{changes}: {error}");
+    }
+}
+
 /// The keys of gpt-oss-20b, at two layers.
 fn gpt_oss() -> Value {
     json!({
@@ -127,7 +223,7 @@ fn gpt_oss_attends_with_sinks_and_consists_of_experts() {
         intermediate: 2_880,
         normalized: true,
         bias: true,
-        interleaved: true,
+        layout: ExpertLayout::Interleaved,
     };
     assert!(config.layers.iter().all(|layer| layer.experts == Some(experts)));
     let RopeScaling::Yarn(yarn) = &config.ropes[0].scaling else { panic!("{:?}", config.ropes) };

@@ -1,7 +1,7 @@
 //! The configuration that keys of the metadata make, by family.
 
 use candle_core::quantized::gguf_file::Value;
-use infer_model::config::{ExpertsConfig, LayerConfig, LongRope, RopeScaling};
+use infer_model::config::{ExpertLayout, ExpertsConfig, LayerConfig, LongRope, RopeScaling};
 use infer_model::{ModelConfig, Source};
 
 use super::{NORMAL, made, made_with, tokens};
@@ -244,7 +244,7 @@ fn layers_without_a_gate_of_their_own_have_experts_whose_weights_are_normalized(
         intermediate: 16,
         normalized: true,
         bias: false,
-        interleaved: false,
+        layout: ExpertLayout::Plain,
     };
     assert_eq!(experts(&[]), [None, Some(normalized), None]);
     let without_effect = [

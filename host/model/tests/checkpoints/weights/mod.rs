@@ -142,7 +142,7 @@ fn pointers_in_place_of_large_files_are_named() {
 
 #[test]
 fn load_reports_every_matrix_and_can_be_cancelled() {
-    for name in ["llama-f32", "qwen3moe-bf16", "gptoss-bf16", "gptoss-mxfp4"] {
+    for name in ["llama-f32", "qwen3moe-bf16", "mixtral-bf16", "gptoss-bf16", "gptoss-mxfp4"] {
         let source = Source::Directory(golden(name));
         let (mut seen, mut total) = (Vec::new(), 0);
         let model = Model::load_with(&source, &LoadOptions::default(), &mut |progress| {
