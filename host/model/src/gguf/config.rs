@@ -29,6 +29,7 @@ const KEYS: &[(&str, &str)] = &[
     ("attention_multiplier", "attention.scale"),
     ("residual_multiplier", "residual_scale"),
     ("logits_scaling", "logit_scale"),
+    ("clip_qkv", "attention.clamp_kqv"),
     ("num_experts", "expert_count"),
     ("num_experts_per_tok", "expert_used_count"),
     ("moe_intermediate_size", "expert_feed_forward_length"),
@@ -105,8 +106,12 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
     if map.get("num_experts").and_then(Json::as_f64) == Some(0.0) {
         map.remove("num_experts");
     }
-    if architecture == "qwen3moe" {
+    if matches!(architecture, "qwen3moe" | "olmoe") {
         map.extend(routing(file)?);
+    } else if has_experts(architecture, &map) {
+        map.extend(routing(file)?);
+        // llama.cpp's default, which is not transformers' for Mixtral.
+        map.entry("rope_theta").or_insert(json!(10_000.0));
     }
     if architecture == "phi3" {
         // Files say so that there is no window.
@@ -158,8 +163,13 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
     Ok((map, names))
 }
 
-/// What isn't among the equivalent keys of a model of experts. llama.cpp divides the weights of this architecture's experts by
-/// their sum, whether files say so or not; layers with matrices of their own have no experts.
+/// Whether the file is one of Mixtral's models, which have the architecture llama; experts distinguish them.
+fn has_experts(architecture: &str, map: &Map<String, Json>) -> bool {
+    architecture == "llama" && map.contains_key("num_experts")
+}
+
+/// What isn't among the equivalent keys of a model of experts. llama.cpp divides the weights of a token's experts by their sum,
+/// except in OLMoE, whether files say so or not; layers of Qwen3 MoE with matrices of their own have no experts.
 fn routing(file: &Gguf) -> Result<Map<String, Json>, ModelError> {
     let key = |part: &str| format!("{}.{part}", file.architecture);
     // 1 is no scale, and softmax; 0 is what 1 is.
@@ -171,7 +181,12 @@ fn routing(file: &Gguf) -> Result<Map<String, Json>, ModelError> {
     }
     let layer = |name: &String| name.strip_prefix("blk.")?.strip_suffix(".ffn_gate.weight")?.parse().ok();
     let dense: Vec<u64> = file.tensors.keys().filter_map(layer).collect();
-    let normalized = file.flag(&key("expert_weights_norm"))?.unwrap_or(true);
+    let says = file.flag(&key("expert_weights_norm"))?;
+    if file.architecture == "llama" && says == Some(false) {
+        let message = format!("{} must be true", key("expert_weights_norm"));
+        return Err(file.fault(ModelErrorKind::Unsupported, message));
+    }
+    let normalized = says.unwrap_or(file.architecture != "olmoe");
     let routing = [("norm_topk_prob", json!(normalized)), ("mlp_only_layers", json!(dense))];
     Ok(routing.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
 }
@@ -296,7 +311,9 @@ fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
         // Files of OLMo 3 have the architecture of OLMo 2; a window distinguishes them.
         "olmo2" if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "olmo3",
         "olmo2" => "olmo2",
+        "olmoe" => "olmoe",
         "gpt-oss" => "gpt_oss",
+        _ if has_experts(architecture, map) => "mixtral",
         // Files of Mistral's models have the architecture llama; a window distinguishes them.
         _ if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "mistral",
         _ => "llama",

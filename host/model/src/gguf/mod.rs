@@ -1,7 +1,7 @@
 //! GGUF files: weights, configuration, tokenizer and chat template in one file, or in parts written by llama-gguf-split. They
 //! are converted to what the rest of this crate reads from a directory: a `ModelConfig`, `tokenizer.json`,
 //! `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures other than llama, qwen2, qwen3, qwen3moe,
-//! gemma3, smollm3, phi3, granite, olmo2 and gpt-oss are refused by name.
+//! gemma3, smollm3, phi3, granite, olmo2, olmoe and gpt-oss are refused by name.
 
 mod config;
 mod header;
@@ -22,8 +22,10 @@ use crate::error::{ModelError, ModelErrorKind};
 use crate::weights::{ExpertMatrix, RowOrder, Stored, StoredType, Within};
 
 /// The values of `general.architecture` that are supported.
-const ARCHITECTURES: &[&str] =
-    &["llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "phi3", "granite", "olmo2", "gpt-oss"];
+const ARCHITECTURES: &[&str] = &[
+    "llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "phi3", "granite", "olmo2", "olmoe",
+    "gpt-oss",
+];
 
 /// An open file with a valid header, and the other parts of the model.
 #[derive(Debug)]

@@ -15,8 +15,8 @@ pub(super) struct PreTokenizer {
 }
 
 /// Names of the supported rules.
-pub(super) const KNOWN: &str = "default, gpt-2, llama-bpe, llama3, llama-v3, smaug-bpe, dbrx, qwen2, deepseek-r1-qwen, \
-                                smollm, refact, tekken and gpt-4o";
+pub(super) const KNOWN: &str = "default, gpt-2, olmo, llama-bpe, llama3, llama-v3, smaug-bpe, dbrx, qwen2, \
+                                deepseek-r1-qwen, smollm, refact, tekken and gpt-4o";
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -38,6 +38,8 @@ impl PreTokenizer {
         Some(match name {
             "default" => plain(DEFAULT),
             "gpt-2" => plain(&[GPT2]),
+            // OLMoE's, which is GPT-NeoX's.
+            "olmo" => Self { composes: true, ..plain(&[GPT2]) },
             "llama-bpe" | "llama3" | "llama-v3" => {
                 Self { ignores_merges: true, adds_bos: true, ..plain(&[LLAMA3]) }
             }

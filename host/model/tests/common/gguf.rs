@@ -36,7 +36,7 @@ pub fn convert_in(from: &Path, name: &str, kind: GgmlDType, parts: usize, direct
     let (config, generation) = (read("config.json"), read("generation_config.json"));
     let architecture = match config["model_type"].as_str().expect("a name") {
         "gemma3_text" => "gemma3",
-        "mistral" => "llama",
+        "mistral" | "mixtral" => "llama",
         "qwen3_moe" => "qwen3moe",
         "olmo3" => "olmo2",
         other => other,
@@ -123,10 +123,15 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
     if let Some(experts) = experts {
         metadata.push((key("expert_count"), Value::U32(experts as u32)));
         metadata.push((key("expert_used_count"), Value::U32(number("num_experts_per_tok"))));
-        metadata.push((key("expert_feed_forward_length"), Value::U32(number("moe_intermediate_size"))));
-        // It is true in files that don't say.
-        if config["norm_topk_prob"] != true {
-            metadata.push((key("expert_weights_norm"), Value::Bool(false)));
+        if config["moe_intermediate_size"].is_u64() {
+            let width = Value::U32(number("moe_intermediate_size"));
+            metadata.push((key("expert_feed_forward_length"), width));
+        }
+        // In files that don't say it is true, but not in those of OLMoE.
+        if let Some(normalized) = config["norm_topk_prob"].as_bool()
+            && normalized == (architecture == "olmoe")
+        {
+            metadata.push((key("expert_weights_norm"), Value::Bool(normalized)));
         }
     }
     if let Some(window) = config["sliding_window"].as_u64() {
@@ -279,7 +284,7 @@ fn tensors(from: &Path, architecture: &str, config: &Json, kind: GgmlDType) -> V
                 tensor = interleave(&tensor, heads("num_key_value_heads"));
             }
             let kind = match tensor.dims() {
-                _ if name.ends_with("mlp.gate.weight") => GgmlDType::F32,
+                _ if name.ends_with("mlp.gate.weight") || name.ends_with("moe.gate.weight") => GgmlDType::F32,
                 [_, .., inputs] if inputs.is_multiple_of(kind.block_size()) => kind,
                 // As llama.cpp's own tool does where rows aren't whole blocks of Q4_K.
                 [_, .., _] => GgmlDType::Q5_0,
@@ -384,6 +389,10 @@ fn gguf_name(name: &str, architecture: &str) -> String {
         ("pre_feedforward_layernorm", "ffn_norm"),
         ("post_feedforward_layernorm", "post_ffw_norm"),
         ("mlp.gate.", "ffn_gate_inp."),
+        ("block_sparse_moe.gate.", "ffn_gate_inp."),
+        ("block_sparse_moe.w1", "ffn_gate"),
+        ("block_sparse_moe.w2", "ffn_down"),
+        ("block_sparse_moe.w3", "ffn_up"),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
         ("mlp.gate_up_proj", "ffn_up"),

@@ -123,7 +123,7 @@ impl Scalar<'_> {
         let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
         let turned = |part: &str, norm: &str| -> Vec<Vec<Vec<f64>>> {
             let mut rows = self.project(&name(part), inputs);
-            if shape.norms_behind() {
+            if shape.qk_norm_whole() {
                 rows.iter_mut().for_each(|row| *row = self.norm(&name(norm), row));
             }
             let rows = rows.into_iter().enumerate();

@@ -40,7 +40,7 @@ pub struct Shape {
     pub logit_cap: Option<f64>,
     /// Keys as transformers 5 writes them.
     pub new_keys: bool,
-    /// In Qwen3 MoE.
+    /// In families that have them.
     pub experts: Option<Experts>,
 }
 
@@ -91,9 +91,10 @@ pub enum Scaling {
 /// Positions of all shapes.
 pub const POSITIONS: usize = 400;
 
-pub const FAMILIES: [&str; 11] = [
+pub const FAMILIES: [&str; 13] = [
     "llama",
     "mistral",
+    "mixtral",
     "qwen2",
     "qwen3",
     "qwen3_moe",
@@ -103,6 +104,7 @@ pub const FAMILIES: [&str; 11] = [
     "granite",
     "olmo2",
     "olmo3",
+    "olmoe",
 ];
 
 impl Shape {
@@ -127,8 +129,8 @@ impl Shape {
                 let slide = random.flag();
                 rotated.iter().map(|rotated| slide && !rotated).collect()
             }
-            "llama" | "granite" | "olmo2" => vec![false; layers],
-            "mistral" | "qwen3_moe" | "phi3" => vec![random.flag(); layers],
+            "llama" | "granite" | "olmo2" | "olmoe" => vec![false; layers],
+            "mistral" | "mixtral" | "qwen3_moe" | "phi3" => vec![random.flag(); layers],
             "gemma3_text" if random.flag() => (0..layers).map(|layer| (layer + 1) % 2 != 0).collect(),
             _ => (0..layers).map(|_| random.flag()).collect(),
         };
@@ -148,7 +150,9 @@ impl Shape {
             biases: [
                 biased || family == "qwen2",
                 biased,
-                !matches!(family, "qwen2" | "qwen3_moe" | "olmo2" | "olmo3") && biased && random.flag(),
+                !matches!(family, "qwen2" | "qwen3_moe" | "olmo2" | "olmo3" | "olmoe")
+                    && biased
+                    && random.flag(),
             ],
             window: random.size(1, 30) as u32,
             slides,
@@ -170,8 +174,14 @@ impl Shape {
             attention_cap: (gemma && random.flag()).then_some(2.0),
             logit_cap: (gemma && random.flag()).then_some(3.0),
             new_keys: if gemma && !pattern { true } else { random.flag() },
-            experts: (family == "qwen3_moe").then(|| Experts::random(layers, random)),
+            experts: matches!(family, "mixtral" | "qwen3_moe" | "olmoe")
+                .then(|| Experts::random(layers, random)),
         };
+        if let (true, Some(experts)) = (family != "qwen3_moe", &mut shape.experts) {
+            // All layers have them, in the width of layers without.
+            (experts.step, experts.dense, experts.intermediate) = (1, Vec::new(), shape.intermediate);
+            experts.normalized |= family == "mixtral";
+        }
         if family == "phi3" {
             shape.turned = 2 * random.size(1, head_dim / 2);
             let original = [original as usize, POSITIONS][random.size(0, 1)];
@@ -198,9 +208,14 @@ impl Shape {
         self.family == "gemma3_text"
     }
 
-    /// Norms follow layers and don't precede them, and those of queries and keys are of all heads together.
+    /// Norms follow layers and don't precede them.
     pub fn norms_behind(&self) -> bool {
         matches!(self.family, "olmo2" | "olmo3")
+    }
+
+    /// Norms of queries and keys are of all heads together.
+    pub fn qk_norm_whole(&self) -> bool {
+        matches!(self.family, "olmo2" | "olmo3" | "olmoe")
     }
 
     /// Sliding layers have a position embedding of their own.
@@ -242,14 +257,18 @@ impl Shape {
             put("logits_scaling", json!(logits));
         }
         if let Some(experts) = &self.experts {
-            let name = if self.new_keys { "num_local_experts" } else { "num_experts" };
-            put(name, json!(experts.count));
+            let renamed = self.new_keys && self.family == "qwen3_moe" || self.family == "mixtral";
+            put(if renamed { "num_local_experts" } else { "num_experts" }, json!(experts.count));
             put("num_experts_per_tok", json!(experts.per_token));
-            put("moe_intermediate_size", json!(experts.intermediate));
-            put("norm_topk_prob", json!(experts.normalized));
-            put("decoder_sparse_step", json!(experts.step));
-            put("mlp_only_layers", json!(experts.dense));
-            put("use_sliding_window", json!(self.slides.contains(&true)));
+            if self.family != "mixtral" {
+                put("norm_topk_prob", json!(experts.normalized));
+            }
+            if self.family == "qwen3_moe" {
+                put("moe_intermediate_size", json!(experts.intermediate));
+                put("decoder_sparse_step", json!(experts.step));
+                put("mlp_only_layers", json!(experts.dense));
+                put("use_sliding_window", json!(self.slides.contains(&true)));
+            }
         }
         if self.family == "smollm3" {
             put("use_sliding_window", json!(self.slides.contains(&true)));
@@ -333,6 +352,8 @@ impl Shape {
         let mut norms = vec![("input_layernorm", hidden), ("post_attention_layernorm", hidden)];
         if self.norms_behind() {
             norms = vec![("post_attention_layernorm", hidden), ("post_feedforward_layernorm", hidden)];
+        }
+        if self.qk_norm_whole() {
             norms.extend([("self_attn.q_norm", q), ("self_attn.k_norm", kv)]);
         }
         if self.gemma() {
@@ -372,7 +393,7 @@ impl Shape {
 fn has_bias_keys(family: &str) -> bool {
     matches!(
         family,
-        "llama" | "qwen3" | "qwen3_moe" | "gemma3_text" | "smollm3" | "granite" | "olmo2" | "olmo3"
+        "llama" | "qwen3" | "qwen3_moe" | "gemma3_text" | "smollm3" | "granite" | "olmo2" | "olmo3" | "olmoe"
     )
 }
 
@@ -424,9 +445,18 @@ pub const FUSED: [(&str, &[&str]); 2] = [
     ("mlp.gate_up", &["mlp.gate", "mlp.up"]),
 ];
 
+/// The names of Mixtral's experts and their router in checkpoints.
+const OF_MIXTRAL: [(&str, &str); 4] =
+    [(".mlp.", ".block_sparse_moe."), ("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")];
+
 /// The tensors as a checkpoint of this configuration has them.
 fn stored(config: &Value, tensors: &Tensors) -> Tensors {
     let mut stored = tensors.clone();
+    if config["model_type"] == "mixtral" {
+        let renamed =
+            |name: String| OF_MIXTRAL.iter().fold(name, |name, (part, own)| name.replace(part, own));
+        stored = stored.into_iter().map(|(name, tensor)| (renamed(name), tensor)).collect();
+    }
     let layers = if config["model_type"] == "phi3" { config["num_hidden_layers"].as_u64() } else { None };
     for layer in 0..layers.unwrap_or(0) {
         for (whole, parts) in FUSED {

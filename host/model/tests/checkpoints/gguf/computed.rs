@@ -45,6 +45,9 @@ fn a_gguf_file_computes_what_its_safetensors_do() {
         ("granite-bf16", GgmlDType::BF16, DType::Bf16),
         ("olmo2-bf16", GgmlDType::BF16, DType::Bf16),
         ("olmo3-bf16", GgmlDType::BF16, DType::Bf16),
+        ("mixtral-bf16", GgmlDType::BF16, DType::Bf16),
+        ("mixtral-bf16", GgmlDType::F32, DType::F32),
+        ("olmoe-bf16", GgmlDType::BF16, DType::Bf16),
     ] {
         let source = Source::gguf(&convert::convert(name, kind, directory.path())).expect("a sound file");
         let plain = Source::Directory(golden(name));

@@ -1,7 +1,7 @@
 //! The configuration that keys of the metadata make, by family.
 
 use candle_core::quantized::gguf_file::Value;
-use infer_model::config::{ExpertLayout, ExpertsConfig, LayerConfig, LongRope, RopeScaling};
+use infer_model::config::{ExpertLayout, ExpertsConfig, LayerConfig, LongRope, QkNorm, RopeScaling};
 use infer_model::{ModelConfig, Source};
 
 use super::{NORMAL, made, made_with, tokens};
@@ -269,4 +269,74 @@ fn layers_without_a_gate_of_their_own_have_experts_whose_weights_are_normalized(
         let error = ModelConfig::load(&made_of_experts(&[(key, value)])).expect_err(key);
         assert!(error.message.contains(key), "{key}: {error}");
     }
+}
+
+#[test]
+fn files_of_llama_with_experts_are_mixtrals() {
+    let count = |key: &'static str, number: u32| (key, Value::U32(number));
+    let load = |more: &[(&'static str, Value)]| {
+        let mut keys = vec![count("expert_count", 4), count("expert_used_count", 2)];
+        keys.extend(more.iter().cloned());
+        ModelConfig::load(&made_as("llama", &keys, &[]))
+    };
+    let config = load(&[]).expect("sound");
+    let experts = ExpertsConfig {
+        count: 4,
+        per_token: 2,
+        intermediate: 8,
+        normalized: true,
+        bias: false,
+        layout: ExpertLayout::Mixtral,
+    };
+    assert_eq!((config.model_type.as_str(), config.ropes[0].theta), ("mixtral", 10_000.0));
+    assert!(config.layers.iter().all(|layer| layer.experts == Some(experts) && layer.window.is_none()));
+    let said = [
+        count("attention.sliding_window", 32),
+        ("rope.freq_base", Value::F32(1e6)),
+        ("expert_weights_norm", Value::Bool(true)),
+    ];
+    let config = load(&said).expect("sound");
+    assert_eq!((config.model_type.as_str(), config.ropes[0].theta), ("mixtral", 1e6));
+    assert!(config.layers.iter().all(|layer| layer.window == Some(32)));
+    for (key, value) in [
+        ("expert_weights_norm", Value::Bool(false)),
+        ("expert_weights_scale", Value::F32(2.5)),
+        ("expert_gating_func", Value::U32(2)),
+        ("expert_shared_count", Value::U32(1)),
+    ] {
+        let error = load(&[(key, value)]).expect_err(key);
+        assert!(error.message.contains(&format!("llama.{key}")), "{key}: {error}");
+    }
+    let without = [count("expert_count", 0), count("expert_used_count", 0)];
+    let dense = ModelConfig::load(&made_as("llama", &without, &[])).expect("sound");
+    assert!(dense.model_type == "llama" && dense.layers.iter().all(|layer| layer.experts.is_none()));
+}
+
+#[test]
+fn weights_of_experts_of_olmoe_are_normalized_only_if_the_file_says() {
+    let count = |key: &'static str, number: u32| (key, Value::U32(number));
+    let load = |more: &[(&'static str, Value)]| {
+        let mut keys = vec![count("expert_count", 4), count("expert_used_count", 2)];
+        keys.extend(more.iter().cloned());
+        ModelConfig::load(&made_as("olmoe", &keys, &[]))
+    };
+    for (more, normalized) in [
+        (vec![], false),
+        (vec![("expert_weights_norm", Value::Bool(false))], false),
+        (vec![("expert_weights_norm", Value::Bool(true))], true),
+    ] {
+        let config = load(&more).expect("sound");
+        assert_eq!((config.model_type.as_str(), config.qk_norm), ("olmoe", QkNorm::Whole));
+        let experts = ExpertsConfig {
+            count: 4,
+            per_token: 2,
+            intermediate: 8,
+            normalized,
+            bias: false,
+            layout: ExpertLayout::Plain,
+        };
+        assert!(config.layers.iter().all(|layer| layer.experts == Some(experts)), "{more:?}");
+    }
+    let error = load(&[("attention.clamp_kqv", Value::F32(8.0))]).expect_err("nothing would be clamped");
+    assert!(error.message.contains("olmoe.attention.clamp_kqv is not supported"), "{error}");
 }

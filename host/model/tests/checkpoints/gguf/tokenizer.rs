@@ -131,9 +131,18 @@ fn bare_prompt_gets_the_bos_token_of_its_rule_unless_the_file_says() {
         assert_eq!(bare(rule, None), [0, 3], "{rule}");
         assert_eq!(bare(rule, Some(false)), [3], "{rule}");
     }
-    for rule in
-        ["smaug-bpe", "dbrx", "qwen2", "deepseek-r1-qwen", "smollm", "refact", "gpt-4o", "gpt-2", "default"]
-    {
+    for rule in [
+        "smaug-bpe",
+        "dbrx",
+        "qwen2",
+        "deepseek-r1-qwen",
+        "smollm",
+        "refact",
+        "gpt-4o",
+        "gpt-2",
+        "olmo",
+        "default",
+    ] {
         assert_eq!(bare(rule, None), [3], "{rule}");
         assert_eq!(bare(rule, Some(true)), [0, 3], "{rule}");
     }
