@@ -68,6 +68,17 @@ fn golden_logits_of_olmo() {
     golden_logits("olmo3-bf16");
 }
 
+#[test]
+fn golden_logits_of_mixtral() {
+    golden_logits("mixtral-bf16");
+}
+
+/// Experts, beside norms of all heads together.
+#[test]
+fn golden_logits_of_olmoe() {
+    golden_logits("olmoe-bf16");
+}
+
 /// Sinks, biased experts of which gate and up are clamped, and windows that most of a prompt is outside of.
 #[test]
 fn golden_logits_of_gpt_oss() {
