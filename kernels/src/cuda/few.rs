@@ -113,8 +113,8 @@ pub unsafe fn product_gated(
     unsafe { launch(device, ty, &GATE, &params, &params, (params.outputs / 2).div_ceil(OUTPUTS / 2)) }
 }
 
-/// `residual += x * w^T * factor`; then, if there is a `norm`, `y = residual * norm` and `shares_out`, with which the next product
-/// scales it. For types that [`fuses_norms`] allows.
+/// `residual += x * w^T * factor`; then, if there is a `norm`, `y = residual * norm` and `shares_out`, with which the next
+/// product scales it. For types that [`fuses_norms`] allows.
 ///
 /// # Errors
 /// If the device refuses.

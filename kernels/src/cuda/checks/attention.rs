@@ -302,8 +302,8 @@ pub(super) fn decode(
     }
     many_pieces(device, random)?;
     many_items(device, effort, random)?;
-    Ok("three types, nine widths, 1 to 40 blocks, up to 150 pieces of a context, 300 sequences, windows, soft caps, sinks, contexts from \
-        1 on"
+    Ok("three types, nine widths, 1 to 40 blocks, up to 150 pieces of a context, 300 sequences, windows, soft caps, sinks, \
+        contexts from 1 on"
         .to_owned())
 }
 

@@ -303,7 +303,7 @@ pub(super) fn layers(
             for form in forms {
                 let what = format!("{form:?}, {rows} rows, {shape:?}, {:?}", layer.activation);
                 let factor = stream.as_ref().map(|stream| stream.factor);
-                let what = format!("{what}, biases: {}, fused with factor {factor:?}", layer.biases.is_some());
+                let what = format!("{what}, biases: {}, fused by {factor:?}", layer.biases.is_some());
                 let got = layer.run(device, form, &x, &logits, stream.as_ref());
                 let got = got.map_err(|wrong| format!("{what}: {wrong}"))?;
                 layer.compare(&got, &x, &logits, &what)?;
