@@ -6,6 +6,7 @@ use infer_model::{DType, KvCacheKind, Model, Quantize, Source, WeightType};
 
 use crate::bits;
 use crate::common::{Chunk, Driver, MAX_SEQ_LEN, golden, model, stored_as};
+use crate::together::{self, together};
 
 const CASES: &[(&str, DType)] = &[
     ("llama-f32", DType::F32),
@@ -35,26 +36,12 @@ fn models() -> impl Iterator<Item = (String, Model)> {
     floats.chain(integers).chain([("gptoss-mxfp4 as stored".to_owned(), held)])
 }
 
-/// Prompts of ragged lengths, of arbitrary tokens.
 fn prompts() -> Vec<Vec<u32>> {
-    [1_u32, 5, 16, 17, 40, 63, 130, 200]
-        .into_iter()
-        .map(|len| (0..len).map(|i| (i * i * 31 + i * 7 + len) % 512).collect())
-        .collect()
+    together::prompts(&[1, 5, 16, 17, 40, 63, 130, 200], 512)
 }
 
-/// Each prompt alone in one step, then one decode of token 3.
 fn alone(model: &Model, kind: KvCacheKind) -> Vec<[Vec<u32>; 2]> {
-    let prompts = prompts();
-    let mut driver = Driver::new(model, kind, 16, 1);
-    let run = |prompt: &Vec<u32>| {
-        let prefill = driver.run(&[Chunk { sequence: 1, start: 0, tokens: prompt }]).remove(0).0;
-        let decode = Chunk { sequence: 1, start: prompt.len(), tokens: &[3] };
-        let decode = driver.run(&[decode]).remove(0).0;
-        driver.release(1);
-        [bits(&prefill), bits(&decode)]
-    };
-    prompts.iter().map(run).collect()
+    together::alone(&mut Driver::new(model, kind, 16, 1), &prompts())
 }
 
 #[test]
@@ -74,31 +61,9 @@ fn logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_block_size() {
                     format!("{name} {kind:?}, chunks of {size}, {threads} threads, blocks of {block_size}");
                 let mut driver = Driver::new(&model, kind, block_size, threads);
                 let prompts = prompts();
-                let mut done = vec![0; prompts.len()];
-                // All prompts advance together; finished ones decode while the others continue.
-                while done.iter().zip(&prompts).any(|(done, prompt)| *done <= prompt.len()) {
-                    let mut chunks = Vec::new();
-                    let mut ends = Vec::new();
-                    for (i, prompt) in prompts.iter().enumerate() {
-                        let start = done[i];
-                        let tokens: &[u32] = if start < prompt.len() {
-                            &prompt[start..(start + size).min(prompt.len())]
-                        } else if start == prompt.len() {
-                            &[3]
-                        } else {
-                            continue;
-                        };
-                        chunks.push(Chunk { sequence: i as u64 + 1, start, tokens });
-                        done[i] += tokens.len();
-                        ends.push((i, done[i]));
-                    }
-                    for ((i, end), (logits, _)) in ends.into_iter().zip(driver.run(&chunks)) {
-                        if end >= prompts[i].len() {
-                            let step = end - prompts[i].len();
-                            assert_eq!(bits(&logits), want[i][step], "{how}: prompt {i}, step {step}");
-                        }
-                    }
-                }
+                together(&mut driver, &prompts.iter().collect::<Vec<_>>(), size, |i, step, got| {
+                    assert_eq!(got, want[i][step], "{how}: prompt {i}, step {step}");
+                });
             }
         }
     }

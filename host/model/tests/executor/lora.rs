@@ -3,8 +3,8 @@
 use infer_core::{AdapterId, SequenceId};
 use infer_model::{DType, KvCacheKind, Model, Quantize};
 
-use crate::bits;
 use crate::common::{ADAPTED, Chunk, Driver, adapter, model, stored_as};
+use crate::together::{self, together};
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];
 
@@ -30,23 +30,14 @@ fn adapted() -> impl Iterator<Item = (String, Model, Vec<AdapterId>)> {
     })
 }
 
-/// Prompts of ragged lengths, of arbitrary tokens.
 fn prompts() -> Vec<Vec<u32>> {
-    let lengths = [1_u32, 5, 17, 63, 130];
-    lengths.into_iter().map(|len| (0..len).map(|i| (i * i * 31 + i * 7 + len) % 300).collect()).collect()
+    together::prompts(&[1, 5, 17, 63, 130], 300)
 }
 
-/// Each prompt alone in one step, then one decode of token 3.
 fn alone(model: &Model, kind: KvCacheKind, adapter: AdapterId) -> Vec<[Vec<u32>; 2]> {
     let mut driver = Driver::new(model, kind, 16, 1);
     driver.walk.adapt(1, adapter);
-    let run = |prompt: &Vec<u32>| {
-        let prefill = driver.run(&[Chunk { sequence: 1, start: 0, tokens: prompt }]).remove(0).0;
-        let decode = driver.run(&[Chunk { sequence: 1, start: prompt.len(), tokens: &[3] }]).remove(0).0;
-        driver.release(1);
-        [bits(&prefill), bits(&decode)]
-    };
-    prompts().iter().map(run).collect()
+    together::alone(&mut driver, &prompts())
 }
 
 #[test]
@@ -70,35 +61,11 @@ fn logits_have_the_same_bits_whichever_adapters_the_other_rows_have() {
                 for (at, (_, adapter)) in streams.iter().enumerate() {
                     driver.walk.adapt(at as u64 + 1, all[*adapter]);
                 }
-                let mut done = vec![0; streams.len()];
-                // All advance together; finished ones decode while the others continue.
-                while done.iter().zip(&streams).any(|(done, (i, _))| *done <= prompts[*i].len()) {
-                    let (mut chunks, mut ends) = (Vec::new(), Vec::new());
-                    for (at, (i, _)) in streams.iter().enumerate() {
-                        let (prompt, start) = (&prompts[*i], done[at]);
-                        let tokens: &[u32] = if start < prompt.len() {
-                            &prompt[start..(start + size).min(prompt.len())]
-                        } else if start == prompt.len() {
-                            &[3]
-                        } else {
-                            continue;
-                        };
-                        chunks.push(Chunk { sequence: at as u64 + 1, start, tokens });
-                        done[at] += tokens.len();
-                        ends.push((at, done[at]));
-                    }
-                    for ((at, end), (logits, _)) in ends.into_iter().zip(driver.run(&chunks)) {
-                        let (i, adapter) = streams[at];
-                        if end >= prompts[i].len() {
-                            let step = end - prompts[i].len();
-                            assert_eq!(
-                                bits(&logits),
-                                want[adapter][i][step],
-                                "{how}: {i} of {adapter}, {step}"
-                            );
-                        }
-                    }
-                }
+                let texts: Vec<_> = streams.iter().map(|(i, _)| &prompts[*i]).collect();
+                together(&mut driver, &texts, size, |at, step, got| {
+                    let (i, adapter) = streams[at];
+                    assert_eq!(got, want[adapter][i][step], "{how}: {i} of {adapter}, {step}");
+                });
             }
         }
     }

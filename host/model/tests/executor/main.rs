@@ -8,6 +8,7 @@ mod guarantees;
 mod invariance;
 mod lora;
 mod sampler;
+mod together;
 
 fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
