@@ -9,8 +9,8 @@ use crate::DType;
 pub struct LoadOptions {
     /// Type of weights and KV cache; `None` keeps the checkpoint's.
     pub dtype: Option<DType>,
-    /// Whether a GPU will compute. GPUs compute in f16, but not with integers: [`Quantize::Auto`] widens quantized weights,
-    /// MXFP4 only on the way to the GPU. Otherwise f16 checkpoints become f32, since bf16 would drop three bits.
+    /// Whether a GPU will compute. GPUs compute in f16, but not with integers: quantized weights are widened, MXFP4
+    /// only on the way to the GPU. Otherwise f16 checkpoints become f32, since bf16 would drop three bits.
     pub for_gpu: bool,
     /// Whether weight matrices become integers.
     pub quantize: Quantize,

@@ -119,7 +119,9 @@ impl Weights {
                 (WeightType::Mxfp4, Formats::Blocks { others: floats.1 })
             }
             // They become the same floats when they are copied to the device; until then they take a quarter of the memory.
-            Quantize::Auto if options.for_gpu && matches!(stored, Some(StoredType::Mxfp4(_))) => {
+            Quantize::Auto | Quantize::Off
+                if options.for_gpu && matches!(stored, Some(StoredType::Mxfp4(_))) =>
+            {
                 (floats.0, Formats::Blocks { others: floats.1 })
             }
             Quantize::Auto if stay_blocks => (WeightType::Q8, Formats::AsStored),

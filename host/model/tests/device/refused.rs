@@ -46,7 +46,9 @@ fn quantized_weights_are_refused() {
     assert_eq!(model.weight_type, WeightType::Bf16);
     let placed = model.to_device(&device).expect("it fits");
     assert!(model.stored_blocks.is_some_and(|bytes| bytes < placed.weight_bytes()));
-    let widened = load_as("gptoss-mxfp4", Quantize::Off, true).expect("it is sound");
+    let asked = load_as("gptoss-mxfp4", Quantize::Off, true).expect("it is sound");
+    assert_eq!((asked.weight_type, asked.checksums(1)), (WeightType::Bf16, model.checksums(1)));
+    let widened = load_as("gptoss-mxfp4", Quantize::Off, false).expect("it is sound");
     assert!(model.weight_bytes() < widened.weight_bytes());
     let same = widened.to_device(&device).expect("it fits");
     assert_eq!(same.weight_bytes(), placed.weight_bytes());
