@@ -179,6 +179,11 @@ fn routing(file: &Gguf) -> Result<Map<String, Json>, ModelError> {
             return Err(file.fault(ModelErrorKind::Unsupported, format!("{} must be 1", key(part))));
         }
     }
+    if file.tensors.contains_key("blk.0.ffn_gate.0.weight") {
+        let message = "tensor blk.0.ffn_gate.0.weight is of a single expert, as converters wrote Mixtral until \
+                       April 2024; convert the model again, to files with a tensor of all experts of a layer";
+        return Err(file.fault(ModelErrorKind::Unsupported, message));
+    }
     let layer = |name: &String| name.strip_prefix("blk.")?.strip_suffix(".ffn_gate.weight")?.parse().ok();
     let dense: Vec<u64> = file.tensors.keys().filter_map(layer).collect();
     let says = file.flag(&key("expert_weights_norm"))?;

@@ -313,6 +313,15 @@ fn files_of_llama_with_experts_are_mixtrals() {
 }
 
 #[test]
+fn files_with_tensors_of_single_experts_are_to_be_converted_again() {
+    let keys = [("expert_count", Value::U32(4)), ("expert_used_count", Value::U32(2))];
+    let file = made_as("llama", &keys, &[("blk.0.ffn_gate.0.weight", &[1.0])]);
+    let error = ModelConfig::load(&file).expect_err("it can't be read");
+    assert!(error.message.contains("blk.0.ffn_gate.0.weight is of a single expert"), "{error}");
+    assert!(error.message.contains("convert the model again"), "{error}");
+}
+
+#[test]
 fn weights_of_experts_of_olmoe_are_normalized_only_if_the_file_says() {
     let count = |key: &'static str, number: u32| (key, Value::U32(number));
     let load = |more: &[(&'static str, Value)]| {
