@@ -70,7 +70,7 @@ fn absent_window_is_the_default_of_transformers() {
 #[test]
 fn unsupported_arithmetic_is_refused_by_name() {
     for (changes, named) in [
-        (json!({"model_type": "mixtral"}), "mixtral"),
+        (json!({"model_type": "falcon"}), "falcon"),
         (json!({"model_type": null}), "model_type"),
         (json!({"model_type": "gemma3", "text_config": {"model_type": "gemma3"}}), "model_type"),
         (json!({"hidden_size": null}), "hidden_size"),
