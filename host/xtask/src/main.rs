@@ -16,6 +16,7 @@ mod demo;
 mod emulated;
 mod fuzz;
 mod mac;
+mod room;
 mod scale_out;
 mod test;
 mod zig;

@@ -32,6 +32,7 @@ fn lint(clippy: &mut Command) -> Result<(), String> {
 
 /// Runs everything: lints, native tests, the policies' tests compiled to Wasm, and the CUDA compiler.
 pub fn test() -> Result<(), String> {
+    crate::room::warn_if_little(&target_dir()?);
     check()?;
     let mut left_out = crate::absent::left_out();
     let mut tests = cargo(&["test", "--workspace", "--all-features", "--no-run"]);
