@@ -150,6 +150,10 @@ fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelErr
     if keys.flag("use_bidirectional_attention")? == Some(true) {
         return Err(keys.unsupported("use_bidirectional_attention", "must be false"));
     }
+    // Some embedding models say so, gte-Qwen2 for one, and vLLM computes them accordingly.
+    if keys.flag("is_causal")? == Some(false) {
+        return Err(keys.unsupported("is_causal", "must be true"));
+    }
     if !family.phi && keys.number("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
         return Err(keys.unsupported("partial_rotary_factor", "must be 1"));
     }

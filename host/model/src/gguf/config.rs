@@ -52,10 +52,13 @@ pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
     if file.architecture == "granite" && !file.values.contains_key("granite.attention.scale") {
         config.query_scale = (1.0 / (config.head_dim as f64).sqrt()) as f32;
     }
+    let causal = format!("{}.attention.causal", file.architecture);
     // In spite of its name, for this architecture the key says whether anything is rotated.
     let rotates = "granite.rope.scaling.finetuned";
-    if file.flag(rotates)? == Some(false) {
-        return Err(file.fault(ModelErrorKind::Unsupported, format!("{rotates} must be true")));
+    for key in [causal.as_str(), rotates] {
+        if file.flag(key)? == Some(false) {
+            return Err(file.fault(ModelErrorKind::Unsupported, format!("{key} must be true")));
+        }
     }
     if file.architecture == "gemma3" {
         config.query_scale = gemma_scale(file, &config, layers)?;

@@ -99,6 +99,8 @@ fn unsupported_arithmetic_is_refused_by_name() {
         (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
         (json!({"quantization_config": {"bits": 4}}), "quantization_config"),
         (json!({"quantization": {"group_size": 64, "bits": 4}}), "quantization is not supported"),
+        (json!({"use_bidirectional_attention": true}), "use_bidirectional_attention must be false"),
+        (json!({"is_causal": false}), "is_causal must be true"),
         (json!({"sliding_window": 128}), "sliding_window"),
         (json!({"eos_token_id": "end"}), "eos_token_id"),
         (json!({"torch_dtype": "int8"}), "dtype"),

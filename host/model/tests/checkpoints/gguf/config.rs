@@ -182,6 +182,18 @@ fn file_of_granite_without_a_position_embedding_is_refused() {
 }
 
 #[test]
+fn file_whose_tokens_see_those_behind_them_is_refused() {
+    for architecture in ["qwen2", "gemma3"] {
+        let load = |causal: bool| {
+            ModelConfig::load(&made_as(architecture, &[("attention.causal", Value::Bool(causal))], &[]))
+        };
+        assert!(load(true).is_ok(), "{architecture}");
+        let error = load(false).expect_err("they see only those before them");
+        assert!(error.message.contains(&format!("{architecture}.attention.causal must be true")), "{error}");
+    }
+}
+
+#[test]
 fn files_of_smollm3_and_olmo_are_those_of_llama_cpp() {
     let load = |architecture: &str, more: &[(&str, Value)]| {
         ModelConfig::load(&made_as(architecture, more, &[])).expect("sound")
