@@ -103,7 +103,7 @@ impl<'a> Files<'a> {
     /// A tensor of exactly this shape.
     pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Stored<'_>, ModelError> {
         let stored = match self.fused.as_ref().and_then(|fused| fused.part(name)) {
-            Some(part) => part.of(self.whole(&part.tensor, &part.whole(shape))?, shape),
+            Some(part) => part.of(self.whole(&part.tensor, &part.whole(shape))?, shape)?,
             None => self.whole(name, shape)?,
         };
         let is_rotated = name.contains("self_attn.q_proj.") || name.contains("self_attn.k_proj.");

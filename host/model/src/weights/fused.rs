@@ -3,6 +3,7 @@
 
 use super::stored::Stored;
 use crate::config::ModelConfig;
+use crate::error::ModelError;
 
 /// Outputs of the projections.
 #[derive(Clone, Copy, Debug)]
@@ -57,18 +58,25 @@ impl Part {
     }
 
     /// The part, of this shape, of the whole.
-    pub(super) fn of<'a>(&self, whole: Stored<'a>, shape: &[usize]) -> Stored<'a> {
+    ///
+    /// # Errors
+    /// The whole is a vector of blocks, in which a row has no bytes of its own.
+    pub(super) fn of<'a>(&self, whole: Stored<'a>, shape: &[usize]) -> Result<Stored<'a>, ModelError> {
+        if whole.shape.len() == 1 && whole.kind.block().0 > 1 {
+            let why = "the projections that share it can't be told apart in blocks";
+            return Err(ModelError::weights(format!("tensor {} can't be read: {why}", whole.name)));
+        }
         let row = whole.bytes.len() / self.rows;
         let rows = shape.first().copied().unwrap_or(0);
         let bytes = &whole.bytes[self.first * row..][..rows * row];
-        Stored { shape: shape.to_vec(), bytes, ..whole }
+        Ok(Stored { shape: shape.to_vec(), bytes, ..whole })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::{RowOrder, StoredType};
+    use crate::weights::{Mxfp4, RowOrder, StoredType};
 
     const FUSED: Fused = Fused { q: 4, kv: 2, intermediate: 3 };
 
@@ -97,7 +105,7 @@ mod tests {
                     bytes: &bytes,
                     scales: &[],
                 };
-                let stored = part.of(stored, &[*rows_of, 1]);
+                let stored = part.of(stored, &[*rows_of, 1]).unwrap();
                 assert_eq!((stored.rows(), stored.inputs()), (*rows_of, 1));
                 found.extend_from_slice(stored.bytes);
             }
@@ -107,5 +115,22 @@ mod tests {
         {
             assert_eq!(FUSED.part(other), None, "{other}");
         }
+    }
+
+    /// As of a GGUF file that has biases in blocks.
+    #[test]
+    fn vector_of_blocks_is_not_divided() {
+        let fused = Fused { q: 64, kv: 32, intermediate: 3 };
+        let part = fused.part("layers.7.self_attn.k_proj.bias").expect("it is a part");
+        let whole = Stored {
+            name: "x".to_owned(),
+            kind: StoredType::Mxfp4(Mxfp4::Inside),
+            shape: part.whole(&[32]),
+            order: RowOrder::Plain,
+            bytes: &[127; 17 * 4],
+            scales: &[],
+        };
+        let error = part.of(whole, &[32]).err().expect("a row has half a byte").to_string();
+        assert!(error.contains("tensor x can't be read: the projections that share it"), "{error}");
     }
 }
