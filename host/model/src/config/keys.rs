@@ -84,6 +84,14 @@ impl Keys {
         size.ok_or_else(|| self.missing(key))
     }
 
+    pub(super) fn object(&self, key: &str) -> Result<Option<&Map<String, Value>>, ModelError> {
+        self.optional(key, "an object", Value::as_object)
+    }
+
+    pub(super) fn list(&self, key: &str) -> Result<Option<&Vec<Value>>, ModelError> {
+        self.optional(key, "a list", Value::as_array)
+    }
+
     /// A list of whole numbers; empty if the key is absent.
     pub(super) fn counts(&self, key: &str) -> Result<Vec<usize>, ModelError> {
         let count = |value: &Value| usize::try_from(value.as_u64()?).ok();

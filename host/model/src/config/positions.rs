@@ -75,7 +75,7 @@ fn window_of(keys: &Keys, family: Family) -> Result<Option<u32>, ModelError> {
 
 fn sliding_layers(keys: &Keys, family: Family, rotated: &[bool]) -> Result<Vec<bool>, ModelError> {
     let count = rotated.len();
-    if let Some(types) = keys.get("layer_types").as_array() {
+    if let Some(types) = keys.list("layer_types")? {
         if types.len() != count {
             return Err(keys.wrong("layer_types", "as long as num_hidden_layers"));
         }
@@ -123,8 +123,8 @@ fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
     const LOCAL_THETA: f64 = 10_000.0;
     let default_theta = if family.gemma { 1_000_000.0 } else { family.theta.unwrap_or(10_000.0) };
     let theta = keys.number("rope_theta")?;
-    let scaling = keys.get("rope_scaling").as_object().filter(|scaling| !scaling.is_empty());
-    let parameters = keys.get("rope_parameters").as_object();
+    let scaling = keys.object("rope_scaling")?.filter(|scaling| !scaling.is_empty());
+    let parameters = keys.object("rope_parameters")?;
     let is_by_type = |settings: &&Map<String, Value>| settings.values().any(Value::is_object);
     let by_type = scaling.filter(is_by_type).or(parameters.filter(is_by_type));
     let added = scaling.filter(|scaling| !is_by_type(scaling));
@@ -248,8 +248,8 @@ impl Settings<'_> {
     }
 
     fn scaling(&self) -> Result<RopeScaling, ModelError> {
-        let kind = self.entry.get("rope_type").or_else(|| self.entry.get("type"));
-        let kind = kind.filter(|kind| !kind.is_null());
+        let given = |name: &str| self.entry.get(name).filter(|kind| !kind.is_null());
+        let kind = given("rope_type").or_else(|| given("type"));
         Ok(match kind.map(Value::as_str) {
             None | Some(Some("default")) => RopeScaling::None,
             // Older checkpoints have other names for the same.

@@ -84,7 +84,10 @@ fn unsupported_arithmetic_is_refused_by_name() {
         (json!({"hidden_act": "relu"}), "hidden_act"),
         (json!({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}), "rope_type is \"longrope\""),
         (json!({"rope_scaling": {"type": "su"}}), "\"su\""),
+        (json!({"rope_scaling": {"rope_type": null, "type": "su"}}), "\"su\""),
         (json!({"rope_scaling": {"rope_type": 3}}), "rope_type is 3"),
+        (json!({"rope_scaling": "linear"}), "rope_scaling must be an object, is \"linear\""),
+        (json!({"rope_parameters": [8.0]}), "rope_parameters must be an object"),
         (json!({"rope_scaling": {"rope_type": "yarn"}}), "factor"),
         (json!({"rope_scaling": {"rope_type": "yarn", "factor": 0}}), "factor must be positive"),
         (json!({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": "x"}}), "beta_fast"),
@@ -105,6 +108,7 @@ fn unsupported_arithmetic_is_refused_by_name() {
         (json!({"eos_token_id": "end"}), "eos_token_id"),
         (json!({"torch_dtype": "int8"}), "dtype"),
         (json!({"layer_types": ["full_attention"]}), "layer_types"),
+        (json!({"layer_types": "full_attention"}), "layer_types must be a list"),
     ] {
         let error = parse(llama_config(), changes.clone()).err().unwrap_or_else(|| panic!("{changes}"));
         assert!(error.message.contains(named), "{changes}: {error}");
