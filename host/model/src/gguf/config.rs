@@ -122,7 +122,6 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
             map.insert("sliding_window".to_owned(), Json::Null);
         }
         map.extend(partly_rotated(file, &map)?);
-        names.push(("partial_rotary_factor", key("rope.dimension_count")));
         let original = key("rope.scaling.original_context_length");
         if let Some(value) = scalar(file, &original)? {
             map.insert("original_max_position_embeddings".to_owned(), value);
@@ -139,6 +138,8 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
         // Its only layers are those of experts. No scaling is none, whatever transformers' default for an absent key is.
         if let Some(width) = map.get("moe_intermediate_size").cloned() {
             map.insert("intermediate_size".to_owned(), width);
+            // Of several names the first is shown.
+            names.insert(0, ("intermediate_size", key("expert_feed_forward_length")));
         }
         map.insert("rope_parameters".to_owned(), json!({}));
     }
@@ -171,8 +172,9 @@ fn has_experts(architecture: &str, map: &Map<String, Json>) -> bool {
     architecture == "llama" && map.contains_key("num_experts")
 }
 
-/// What isn't among the equivalent keys of a model of experts. llama.cpp divides the weights of a token's experts by their sum,
-/// except in OLMoE, whether files say so or not; layers of Qwen3 MoE with matrices of their own have no experts.
+/// What isn't among the equivalent keys of a model of experts. The weights of a token's experts are divided by their sum unless
+/// the file says otherwise, and in OLMoE only if it does: llama.cpp goes by the architecture alone. Layers of Qwen3 MoE with
+/// matrices of their own have no experts.
 fn routing(file: &Gguf) -> Result<Map<String, Json>, ModelError> {
     let key = |part: &str| format!("{}.{part}", file.architecture);
     // 1 is no scale, and softmax; 0 is what 1 is.
@@ -337,10 +339,15 @@ fn head_dim(map: &Map<String, Json>) -> Option<u64> {
 
 /// The share of a head that is rotated, from the number of dimensions.
 fn partly_rotated(file: &Gguf, map: &Map<String, Json>) -> Result<Map<String, Json>, ModelError> {
-    let rotated = file.integer(&format!("{}.rope.dimension_count", file.architecture))?;
+    let key = format!("{}.rope.dimension_count", file.architecture);
+    let rotated = file.integer(&key)?;
     let Some((rotated, head_dim)) = rotated.zip(head_dim(map)).filter(|(rotated, all)| rotated != all) else {
         return Ok(Map::new());
     };
+    if rotated == 0 || rotated > head_dim || !rotated.is_multiple_of(2) {
+        let expected = format!("an even number up to {head_dim}, the width of a head, is {rotated}");
+        return Err(file.wrong(&key, &expected));
+    }
     // Of a product that isn't whole only the whole part counts, so that rounding can't make it one less.
     let share = (rotated as f64 + 0.5) / head_dim as f64;
     Ok([("partial_rotary_factor".to_owned(), json!(share))].into_iter().collect())

@@ -127,7 +127,9 @@ fn files_of_phi3_have_longropes_factors_in_tensors() {
     let two: [(&str, &[f32]); 2] = [(short, &[1.5, 2.0]), (long, &[4.0, 8.0])];
     type Keys<'a> = &'a [(&'a str, Value)];
     type Rows<'a> = &'a [(&'a str, &'a [f32])];
-    let cases: [(Keys<'_>, Rows<'_>, &str); 6] = [
+    let turning = |count| [("rope.dimension_count", Value::U32(count))];
+    let (more, none, odd) = (turning(6), turning(0), turning(3));
+    let cases: [(Keys<'_>, Rows<'_>, &str); 8] = [
         (&all, &both[..1], "tensor rope_factors_long.weight is missing"),
         (&all, &two, "tensor rope_factors_short.weight must be a list of 1 numbers"),
         (&[kind("longrope")], &[], "tensor rope_factors_short.weight is missing"),
@@ -141,11 +143,9 @@ fn files_of_phi3_have_longropes_factors_in_tensors() {
             &[],
             "phi3.rope.scaling.type is \"linear\"",
         ),
-        (
-            &[("rope.dimension_count", Value::U32(6))],
-            &[],
-            "phi3.rope.dimension_count must be above 0 and at most 1",
-        ),
+        (&more, &[], "phi3.rope.dimension_count must be an even number up to 4, the width of a head, is 6"),
+        (&none, &[], "phi3.rope.dimension_count must be an even number up to 4, the width of a head, is 0"),
+        (&odd, &[], "phi3.rope.dimension_count must be an even number up to 4, the width of a head, is 3"),
     ];
     for (keys, rows, named) in cases {
         let error = ModelConfig::load(&made_as("phi3", keys, rows)).expect_err(named);
@@ -322,6 +322,20 @@ fn files_of_llama_with_experts_are_mixtrals() {
     let without = [count("expert_count", 0), count("expert_used_count", 0)];
     let dense = ModelConfig::load(&made_as("llama", &without, &[])).expect("sound");
     assert!(dense.model_type == "llama" && dense.layers.iter().all(|layer| layer.experts.is_none()));
+}
+
+#[test]
+fn width_of_the_experts_of_gpt_oss_is_named_as_the_file_does() {
+    let load = |width: u32| {
+        let keys = [("expert_count", 4), ("expert_used_count", 2), ("expert_feed_forward_length", width)];
+        ModelConfig::load(&made_as("gpt-oss", &keys.map(|(key, number)| (key, Value::U32(number))), &[]))
+    };
+    let config = load(16).expect("sound");
+    assert!(
+        config.layers.iter().all(|layer| layer.experts.is_some_and(|experts| experts.intermediate == 16))
+    );
+    let error = load(0).expect_err("experts have a width");
+    assert!(error.message.contains("gpt-oss.expert_feed_forward_length must be a whole number"), "{error}");
 }
 
 #[test]
