@@ -236,10 +236,10 @@ impl Formats {
         }
     }
 
-    /// Bytes of all matrices in these formats. Stacks with tensors that are missing or have another shape don't count, since
-    /// loading reports them.
+    /// Bytes of all matrices in these formats, up to the first stack with a tensor that is missing or has another shape:
+    /// loading reports it.
     fn bytes(self, files: &Files<'_>, config: &ModelConfig) -> u64 {
-        let sizes = stacks(config).filter_map(|stack| {
+        let sizes = stacks(config).map_while(|stack| {
             let format = self.of(&Stacked::open(files, &stack).ok()?);
             Some(size([stack.outputs(), stack.inputs], format))
         });

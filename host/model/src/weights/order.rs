@@ -109,7 +109,8 @@ pub(super) fn stacks(config: &ModelConfig) -> impl Iterator<Item = Stack> {
 
 /// Requests the next matrices, so that the disk reads while matrices are packed.
 pub(super) struct ReadAhead {
-    /// All matrices in loading order: name, shape, and the number of bytes before them.
+    /// The matrices in loading order: name, shape, and the number of bytes before them. All, or up to the first that is missing
+    /// or has another shape.
     matrices: Vec<(String, [usize; 2], u64)>,
     asked: usize,
 }
@@ -121,9 +122,11 @@ impl ReadAhead {
     pub(super) fn new(files: &Files<'_>, config: &ModelConfig) -> Self {
         let (mut matrices, mut before) = (Vec::new(), 0);
         for (name, shape) in stacks(config).flat_map(|stack| stack.tensors().collect::<Vec<_>>()) {
-            let bytes = files.tensor(&name, &shape).map_or(0, |tensor| tensor.own_len());
+            let tensor = files.tensor(&name, &shape);
             matrices.push((name, shape, before));
-            before += bytes;
+            // Loading ends there, and a configuration may claim a million more.
+            let Ok(tensor) = tensor else { break };
+            before += tensor.own_len();
         }
         Self { matrices, asked: 0 }
     }
@@ -144,5 +147,31 @@ impl ReadAhead {
             }
             self.asked += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::source::Source;
+
+    #[test]
+    fn nothing_is_listed_behind_a_matrix_that_is_missing() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/qwen3moe-bf16");
+        let source = Source::Directory(golden);
+        let mut config = ModelConfig::load(&source).unwrap();
+        let list = |config: &ModelConfig| {
+            let files = Files::open(&source, config).unwrap();
+            ReadAhead::new(&files, config).matrices()
+        };
+        let sound = list(&config);
+        assert_eq!(config.layers.len(), 4);
+        config.layers.extend([config.layers[0]; 1_000]);
+        let claimed = list(&config);
+        assert_eq!(claimed[..sound.len()], sound);
+        let missing: Vec<&str> = claimed[sound.len()..].iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(missing, ["layers.4.self_attn.q_proj.weight"]);
     }
 }
