@@ -7,12 +7,13 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 /// Kind, name, package. The folder in `plugins/` has the policy's name.
-const POLICIES: [(&str, &str, &str); 17] = [
+const POLICIES: [(&str, &str, &str); 18] = [
     ("scheduler", "continuous", "policy-continuous"),
     ("scheduler", "static-batch", "policy-static-batch"),
     ("scheduler", "cache-aware", "policy-cache-aware"),
     ("scheduler", "deadline", "policy-deadline"),
     ("scheduler", "fair", "policy-fair"),
+    ("scheduler", "mlfq", "policy-mlfq"),
     ("scheduler", "priority", "policy-priority"),
     ("scheduler", "srpt", "policy-srpt"),
     ("admission", "memory-aware", "policy-memory-aware"),

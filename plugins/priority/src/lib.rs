@@ -18,7 +18,7 @@
 use std::cmp::Reverse;
 
 use infer_policy_sdk::{
-    Blocked, Order, Plan, Planner, Policy, Scheduler, Sequence, Short, Starts, Step, export_policy,
+    Order, Plan, Planner, Policy, Scheduler, Sequence, Starts, Step, export_policy, make_way,
 };
 use serde::{Deserialize, Serialize};
 
@@ -101,55 +101,20 @@ impl Scheduler for Priority {
         if self.preempt
             && planner.started().is_empty()
             && let Some(blocked) = blocked
-            && let Some(with_room) = self.make_way(step, &blocked)
+            && let Some(with_room) = make_way(
+                step,
+                &blocked,
+                |running| self.gives_way(running, blocked.sequence),
+                |running| Reverse(self.rank(running)),
+            )
         {
-            return with_room;
+            return with_room.finish();
         }
         planner.finish()
     }
 }
 
 impl Priority {
-    /// A plan in which running sequences of lower rank are preempted for `blocked`. Only that one starts:
-    /// what the others would find cached may be freed with the preempted ones.
-    fn make_way(&self, step: &Step, blocked: &Blocked<'_>) -> Option<Plan> {
-        let victims = self.victims(step, blocked);
-        if victims.is_empty() {
-            return None;
-        }
-        let mut planner = Planner::new(step);
-        victims.iter().for_each(|victim| planner.preempt(*victim));
-        let others = planner.go_on_by(|running| Reverse(self.rank(running)));
-        let started = planner.start(blocked.sequence, u32::MAX);
-        (others == 0 && started.is_ok()).then(|| planner.finish())
-    }
-
-    /// Sequences to preempt so that `blocked` can start, the least urgent first and among those the latest to
-    /// start; none if all that may be preempted would not make enough room.
-    fn victims<'a>(&self, step: &'a Step, blocked: &Blocked<'a>) -> Vec<Sequence<'a>> {
-        let waiting = blocked.sequence;
-        if blocked.short == Short::Compute || waiting.pending_tokens() > waiting.computed_tokens() {
-            return Vec::new();
-        }
-        let gives_way = |running: &Sequence<'_>| self.gives_way(*running, waiting);
-        let mut weaker: Vec<_> = step.running.iter().filter(gives_way).enumerate().collect();
-        weaker.sort_by_cached_key(|(row, running)| Reverse((self.rank(*running), *row)));
-        // Blocks of its prefix that sequences use now become idle if those are preempted, and starting takes
-        // them.
-        let prefix = waiting.computed_tokens() / step.memory.block_size.max(1);
-        let in_use = i64::from(prefix.saturating_sub(waiting.idle_blocks()));
-        let mut lacking = blocked.lacking_blocks + in_use;
-        let mut victims = Vec::new();
-        for (_, running) in weaker {
-            if lacking <= 0 && !victims.is_empty() {
-                break;
-            }
-            lacking -= i64::from(running.freeable_blocks());
-            victims.push(running);
-        }
-        if lacking <= 0 { victims } else { Vec::new() }
-    }
-
     /// Whether a running sequence may be preempted for a waiting one.
     fn gives_way(&self, running: Sequence<'_>, waiting: Sequence<'_>) -> bool {
         // 1, 3, 7, 15 ..; beyond all priorities long before it would overflow.

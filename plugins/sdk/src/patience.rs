@@ -13,6 +13,8 @@ use crate::types::{Micros, SequenceId};
 #[derive(Clone, Debug)]
 pub struct Patience {
     limit: Micros,
+    /// Whether sequences that were preempted may be overtaken like others.
+    passes_preempted: bool,
     /// By id.
     overtaken: Vec<(SequenceId, Micros)>,
 }
@@ -29,7 +31,14 @@ pub enum Turn<K> {
 impl Patience {
     /// Lets a sequence be overtaken for `limit`, but never for longer than [`Step::patience`] allows.
     pub fn new(limit: Micros) -> Self {
-        Self { limit, overtaken: Vec::new() }
+        Self { limit, passes_preempted: false, overtaken: Vec::new() }
+    }
+
+    /// Lets sequences that were preempted be overtaken for as long as others. Otherwise none passes them, which
+    /// a policy needs that preempts only if memory is short: what it starts in their place would be preempted
+    /// next.
+    pub fn passing_preempted(self) -> Self {
+        Self { passes_preempted: true, ..self }
     }
 
     /// The waiting sequences in the order in which to start them: first those that none may pass, by arrival,
@@ -43,7 +52,7 @@ impl Patience {
         let mut overtaken = Lookup::new(&self.overtaken);
         Order::new(&step.waiting, |waiting| {
             let since = overtaken.get(waiting.id());
-            match waiting.preemptions() > 0 || since.is_some_and(|since| step.now.since(since) >= limit) {
+            match self.ran_before(waiting) || since.is_some_and(|since| step.now.since(since) >= limit) {
                 true => Turn::Due(waiting.arrived(), waiting.id()),
                 false => Turn::InOrder(key(waiting)),
             }
@@ -54,7 +63,12 @@ impl Patience {
     pub fn is_due(&self, step: &Step, waiting: Sequence<'_>) -> bool {
         let since = Lookup::new(&self.overtaken).get(waiting.id());
         let limit = step.patience(self.limit);
-        waiting.preemptions() > 0 || since.is_some_and(|since| step.now.since(since) >= limit)
+        self.ran_before(waiting) || since.is_some_and(|since| step.now.since(since) >= limit)
+    }
+
+    /// Whether it comes first because it was preempted.
+    fn ran_before(&self, waiting: Sequence<'_>) -> bool {
+        !self.passes_preempted && waiting.preemptions() > 0
     }
 
     /// Notes which sequences the starts of this step overtake: [`crate::Planner::started`].
@@ -80,6 +94,13 @@ impl Patience {
             overtaken.sort_unstable();
         }
         self.overtaken = overtaken;
+    }
+
+    /// Notes which sequences a step preempts, after [`Self::note`]: they are overtaken from then on. Only for a
+    /// policy with [`Self::passing_preempted`].
+    pub fn note_preempted(&mut self, step: &Step, preempted: &[SequenceId]) {
+        self.overtaken.extend(preempted.iter().map(|id| (*id, step.now)));
+        self.overtaken.sort_unstable();
     }
 }
 
@@ -180,5 +201,17 @@ mod tests {
         let mut step = step(0, &[1, 2, 3]);
         step.waiting.preemptions[1] = 1;
         assert_eq!(order(&Patience::new(Micros::ZERO), &step), [2, 3, 1]);
+        let passing = Patience::new(Micros::ZERO).passing_preempted();
+        assert_eq!(order(&passing, &step), [3, 2, 1]);
+        assert!(!passing.is_due(&step, step.waiting.get(1)));
+    }
+
+    #[test]
+    fn who_is_preempted_is_overtaken_from_then_on() {
+        let mut patience = Patience::new(Micros::from_millis(100)).passing_preempted();
+        patience.note(&step(10, &[3, 4]), &[SequenceId(4)]);
+        patience.note_preempted(&step(10, &[3, 4]), &[SequenceId(1)]);
+        assert_eq!(order(&patience, &step(109, &[1, 2, 3])), [3, 2, 1]);
+        assert_eq!(order(&patience, &step(110, &[1, 2, 3])), [1, 3, 2]);
     }
 }

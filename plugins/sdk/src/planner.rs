@@ -288,6 +288,11 @@ impl<'a> Planner<'a> {
         &self.started
     }
 
+    /// Running sequences that it preempts so far.
+    pub fn preempted(&self) -> &[SequenceId] {
+        &self.plan.preempt
+    }
+
     /// Sequences whose prompts may still be computed in this step.
     pub fn prefills_left(&self) -> u32 {
         self.prefill_sequences.min(self.prompt_tokens_left())

@@ -83,6 +83,15 @@ fn srpt_lowers_mean_latency_where_lengths_differ() {
 }
 
 #[test]
+fn mlfq_lowers_mean_latency_where_nobody_knows_lengths() {
+    let run = Run::new("open-ended", 1.5, 20_000, 800);
+    let [mlfq, srpt, continuous] = ["mlfq", "srpt", "continuous"].map(|name| run.scheduler(name));
+    assert!(mlfq.latency_ms.mean < 0.8 * continuous.latency_ms.mean, "{:?}", mlfq.latency_ms);
+    assert!(mlfq.latency_ms.mean < 0.85 * srpt.latency_ms.mean, "{:?}", srpt.latency_ms);
+    assert!(mlfq.ttft_ms.p99 < 0.1 * continuous.ttft_ms.p99, "{:?}", mlfq.ttft_ms);
+}
+
+#[test]
 fn step_target_bounds_inter_token_latency() {
     let run = Run::new("heavy-tail", 1.0, 20_000, 800);
     let target = run.with(PolicyKind::Scheduler, "continuous", r#"{"step_target_ms": 10}"#);

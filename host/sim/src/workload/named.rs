@@ -4,13 +4,14 @@ use super::{Arrivals, Lengths, Limit, Stream, System, Text, Workload};
 
 impl Workload {
     /// Names of the built-in workloads.
-    pub const NAMES: [&'static str; 15] = [
+    pub const NAMES: [&'static str; 16] = [
         "chat",
         "instruct",
         "few-shot",
         "diverse",
         "window",
         "heavy-tail",
+        "open-ended",
         "bursty",
         "diurnal",
         "tenants",
@@ -54,11 +55,11 @@ impl Workload {
             ),
             "heavy-tail" => (
                 "many short outputs and a few very long ones, with max_tokens close to the output length",
-                vec![Stream {
-                    output: Lengths::HeavyTailed { median: 60, sigma: 1.4, max: 2_000 },
-                    limit: Limit::Tight,
-                    ..plain()
-                }],
+                vec![Stream { limit: Limit::Tight, ..heavy_tailed() }],
+            ),
+            "open-ended" => (
+                "the outputs of heavy-tail, but nobody knows how long they get: max_tokens is 2,000",
+                vec![heavy_tailed()],
             ),
             "bursty" => (
                 "requests in bursts of 32",
@@ -150,6 +151,15 @@ fn plain() -> Stream {
         output: Lengths::HeavyTailed { median: 100, sigma: 0.7, max: 800 },
         limit: Limit::Fixed(1_024),
         text: Text::Unique,
+    }
+}
+
+/// Many short outputs and a few very long ones, whose lengths no client knows.
+fn heavy_tailed() -> Stream {
+    Stream {
+        output: Lengths::HeavyTailed { median: 60, sigma: 1.4, max: 2_000 },
+        limit: Limit::Fixed(2_000),
+        ..plain()
     }
 }
 

@@ -267,6 +267,9 @@ impl Host {
     /// off waiting.
     fn note_overtaken(&mut self, plan: &Plan) {
         let starts = |id: SequenceId| plan.run.contains(&id);
+        for served in &self.running {
+            self.passed.remove(&served.spec.tenant);
+        }
         let started: Vec<_> = self.waiting.iter().filter(|s| starts(s.id)).map(|s| (s.id, s.spec)).collect();
         for (_, spec) in &started {
             self.passed.remove(&spec.tenant);

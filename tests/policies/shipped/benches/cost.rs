@@ -28,6 +28,7 @@ fn main() {
     scheduler::<policy_static_batch::StaticBatch>(&loader);
     scheduler::<policy_priority::Priority>(&loader);
     scheduler::<policy_srpt::Srpt>(&loader);
+    scheduler::<policy_mlfq::Mlfq>(&loader);
     scheduler::<policy_fair::Fair>(&loader);
     scheduler::<policy_deadline::Deadline>(&loader);
     scheduler::<policy_cache_aware::CacheAware>(&loader);

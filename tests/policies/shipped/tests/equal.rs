@@ -14,6 +14,7 @@ use policy_deadline::Deadline;
 use policy_fair::Fair;
 use policy_lru::Lru;
 use policy_memory_aware::MemoryAware;
+use policy_mlfq::Mlfq;
 use policy_priority::Priority;
 use policy_s3_fifo::S3Fifo;
 use policy_session::Session;
@@ -53,6 +54,9 @@ fn schedulers_equal_their_native_builds() {
     check::<Fair>(&shipped, "{}");
     for config in ["{}", r#"{"aging_ms": 10}"#] {
         check::<Priority>(&shipped, config);
+    }
+    for config in ["{}", r#"{"quantum": 5, "preempt_for_memory": true}"#] {
+        check::<Mlfq>(&shipped, config);
     }
 }
 

@@ -9,8 +9,8 @@ use infer_core::{Engine, EngineConfig, Event, Limits, Micros, Request, SequenceI
 use shipped_policies::Shipped;
 
 const VOCAB: u32 = 50;
-const SCHEDULERS: [&str; 7] =
-    ["continuous", "static-batch", "cache-aware", "deadline", "fair", "priority", "srpt"];
+const SCHEDULERS: [&str; 8] =
+    ["continuous", "static-batch", "cache-aware", "deadline", "fair", "mlfq", "priority", "srpt"];
 
 #[test]
 fn streams_equal_solo_runs_under_each_scheduler_and_across_swaps() {

@@ -170,7 +170,7 @@ fn listed_workload_is_a_template_that_can_be_read_back() {
     let listed = sim(&["run", "--list", "--workload", "instruct", "--format", "json", "--out", shown]);
     assert!(listed.status.success() && listed.stdout.is_empty(), "{}", text(&listed.stderr));
     let all: Vec<Value> = results(&["compare", "--list"]);
-    assert!(all.len() == 15 && all.iter().all(|workload| workload["streams"].is_array()), "{all:?}");
+    assert!(all.len() == 16 && all.iter().all(|workload| workload["streams"].is_array()), "{all:?}");
 
     let run = |workload: &str| {
         let mut run = results(&["run", "--workload", workload, "--requests", "60"]).remove(0);

@@ -75,7 +75,7 @@ pub struct Report {
     pub longest_pause: u64,
     /// The longest time that a waiting sequence was overtaken, as the watchdog counts it: from the first time
     /// that a later one of its tenant, no more urgent, started before it to the last. Other tenants'
-    /// sequences count while none of its own tenant starts.
+    /// sequences count while none of its own tenant runs.
     pub longest_overtaken: Micros,
 }
 
