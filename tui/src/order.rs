@@ -86,6 +86,6 @@ pub struct Order {
     pub config: Option<Value>,
     /// Swaps in a quarantined policy anyway.
     pub force: bool,
-    /// Fails unless this policy is still live; `None` skips the check.
+    /// Fails unless this policy is still live, given by its tag; `None` skips the check.
     pub of: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! The endpoints of the policy slots: their policies, their history, and every change of a slot. Whether a
 //! change still fits is not checked here: a swap, a rollback and a promotion name the policy that they are
-//! about (`of`), and the host compares.
+//! about (`of`), by its tag, and the host compares.
 
 use infer_api::admin::{HistoryEntry, Policies, SwapAnswer, SwapRequest};
 use reqwest::{Method, Url};

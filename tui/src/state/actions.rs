@@ -146,17 +146,18 @@ impl App {
             Some(Picked::File) => self.dialog = Some(Dialog::Path(Path::new(&kind))),
             Some(Picked::Policy(policy)) => {
                 let (name, schema) = (policy.name.clone(), policy.config_schema.clone());
-                let of = self.live_name(&kind);
                 let source = Source::Name(name);
-                let order = Order { kind, source, mode: Mode::Now, config: None, force: false, of };
-                self.dialog = Some(Dialog::Swap(Box::new(Plan { order, schema })));
+                let order = Order { kind, source, mode: Mode::Now, config: None, force: false, of: None };
+                self.dialog = Some(Dialog::Swap(Box::new(self.plan(order, schema))));
             }
         }
     }
 
-    /// Returns the name of a slot's live policy.
-    fn live_name(&self, kind: &str) -> Option<String> {
-        self.live_slot(kind).map(|slot| slot.name.clone())
+    /// Makes a plan of an order, relative to the current live policy.
+    fn plan(&self, order: Order, schema: Value) -> Plan {
+        let slot = self.live_slot(&order.kind);
+        let live = slot.map(|slot| slot.name.clone()).unwrap_or_default();
+        Plan { order: Order { of: slot.map(seen), ..order }, live, schema }
     }
 
     /// Asks for confirmation of a swap order, relative to the current live policy.
@@ -164,11 +165,10 @@ impl App {
         if !self.may_change() {
             return;
         }
-        let order = Order { of: self.live_name(&order.kind), ..order };
         let known = self.policies.known.iter().flat_map(|known| &known.available);
         let policy = known.into_iter().find(|p| p.kind == order.kind && *p.name == *order.source.text());
         let schema = policy.map(|policy| policy.config_schema.clone()).unwrap_or_default();
-        self.dialog = Some(Dialog::Swap(Box::new(Plan { order, schema })));
+        self.dialog = Some(Dialog::Swap(Box::new(self.plan(order, schema))));
     }
 
     /// Opens the form for a plan's configuration.
@@ -205,9 +205,9 @@ impl App {
             mode: Mode::Now,
             config: None,
             force: false,
-            of: Some(slot.name.clone()),
+            of: None,
         };
-        let plan = Plan { order, schema: slot.config_schema.clone() };
+        let plan = self.plan(order, slot.config_schema.clone());
         self.dialog = Some(Dialog::Edit(Box::new(Editing { plan, form, faults: Vec::new() })));
         if self.policies.known.is_none() { vec![Effect::FetchPolicies] } else { Vec::new() }
     }
@@ -244,7 +244,7 @@ impl App {
                 } else {
                     format!("Roll {kind} back from {} to {back}?", slot.name)
                 };
-                let of = slot.name.clone();
+                let of = seen(slot);
                 self.confirm(question, Effect::Rollback { kind: kind.to_owned(), of });
             }
             None => {
@@ -264,11 +264,11 @@ impl App {
         let (question, of) = if let Some(shadow) = shadow {
             (
                 format!("Promote {} from shadow to live, replacing {}?", shadow.policy, slot.name),
-                shadow.policy.clone(),
+                tag_or_name(&shadow.tag, &shadow.policy),
             )
         } else if slot.state == "canary" {
             let question = format!("Promote the canary {} before its window is over?", slot.name);
-            (question, slot.name.clone())
+            (question, seen(slot))
         } else {
             let text = format!("{kind}: there is no shadow and no canary to promote");
             self.notify(Level::Warning, text);
@@ -354,4 +354,15 @@ impl App {
         self.policies.forget_history();
         self.on_tick(now)
     }
+}
+
+/// What a change names as the live policy that its confirmation is about.
+fn seen(slot: &PolicySlot) -> String {
+    tag_or_name(&slot.tag, &slot.name)
+}
+
+/// Returns the tag, which stands for a policy with just the component and the configuration that the operator saw.
+/// Without one the name has to do, which stands for any.
+fn tag_or_name(tag: &str, name: &str) -> String {
+    if tag.is_empty() { name } else { tag }.to_owned()
 }

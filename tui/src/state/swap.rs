@@ -13,6 +13,8 @@ use crate::order::{Order, Source};
 pub struct Plan {
     /// The order to send.
     pub order: Order,
+    /// Name of the slot's live policy.
+    pub live: String,
     /// Schema of its configuration; null if unknown.
     pub schema: Value,
 }

@@ -166,10 +166,10 @@ fn draw_path(look: Look<'_>, path: &Path, area: Rect, buffer: &mut Buffer) {
 fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
     let order = &plan.order;
     let mut texts: Vec<(String, Style)> = Vec::new();
-    let of = order.of.as_deref().unwrap_or_default();
+    let live = &plan.live;
     let what = match &order.source {
-        Source::Name(name) if name == of => format!("Reconfigure {} ({})?", name, order.kind),
-        source => format!("Swap {} from {of} to {}?", order.kind, source.text()),
+        Source::Name(name) if name == live => format!("Reconfigure {} ({})?", name, order.kind),
+        source => format!("Swap {} from {live} to {}?", order.kind, source.text()),
     };
     texts.push((what, Style::new()));
     if look.app.shadows_a_bundled_policy(order) {

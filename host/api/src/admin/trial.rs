@@ -16,6 +16,9 @@ pub struct ShadowInfo {
     pub version: String,
     /// SHA-256 of the component; empty for a native policy.
     pub sha256: String,
+    /// Stands for it with just this component and configuration: what a promotion names as `?of=`.
+    #[serde(default)]
+    pub tag: String,
     /// `watching`, `promoted`, `stopped`, `replaced`, `failed`.
     pub state: String,
     /// Why it ended; empty while it runs.

@@ -174,7 +174,7 @@ fn left(canary: &CanaryReport, slot: &SlotSnapshot) -> bool {
 pub fn shadow(served: &Served, slot: &SlotSnapshot) -> Option<ShadowInfo> {
     let report = slot.shadow.as_ref()?;
     let fault = report.fault.as_ref().map(|fault| served.engine.observer().fault_info(fault));
-    Some(engine::shadow_info(served.engine.clock(), report, fault))
+    Some(engine::shadow_info(served.engine.clock(), report, tag(&report.policy), fault))
 }
 
 /// Returns a request with all its fields.

@@ -22,8 +22,8 @@ pub fn fault_info(clock: Clock, fault: &Fault, artifact: Option<String>) -> Faul
     }
 }
 
-/// Converts a shadow's report.
-pub fn shadow_info(clock: Clock, report: &ShadowReport, fault: Option<FaultInfo>) -> ShadowInfo {
+/// Converts a shadow's report. `tag` is its policy's.
+pub fn shadow_info(clock: Clock, report: &ShadowReport, tag: String, fault: Option<FaultInfo>) -> ShadowInfo {
     let divergences = DivergenceKind::ALL.iter().zip(report.divergences).filter(|&(_, count)| count > 0);
     let examples = report.examples.iter().map(|example| DivergenceInfo {
         kind: example.kind.name().to_owned(),
@@ -36,6 +36,7 @@ pub fn shadow_info(clock: Clock, report: &ShadowReport, fault: Option<FaultInfo>
         policy: report.policy.name.clone(),
         version: report.policy.version.clone(),
         sha256: report.policy.digest.clone(),
+        tag,
         state: report.state.name().to_owned(),
         reason: report.reason.clone(),
         since_ms: clock.ms(report.since),

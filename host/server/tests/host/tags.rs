@@ -67,6 +67,9 @@ async fn promotion_can_name_the_configuration_of_what_is_tried() {
     for mode in ["shadow", "canary"] {
         let tried = ask(&host, Method::PUT, &format!("?mode={mode}"), srpt(1_000)).await.1;
         let tag = tried["tag"].as_str().unwrap().to_owned();
+        if mode == "shadow" {
+            assert_eq!(host.admin_get("/admin/policies/scheduler/shadow").await["tag"], tag);
+        }
         let promote =
             async |of: &str| ask(&host, Method::POST, &format!("/promote?of={of}"), Value::Null).await;
         let (status, answer) = promote(other).await;

@@ -169,6 +169,53 @@ fn rollback_needs_a_previous_policy() {
 }
 
 #[test]
+fn changes_name_what_was_seen_with_its_configuration() {
+    let mut app = app();
+    app.on_message(Message::Policies(Ok(known())), 0);
+    let mut state = app.state().unwrap().clone();
+    let slot = &mut state.policies[0];
+    slot.tag = "continuous@0123456789abcdef".into();
+    slot.config_schema = known().available[0].config_schema.clone();
+    slot.config = json!({"batch_size": 8});
+    let (policy, tag) = ("fair".to_owned(), "fair@fedcba9876543210".to_owned());
+    slot.shadow = Some(ShadowInfo { policy, tag, state: "watching".into(), ..ShadowInfo::default() });
+    event(&mut app, AdminEvent::Snapshot(Box::new(state.clone())), 0);
+    keys(&mut app, &[Key::Char('4')], 0);
+    let live = "continuous@0123456789abcdef";
+    for (opened, asked, of) in [
+        (
+            &[Key::Char('s'), Key::Down, Key::Enter][..],
+            "Swap scheduler from continuous to static-batch?",
+            live,
+        ),
+        (&[Key::Char('e'), Key::Enter], "Reconfigure continuous (scheduler)?", live),
+        (&[Key::Char('r')], "Roll scheduler back from continuous", live),
+        (&[Key::Char('p')], "Promote fair from shadow to live", "fair@fedcba9876543210"),
+    ] {
+        keys(&mut app, opened, 0);
+        let shown = print::screen(&app, 0, Rect::new(0, 0, 100, 30));
+        assert!(shown.contains(asked), "{shown}");
+        assert_eq!(named(&keys(&mut app, &[Key::Char('y')], 0)), of, "{asked}");
+    }
+    state.policies[0].shadow = None;
+    state.policies[0].state = "canary".into();
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    assert_eq!(named(&keys(&mut app, &[Key::Char('p'), Key::Char('y')], 0)), live, "a canary is live");
+}
+
+/// What a change is about.
+fn named(effects: &[Effect]) -> &str {
+    match effects {
+        [
+            Effect::Swap(Order { of: Some(of), .. })
+            | Effect::Rollback { of, .. }
+            | Effect::Promote { of, .. },
+        ] => of,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn configurations_of_one_policy_are_told_apart_by_their_digests() {
     let mut app = app();
     let mut state = app.state().unwrap().clone();
