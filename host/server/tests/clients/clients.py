@@ -204,6 +204,15 @@ def anthropic_python():
     word = text.split()[1]
     stopped = client.messages.create(**common, system="Be brief.", extra_body=greedy, stop_sequences=[word])
     check((stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", word), stopped)
+    nothing = {**common, "system": "Be brief.", "extra_body": greedy, "stop_sequences": [text[:2]]}
+    with client.messages.stream(**nothing) as stream:
+        check("".join(stream.text_stream) == "", "text")
+        final = stream.get_final_message()
+    empty = client.messages.create(**nothing)
+    for message in (empty, final):
+        check((message.content, message.stop_reason) == ([], "stop_sequence"), message)
+    turns = [*MESSAGES, {"role": "assistant", "content": empty.content}, {"role": "user", "content": "Go on."}]
+    check(client.messages.create(model=MODEL, messages=turns, max_tokens=8).id, "a message")
 
     endless = {**common, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
     events = client.messages.create(stream=True, **endless)

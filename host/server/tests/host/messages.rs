@@ -274,9 +274,14 @@ async fn thinking_is_a_block_of_its_own_and_may_be_sent_back() {
     }
     let mut unasked = endless;
     unasked["thinking"] = json!({"type": "disabled"});
-    for message in [message(&host, unasked.clone()).await, streamed(&host, unasked).await] {
+    for message in [message(&host, unasked.clone()).await, streamed(&host, unasked.clone()).await] {
         assert_eq!((&message["content"], &message["stop_reason"]), (&json!([]), &json!("max_tokens")));
     }
+    // Such a reply is a turn like any other in the next request.
+    let turn = |role: &str, content: Value| json!({"role": role, "content": content});
+    unasked["messages"] =
+        json!([turn("user", json!("a")), turn("assistant", json!([])), turn("user", json!("b"))]);
+    assert_eq!(message(&host, unasked).await["stop_reason"], "max_tokens");
     host.server.shutdown().await;
 }
 
