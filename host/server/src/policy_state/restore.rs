@@ -15,7 +15,7 @@ use infer_wasm::PolicyLoader;
 use super::exported::Saved;
 use super::format::{Document, Kept, SlotRecord, Source, are_same, name_of};
 use super::keeper::{Begins, Cold, Keeper, Knowledge, Unrestored};
-use super::store::{EXPORTED, OpenError, ReadError, Store, check, read};
+use super::store::{EXPORTED, OpenError, ReadError, Store, check, read, read_exported};
 use crate::config::{Config, ConfigError};
 use crate::engine::{Clock, EngineHandle, Quarantine};
 use crate::policies::{Origin, Origins, PolicySource, load_kept};
@@ -27,21 +27,32 @@ use crate::utc::unix_us;
 /// each start.
 const LONGEST_AWAY: Micros = Micros(366 * 86_400 * 1_000_000);
 
-/// Refuses a directory or a state that can't be used, without changing anything.
+/// Refuses a directory or files in it that a start couldn't use, without changing anything.
 pub fn check_place(config: &Config) -> Result<(), ConfigError> {
     match &config.policy_state {
         Some(dir) if dir.exists() => {
-            let readable = || match read(dir) {
-                Ok(_) => Ok(()),
-                Err(ReadError::Unread(why)) => Err(format!("can't read policies.json: {why}")),
-                Err(ReadError::Unusable(why)) => {
-                    Err(format!("policies.json can't be used, and a start would move it to unread/: {why}"))
-                }
-            };
-            check(dir).and_then(|()| readable()).map_err(|why| wrong(dir, &why))
+            check(dir).and_then(|()| check_files(dir)).map_err(|why| wrong(dir, &why))
         }
         _ => Ok(()),
     }
+}
+
+/// Fails for a file that a start would move away; says what that would cost.
+fn check_files(dir: &Path) -> Result<(), String> {
+    read(dir).map_err(|error| match error {
+        ReadError::Unread(why) => format!("can't read policies.json: {why}"),
+        ReadError::Unusable(why) => format!(
+            "policies.json can't be used; a start would move it to unread/, and the slots would get what is configured, \
+             with an empty quarantine: {why}"
+        ),
+    })?;
+    read_exported(dir).map_err(|why| {
+        format!(
+            "{EXPORTED} can't be used; a start would move it to unread/, and policies would begin without what they \
+             knew: {why}"
+        )
+    })?;
+    Ok(())
 }
 
 fn wrong(dir: &Path, why: &str) -> ConfigError {

@@ -172,11 +172,7 @@ impl Store {
 
     /// Reads what policies exported; `None` if there is no file of it.
     pub fn exported(&self) -> Result<Option<Saved>, String> {
-        match read_bounded(&self.dir.join(EXPORTED), exported::MAX_BYTES) {
-            Ok(bytes) => Saved::parse(&bytes).map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+        read_exported(&self.dir)
     }
 
     /// Moves the file of what policies exported out of the way, in place of the one that was moved before. Returns
@@ -282,6 +278,15 @@ pub(super) fn read(dir: &Path) -> Result<Option<Document>, ReadError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error().is_some() => Err(ReadError::Unread(error.to_string())),
         Err(error) => Err(ReadError::Unusable(error.to_string())),
+    }
+}
+
+/// Reads what policies exported from a directory; `None` if there is no file of it.
+pub(super) fn read_exported(dir: &Path) -> Result<Option<Saved>, String> {
+    match read_bounded(&dir.join(EXPORTED), exported::MAX_BYTES) {
+        Ok(bytes) => Saved::parse(&bytes).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -96,7 +96,9 @@ fn directory_with_something_else_in_it_is_refused_by_the_check_and_by_the_start(
 #[test]
 fn state_that_a_start_would_set_aside_is_found_by_the_check() {
     let home = Home::new();
-    Host::start(home.serve(KEPT, &STATE)).ends();
+    let host = Host::start(home.serve(KEPT, &STATE));
+    host.serves();
+    host.ends();
     let file = home.path("policies/policies.json");
     let saved = fs::read_to_string(&file).unwrap();
     let check = ["config", "check", "--port", "0", "--admin", "127.0.0.1:0", STATE[0], STATE[1]];
@@ -110,6 +112,24 @@ fn state_that_a_start_would_set_aside_is_found_by_the_check() {
         assert!(output.status.code() == Some(2) && said.contains(says), "{said}");
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
     }
+    fs::write(&file, &saved).unwrap();
+    let file = home.path("policies/exported.state");
+    let known = fs::read(&file).unwrap();
+    for (bytes, says) in [
+        (&known[..known.len() - 1], "it doesn't have the SHA-256 that it says"),
+        (b"", "its first line has no end"),
+    ] {
+        fs::write(&file, bytes).unwrap();
+        let output = home.command(KEPT, &check).output().unwrap();
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(2) && said.contains(says), "{said}");
+        assert!(said.contains("policies would begin without what they knew"), "{said}");
+        assert_eq!(fs::read(&file).unwrap(), bytes);
+    }
+    assert!(!home.path("policies/unread").exists(), "nothing is moved");
+    fs::write(&file, &known).unwrap();
+    let whole = home.command(KEPT, &check).output().unwrap();
+    assert!(whole.status.success(), "{}", complaint(&whole));
 }
 
 #[test]
