@@ -1,5 +1,6 @@
 //! The file of what live policies exported, and of the numbers in which that is told: a line of JSON, the states one
-//! after the other, and a SHA-256 of all that.
+//! after the other, and a SHA-256 of all that. Behind the states of live policies are those that wait for a policy that
+//! couldn't be loaded.
 //!
 //! It is apart from the state file because it changes every few seconds and may have megabytes, and because a host
 //! starts without it if it is damaged. Tenants are in it by their names, never by their keys.
@@ -15,8 +16,8 @@ use sha2::{Digest, Sha256};
 
 use crate::tenants::{MAX_NAMES, Numbering, check_form};
 
-/// Most bytes of a file: a list of eight policies and two others, 8 MiB each, and the first line.
-pub(super) const MAX_BYTES: u64 = 96 << 20;
+/// Most bytes of a file: a list of eight policies and two others, 8 MiB each, as many that wait, and the first line.
+pub(super) const MAX_BYTES: u64 = 192 << 20;
 /// Most bytes of its first line: some two hundred for a tenant.
 const MAX_HEAD_BYTES: usize = 4 << 20;
 const FORMAT: &str = "infer exported policy states";
@@ -33,6 +34,16 @@ pub(super) struct Saved {
     pub carried: Carried,
     /// The numbers of its tenants.
     pub tenants: Numbering,
+    /// At most one for each slot.
+    pub waiting: Vec<Waiting>,
+}
+
+/// What a policy exported that couldn't be loaded since. Its clock, its ids and its tenants are those of the host.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Waiting {
+    /// When: microseconds since 1970, going by the wall clock.
+    pub at_us: u64,
+    pub exported: Exported,
 }
 
 /// What identifies a file, without the rest of its first line.
@@ -58,6 +69,8 @@ struct Head {
     mean_output: u32,
     tenants: Vec<Tenant>,
     states: Vec<State>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    waiting: Vec<WaitingState>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,6 +89,12 @@ struct State {
     bytes: usize,
 }
 
+#[derive(Serialize, Deserialize)]
+struct WaitingState {
+    at_us: u64,
+    of: State,
+}
+
 impl Saved {
     /// Returns the bytes of the file.
     ///
@@ -84,7 +103,8 @@ impl Saved {
     pub fn bytes(&self) -> io::Result<Vec<u8>> {
         let mut bytes = serde_json::to_vec(&self.head())?;
         bytes.push(b'\n');
-        let states = self.carried.states.iter();
+        let waiting = self.waiting.iter().map(|waiting| &waiting.exported);
+        let states = self.carried.states.iter().chain(waiting);
         let all = states.clone().fold(bytes.len() + Sha256::output_size(), |sum, one| sum + one.state.len());
         if bytes.len() > MAX_HEAD_BYTES || all as u64 > MAX_BYTES {
             return Err(io::Error::other(format!("what policies exported has {all} bytes, too many")));
@@ -107,6 +127,7 @@ impl Saved {
             policy: one.policy.clone(),
             bytes: one.state.len(),
         };
+        let waiting = |one: &Waiting| WaitingState { at_us: one.at_us, of: state(&one.exported) };
         Head {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -119,6 +140,7 @@ impl Saved {
             mean_output: *mean_output,
             tenants: self.tenants.names.iter().map(tenant).collect(),
             states: self.carried.states.iter().map(state).collect(),
+            waiting: self.waiting.iter().map(waiting).collect(),
         }
     }
 
@@ -145,13 +167,20 @@ impl Saved {
     }
 
     fn of(head: Head, mut rest: &[u8]) -> Result<Self, String> {
-        let mut states = Vec::new();
-        for State { slot, policy, bytes } in head.states {
+        let mut next = |State { slot, policy, bytes }: State| {
             let kind = PolicyKind::ALL.into_iter().find(|kind| kind.name() == slot);
             let kind = kind.ok_or_else(|| format!("it has a slot `{slot}`"))?;
             let (state, others) = rest.split_at_checked(bytes).ok_or("states are missing")?;
             rest = others;
-            states.push(Exported { kind, policy, state: state.to_vec() });
+            Ok::<_, String>(Exported { kind, policy, state: state.to_vec() })
+        };
+        let mut states = Vec::new();
+        for state in head.states {
+            states.push(next(state)?);
+        }
+        let mut waiting = Vec::new();
+        for WaitingState { at_us, of } in head.waiting {
+            waiting.push(Waiting { at_us, exported: next(of)? });
         }
         if !rest.is_empty() {
             return Err("it has bytes of no state".to_owned());
@@ -172,7 +201,7 @@ impl Saved {
         };
         let names = head.tenants.into_iter().map(|tenant| (tenant.number, tenant.name)).collect();
         let tenants = Numbering { names, next: head.next_tenant };
-        Ok(Self { at_us: head.at_us, carried: Carried { numbers, states }, tenants })
+        Ok(Self { at_us: head.at_us, carried: Carried { numbers, states }, tenants, waiting })
     }
 }
 
@@ -198,11 +227,17 @@ impl Head {
         if self.tenants.len() > MAX_NAMES || self.next_tenant > u32::MAX / 2 {
             return Err("it has too many tenants".to_owned());
         }
-        let mut slots = BTreeSet::new();
-        match self.states.iter().find(|one| one.bytes == 0 || !slots.insert(one.slot.as_str())) {
-            Some(State { slot, .. }) => Err(format!("the slot `{slot}` has no state, or several")),
-            None => Ok(()),
-        }
+        at_most_one(self.states.iter())?;
+        at_most_one(self.waiting.iter().map(|waiting| &waiting.of))
+    }
+}
+
+/// Checks that no slot has an empty state or several.
+fn at_most_one<'a>(mut states: impl Iterator<Item = &'a State>) -> Result<(), String> {
+    let mut slots = BTreeSet::new();
+    match states.find(|one| one.bytes == 0 || !slots.insert(one.slot.as_str())) {
+        Some(State { slot, .. }) => Err(format!("the slot `{slot}` has no state, or several")),
+        None => Ok(()),
     }
 }
 
@@ -258,7 +293,11 @@ mod tests {
         let names = [(0, "default"), (2, "alice"), (5, "bob")];
         let names: BTreeMap<_, _> = names.map(|(number, name)| (number, name.to_owned())).into();
         let tenants = Numbering { names, next: 9 };
-        Saved { at_us: 1_772_000_000_000_000, carried: Carried { numbers, states }, tenants }
+        let waiting = vec![Waiting {
+            at_us: 1_771_000_000_000_000,
+            exported: state(PolicyKind::Admission, "mine", b"it"),
+        }];
+        Saved { at_us: 1_772_000_000_000_000, carried: Carried { numbers, states }, tenants, waiting }
     }
 
     /// The first line of a file, changed, with the states behind it and the right digest.
@@ -317,6 +356,10 @@ mod tests {
             ("/states/0/bytes", json!(1), "bytes of no state"),
             ("/states/0/bytes", json!(2_000), "states are missing"),
             ("/states", json!([]), "bytes of no state"),
+            ("/waiting/0/of/slot", json!("router"), "a slot `router`"),
+            ("/waiting/0/of/bytes", json!(0), "the slot `admission` has no state, or several"),
+            ("/waiting/0/of/bytes", json!(3), "states are missing"),
+            ("/waiting", json!([]), "bytes of no state"),
             ("/mean_output", json!("x"), "it is damaged"),
         ] {
             let bytes = changed(|head| *head.pointer_mut(pointer).unwrap() = value);
@@ -328,7 +371,7 @@ mod tests {
     #[test]
     fn more_than_could_be_read_again_is_not_written() {
         let mut saved = example();
-        saved.carried.states[0].state = vec![0; usize::try_from(MAX_BYTES).unwrap()];
+        saved.waiting[0].exported.state = vec![0; usize::try_from(MAX_BYTES).unwrap()];
         assert!(saved.bytes().unwrap_err().to_string().contains("too many"));
     }
 }

@@ -12,7 +12,7 @@ use infer_core::Micros;
 use infer_core::policy::PolicyKind;
 use tokio::sync::watch;
 
-use super::exported::Saved;
+use super::exported::{Saved, Waiting};
 use super::format::{Document, HISTORY, Kept, SlotRecord, are_same, name_of};
 use super::store::{Components, Store};
 use crate::engine::{Clock, Count, Lasting, Left};
@@ -87,6 +87,22 @@ struct Configured {
 pub(super) struct Unrestored {
     pub all: Vec<Kept>,
     pub why: String,
+    /// What it knew.
+    pub knew: Option<Waiting>,
+}
+
+impl Unrestored {
+    /// Whether what a policy of this name, or a list, exported is its own, or a member's of it.
+    pub fn knows(&self, name: &str) -> bool {
+        name.split('+').any(|part| self.all.iter().any(|kept| kept.name == part))
+    }
+}
+
+/// What policies exported last. It is kept after it was saved: another directory may take the place of that one.
+struct Last {
+    exported: Saved,
+    /// Where it is saved.
+    place: Option<u32>,
 }
 
 /// The attempts to save.
@@ -188,12 +204,16 @@ impl Keeper {
     /// What of the state of an earlier host is not in effect, and why.
     pub fn not_restored(&self) -> Vec<String> {
         PolicyKind::ALL.iter().for_each(|kind| self.shared.forget_replaced(*kind));
-        let unrestored = self.shared.unrestored().clone();
-        let slots = PolicyKind::ALL.into_iter().zip(unrestored).filter_map(|(kind, slot)| {
-            let Unrestored { all, why } = slot?;
-            let name = name_of(&all);
-            Some(format!("the {kind} policy `{name}` couldn't be loaded; the next start tries again: {why}"))
+        let unrestored = self.shared.unrestored();
+        let slots = PolicyKind::ALL.into_iter().zip(&*unrestored).filter_map(|(kind, slot)| {
+            let Unrestored { all, why, knew } = slot.as_ref()?;
+            let (name, with) = (name_of(all), if knew.is_some() { ", with what it knew" } else { "" });
+            Some(format!(
+                "the {kind} policy `{name}` couldn't be loaded; the next start tries again{with}: {why}"
+            ))
         });
+        let slots: Vec<String> = slots.collect();
+        drop(unrestored);
         let cold = self.shared.cold().clone();
         let cold = PolicyKind::ALL.into_iter().zip(cold).filter_map(|(kind, slot)| {
             let Cold { policy, why } = slot?;
@@ -218,30 +238,32 @@ impl Shared {
         let changes = self.lasting.changes();
         let mut now = changes.count();
         // Nothing is saved yet.
-        let (mut saved, mut unsaved) = (None, None);
+        let (mut saved, mut last) = (None, None::<Last>);
         loop {
-            if saved != Some(now.changes) {
+            if saved != Some((now.changes, store.place())) {
                 let (document, components) = self.collect();
                 self.begin();
                 let outcome = store.save(&document, &components);
-                saved = outcome.is_ok().then_some(now.changes);
+                saved = outcome.is_ok().then(|| (now.changes, store.place()));
                 self.tell(now.changes, outcome);
             }
             if let Some(left) = self.lasting.take_left() {
-                unsaved = Some(self.exported(left));
+                last = Some(Last { exported: self.exported(left), place: None });
             }
-            if let Some(exported) = &unsaved {
+            if let Some(last) = last.as_mut().filter(|last| last.place != Some(store.place())) {
                 self.begin();
-                let outcome = store.save_exported(exported);
-                if outcome.is_ok() {
-                    unsaved = None;
-                }
+                let outcome = store.save_exported(&last.exported);
+                last.place = outcome.is_ok().then(|| store.place());
                 self.tell_exported(outcome);
+            }
+            if saved.is_some_and(|(_, place)| place != store.place()) {
+                // Only now it was found that another directory has taken the place of the one with the state.
+                continue;
             }
             if now.closed {
                 return;
             }
-            let failed = saved.is_none() || unsaved.is_some();
+            let failed = saved.is_none() || last.as_ref().is_some_and(|last| last.place.is_none());
             let next = changes.wait(now, failed.then_some(RETRY));
             // What failed last is tried once more.
             if next == (Count { closed: true, ..now }) && !failed {
@@ -251,9 +273,12 @@ impl Shared {
         }
     }
 
-    /// What the engine left, with the numbers of its tenants: more of them by now, perhaps, but never other ones.
+    /// What the engine left, with the numbers of its tenants: more of them by now, perhaps, but never other ones. And
+    /// what was left before by policies that couldn't be loaded.
     fn exported(&self, Left { carried, at_us }: Left) -> Saved {
-        Saved { at_us, carried, tenants: self.tenants.numbering() }
+        PolicyKind::ALL.iter().for_each(|kind| self.forget_replaced(*kind));
+        let waiting = self.unrestored().iter().flatten().filter_map(|slot| slot.knew.clone()).collect();
+        Saved { at_us, carried, tenants: self.tenants.numbering(), waiting }
     }
 
     /// An attempt begins.
@@ -336,7 +361,8 @@ impl Shared {
                 all
             });
             self.forget_replaced(kind);
-            let swapped = swapped.or_else(|| Some(self.unrestored()[kind as usize].clone()?.all));
+            let unrestored = || self.unrestored()[kind as usize].as_ref().map(|slot| slot.all.clone());
+            let swapped = swapped.or_else(unrestored);
             let history = worth_saving(self.lasting.history(kind));
             let (canary, shadow) = (standing.canary, standing.shadow);
             let record = SlotRecord { configured: said.now, swapped, canary, shadow, history };
@@ -435,6 +461,33 @@ mod tests {
         keeper.close();
         let saved = Store::open(&dir).unwrap().exported().unwrap().unwrap();
         assert_eq!((saved.carried.numbers.next_id, saved.tenants.next), (3, 1));
+    }
+
+    #[tokio::test]
+    async fn directory_in_the_place_of_another_gets_all_files_whichever_comes_first() {
+        for change_comes_first in [false, true] {
+            let home = tempfile::tempdir().unwrap();
+            let dir = home.path().join("state");
+            let (lasting, keeper) = started(&dir);
+            lasting.leave(Carried::default());
+            // With the second change or before, what was left is saved, and nothing is under way after it.
+            for _ in 0..2 {
+                lasting.changes().note();
+                assert_eq!(keeper.not_saved().await, None);
+            }
+            fs::remove_dir_all(&dir).unwrap();
+            fs::create_dir(&dir).unwrap();
+            fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+            match change_comes_first {
+                true => lasting.changes().note(),
+                false => lasting.leave(Carried::default()),
+            }
+            keeper.close();
+            assert_eq!(keeper.error(), None);
+            for name in ["policies.json", EXPORTED] {
+                assert!(dir.join(name).exists(), "{name}, {change_comes_first}");
+            }
+        }
     }
 
     #[test]

@@ -5,14 +5,15 @@
 //! At last the live policies get what those of their names exported, as at a swap from these.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, PoisonError};
 
 use infer_api::admin::{HistoryEntry, QuarantineEntry, RestoredState};
+use infer_core::engine::Exported;
 use infer_core::policy::{AnyPolicy, PolicyInfo, PolicyKind};
 use infer_core::{Engine, Micros};
 use infer_wasm::PolicyLoader;
 
-use super::exported::Saved;
+use super::exported::{Saved, Waiting};
 use super::format::{Document, Kept, SlotRecord, Source, are_same, name_of};
 use super::keeper::{Begins, Cold, Keeper, Knowledge, Unrestored};
 use super::store::{EXPORTED, OpenError, ReadError, Store, check, read, read_exported};
@@ -139,6 +140,11 @@ fn exported(store: &Store, dir: &Path) -> Result<Option<Saved>, String> {
 /// How long before an instant something was saved. A wall clock that went back gives no time.
 fn away(saved: &Saved, unix_us: u64) -> Micros {
     Micros(unix_us).since(Micros(saved.at_us)).min(LONGEST_AWAY)
+}
+
+/// The names in that of a list, or of a policy.
+fn parts(name: &str) -> impl Iterator<Item = &str> {
+    name.split('+')
 }
 
 /// What the slots get.
@@ -291,7 +297,7 @@ impl Choosing<'_> {
                     "the {kind} policy `{name}`, which was swapped in before the restart, can't be loaded, so the \
                      configured one is live; the next start tries again, unless this slot is changed: {why}"
                 );
-                Some(Err(Unrestored { all: all.clone(), why }))
+                Some(Err(Unrestored { all: all.clone(), why, knew: None }))
             }
         }
     }
@@ -354,38 +360,74 @@ impl Restored {
         drop(engine.take_retired());
     }
 
-    /// Gives the live policies what was exported, each what is meant for it.
+    /// Gives the live policies what was exported, each what is meant for it. What a policy knew that couldn't be loaded
+    /// waits for it, whatever is live instead; once it is live again, that comes before what the other one knew.
     fn give_back(&mut self, engine: &mut Engine) {
-        let age_s = self.away.0 / 1_000_000;
-        let mut cold: [Option<Cold>; 3] = Default::default();
-        for exported in std::mem::take(&mut self.saved.carried.states) {
-            let kind = exported.kind;
-            let policy = engine.slot(kind).policy.name.clone();
-            match engine.import_state(&exported) {
-                Some(Ok(())) => {
-                    tracing::info!(
-                        age_s,
-                        "the {kind} policy `{policy}` goes on with what it knew before the restart"
-                    );
-                    self.knowledge.restored.push(RestoredState {
-                        kind: kind.name().to_owned(),
-                        policy,
-                        age_s,
-                    });
+        let states = std::mem::take(&mut self.saved.carried.states);
+        let mut has_its_own = [false; 3];
+        for known in std::mem::take(&mut self.saved.waiting) {
+            let kind = known.exported.kind;
+            match &mut self.comes[kind as usize].unrestored {
+                Some(unrestored) => unrestored.knew = Some(known),
+                None => {
+                    let live = engine.slot(kind).policy.name.clone();
+                    let is_older = states.iter().any(|one| one.kind == kind && one.policy == live);
+                    has_its_own[kind as usize] = !is_older && self.give(engine, &known) == Some(true);
                 }
-                Some(Err(why)) => {
-                    tracing::warn!(
-                        "the {kind} policy `{policy}` begins without what it knew before the restart: {why}"
-                    );
-                    cold[kind as usize] = Some(Cold { policy, why });
-                }
-                None => tracing::info!(
-                    "what the {kind} policy `{}` knew before the restart is forgotten: `{policy}` is live",
-                    exported.policy
-                ),
             }
         }
-        self.knowledge.cold = Mutex::new(cold);
+        let at_us = self.saved.at_us;
+        for exported in states {
+            let at = exported.kind as usize;
+            if has_its_own[at] {
+                continue;
+            }
+            let known = Waiting { at_us, exported };
+            let taken = self.give(engine, &known);
+            let Exported { kind, policy, .. } = &known.exported;
+            let (kind, live) = (*kind, engine.slot(*kind).policy.name.clone());
+            let all_taken =
+                taken == Some(true) && parts(policy).all(|part| parts(&live).any(|own| own == part));
+            let waits = self.comes[at].unrestored.as_mut();
+            match waits.filter(|waits| !all_taken && waits.knew.is_none() && waits.knows(policy)) {
+                Some(waits) => {
+                    tracing::info!("what the {kind} policy `{policy}` knew is kept until it can be loaded");
+                    waits.knew = Some(known);
+                }
+                None if taken.is_none() => tracing::info!(
+                    "what the {kind} policy `{policy}` knew before the restart is forgotten: `{live}` is live"
+                ),
+                None => {}
+            }
+        }
+    }
+
+    /// Gives a live policy what was exported, if it is meant for it. Returns whether it goes on with that.
+    fn give(&mut self, engine: &mut Engine, Waiting { at_us, exported }: &Waiting) -> Option<bool> {
+        let kind = exported.kind;
+        let policy = engine.slot(kind).policy.name.clone();
+        let outcome = engine.import_state(exported)?;
+        let taken = outcome.is_ok();
+        let cold = match outcome {
+            Ok(()) => {
+                let before = Micros(self.saved.at_us).since(Micros(*at_us)).min(LONGEST_AWAY);
+                let age_s = self.away.plus(before).0 / 1_000_000;
+                tracing::info!(
+                    age_s,
+                    "the {kind} policy `{policy}` goes on with what it knew before the restart"
+                );
+                self.knowledge.restored.push(RestoredState { kind: kind.name().to_owned(), policy, age_s });
+                None
+            }
+            Err(why) => {
+                tracing::warn!(
+                    "the {kind} policy `{policy}` begins without what it knew before the restart: {why}"
+                );
+                Some(Cold { policy, why })
+            }
+        };
+        self.knowledge.cold.get_mut().unwrap_or_else(PoisonError::into_inner)[kind as usize] = cold;
+        Some(taken)
     }
 
     /// Restores the histories and the quarantine, and saves all changes, and what policies export, from now on.

@@ -32,6 +32,8 @@ pub(super) struct Store {
     dir: PathBuf,
     /// The directory as it was claimed; held open, so that no other one is taken for it.
     place: File,
+    /// How many directories there have been before this one.
+    places: u32,
     /// `None` if its lock could not be written.
     claim: Option<Claim>,
     /// A state file that can't be read is still in the way.
@@ -69,8 +71,8 @@ impl Store {
         check(dir).map_err(OpenError::Wrong)?;
         let place =
             File::open(dir).map_err(|error| OpenError::Wrong(format!("it can't be opened: {error}")))?;
-        let mut store =
-            Self { dir: dir.to_owned(), place, claim: None, in_the_way: false, whole: RefCell::default() };
+        let (dir, whole) = (dir.to_owned(), RefCell::default());
+        let mut store = Self { dir, place, places: 0, claim: None, in_the_way: false, whole };
         match store.claim() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenError::Busy),
             // Whoever can't write it finds out at the first save, and says so.
@@ -83,6 +85,11 @@ impl Store {
         &self.dir
     }
 
+    /// Says which directory was used last: another number than before means that another one has taken its place.
+    pub fn place(&self) -> u32 {
+        self.places
+    }
+
     /// Claims the directory that is there now, which may not be the one of before: it is held to the same.
     fn claim(&mut self) -> io::Result<()> {
         let (was, is) = (self.place.metadata()?, fs::metadata(&self.dir)?);
@@ -93,6 +100,7 @@ impl Store {
                 )));
             }
             self.place = File::open(&self.dir)?;
+            self.places += 1;
             self.whole.get_mut().clear();
         }
         check_dir(&is).map_err(io::Error::other)?;

@@ -172,3 +172,53 @@ async fn other_configuration_goes_on_and_another_policy_does_not() {
     back.events(much()).await;
     back.server.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_policy_knew_waits_for_it_until_it_can_be_loaded_or_an_operator_replaces_it() {
+    let place = Place::new();
+    let bucket = infer_bundle::find("admission", "token-bucket").unwrap();
+    let host = Host::start(keeping(&place.state())).await;
+    let config = "%7B%22tokens_per_minute%22%3A1%2C%22burst%22%3A40%7D";
+    let swap = host.admin(Method::PUT, &format!("/admin/policies/admission?config={config}"));
+    assert_eq!(swap.body(bucket.component).send().await.unwrap().status(), 200);
+    let status = async |host: &Host| host.complete(much()).await.status().as_u16();
+    host.events(much()).await;
+    assert_eq!(status(&host).await, 429);
+    host.server.shutdown().await;
+
+    let component = place.state().join(format!("{}.wasm", bucket.sha256));
+    let known = || fs::read(place.state().join("exported.state")).unwrap();
+    let waits = || known().windows(12).any(|part| part == b"token-bucket");
+    // Twice, because the second start finds what the first has saved.
+    for _ in 0..2 {
+        fs::write(&component, "damaged").unwrap();
+        let host = Host::start(keeping(&place.state())).await;
+        let not_restored = host.admin_get("/admin/policies").await["not_restored"].clone();
+        let why = not_restored[0].as_str().unwrap();
+        assert!(
+            why.contains("`token-bucket` couldn't be loaded; the next start tries again, with what"),
+            "{why}"
+        );
+        // What is configured has no such limit, and is saved.
+        host.events(much()).await;
+        host.events(much()).await;
+        host.server.shutdown().await;
+        assert!(waits());
+    }
+
+    fs::write(&component, bucket.component).unwrap();
+    let host = Host::start(keeping(&place.state())).await;
+    assert_eq!(status(&host).await, 429);
+    let restored = host.admin_get("/admin/policies").await["restored"].clone();
+    let policies: Vec<_> = restored.as_array().unwrap().iter().map(|one| &one["policy"]).collect();
+    assert!(policies.contains(&&json!("token-bucket")), "{restored}");
+    host.server.shutdown().await;
+
+    fs::write(&component, "damaged").unwrap();
+    let host = Host::start(keeping(&place.state())).await;
+    let swap = host.admin(Method::PUT, "/admin/policies/admission").json(&json!({"name": "builtin"}));
+    assert_eq!(swap.send().await.unwrap().status(), 200);
+    host.events(much()).await;
+    host.server.shutdown().await;
+    assert!(!waits(), "nobody waits for it any more");
+}
