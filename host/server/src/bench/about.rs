@@ -37,6 +37,9 @@ impl About {
                 format!("{per_second} per second (burstiness {burstiness})")
             }
             Arrival::Recorded(speed) => format!("at {speed} times the recorded speed"),
+            Arrival::Scaled { per_second, speed } => {
+                format!("{per_second} per second, at {speed:.2} times the recorded speed")
+            }
         };
         let shared = match shape.shared_prefix {
             0 => String::new(),

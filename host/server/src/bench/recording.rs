@@ -27,6 +27,8 @@ pub struct Recording {
     pub requests: Vec<Recorded>,
     /// Factor by which it is replayed faster than recorded.
     pub speed: f64,
+    /// The mean rate per second to which that scales its times, if that was asked for.
+    pub rate: Option<f64>,
     /// Token ids of prompts are below this.
     pub vocab_size: u32,
     /// Determines the prompts' tokens.
@@ -53,7 +55,10 @@ impl Recording {
             name: self.name.clone(),
             requests: self.requests.len(),
             turns: 1,
-            arrival: Arrival::Recorded(self.speed),
+            arrival: match self.rate {
+                None => Arrival::Recorded(self.speed),
+                Some(per_second) => Arrival::Scaled { per_second, speed: self.speed },
+            },
             shape,
         }
     }

@@ -89,7 +89,8 @@ impl WorkloadReport {
             self.cached_tokens
         );
         let strangers = self.shape.shared_prefix == 0 && self.turns == 1;
-        if strangers && self.cached_tokens > 0 && !matches!(self.arrival, Arrival::Recorded(_)) {
+        let is_trace = matches!(self.arrival, Arrival::Recorded(_) | Arrival::Scaled { .. });
+        if strangers && self.cached_tokens > 0 && !is_trace {
             out += "      cached although the prompts share nothing: the server has seen them before; \
                     use another --seed\n";
         }

@@ -52,6 +52,13 @@ pub enum Arrival {
     },
     /// As recorded, so many times as fast; what waited for another request in the recording waits for it again.
     Recorded(f64),
+    /// As recorded, with the times scaled to a mean rate per second.
+    Scaled {
+        /// Requests per second, also those that wait for others.
+        per_second: f64,
+        /// How many times as fast as recorded that is.
+        speed: f64,
+    },
 }
 
 impl Arrival {
@@ -69,7 +76,7 @@ impl Arrival {
     pub fn per_second(self) -> Option<f64> {
         match self {
             Self::Poisson(per_second) | Self::Gamma { per_second, .. } => Some(per_second),
-            Self::Closed(_) | Self::Recorded(_) => None,
+            Self::Closed(_) | Self::Recorded(_) | Self::Scaled { .. } => None,
         }
     }
 }
@@ -186,7 +193,7 @@ impl Workload {
                 let mut random = Random::new(seed, u64::MAX);
                 Box::new(move || random.gamma(burstiness, 1e3 / per_second))
             }
-            Arrival::Closed(_) | Arrival::Recorded(_) => return None,
+            Arrival::Closed(_) | Arrival::Recorded(_) | Arrival::Scaled { .. } => return None,
         };
         let mut at = 0.0;
         let moments = (0..self.jobs.len().div_ceil(self.turns)).map(|_| {

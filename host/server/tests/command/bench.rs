@@ -87,6 +87,21 @@ fn trace_is_replayed_against_a_host_that_knows_its_tenants() {
     assert!(tenants[0] == tenants[2] && tenants[0] != tenants[1], "{tenants:?}");
     assert!(rows("sent_ms")[2].as_f64().unwrap() >= 100.0, "0.4 s after the first, four times as fast");
 
+    // The first three have 5 requests per second.
+    let scaled = replay.map(|flag| match flag {
+        "--speed" => "--rate",
+        "4" => "20",
+        same => same,
+    });
+    let output = home.command("", &[&scaled[..], &json].concat()).output().expect("sh starts");
+    assert!(output.status.success(), "{}", complaint(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["settings"]["rate"], &report["settings"]["speed"]), (&json!("20"), &Value::Null));
+    let result = &report["workloads"][0];
+    assert_eq!(result["arrival"], json!({"scaled": {"per_second": 20.0, "speed": 4.0}}));
+    let description = result["description"].as_str().unwrap();
+    assert!(description.contains("20 per second, at 4.00 times the recorded speed"), "{description}");
+
     let mut short = replay.to_vec();
     short.extend(["--max-seq-len", "40"]);
     let output = home.command("", &short).output().expect("sh starts");
@@ -106,6 +121,11 @@ fn trace_is_replayed_against_a_host_that_knows_its_tenants() {
         let output = home.command("", &["bench", "serve", "--trace", file]).output().expect("sh starts");
         assert!(!output.status.success() && complaint(&output).contains(said), "{}", complaint(&output));
     }
+    fs::write(home.path("one.csv"), [head, "0.1,ChatGPT,40,5,45,API log"].join("\n")).unwrap();
+    let alone = ["bench", "serve", "--trace", "one.csv", "--rate", "4"];
+    let output = home.command("", &alone).output().expect("sh starts");
+    let said = complaint(&output);
+    assert!(said.contains("one.csv: its 1 requests came at one time, which has no rate to scale"), "{said}");
 }
 
 #[test]

@@ -219,7 +219,7 @@ fn loading_is_measured_next_to_a_copy_of_the_same_bytes() {
 fn flags_that_would_falsify_the_report_are_refused() {
     let home = Home::new();
     let nowhere = ["bench", "serve", "--url", "http://127.0.0.1:1"];
-    let refused: [(&str, &str); 9] = [
+    let refused: [(&str, &str); 14] = [
         ("--workload w4 --dialect openai", "--workload: w4 resends the output of earlier turns"),
         ("--workload w1,w4 --dialect openai --api completions", "use --api text or --api chat"),
         ("--baseline on --api chat", "--baseline: both sides must compute"),
@@ -229,6 +229,11 @@ fn flags_that_would_falsify_the_report_are_refused() {
         ("--trace t.csv --baseline on", "--baseline: a trace has none"),
         ("--trace t.csv --workload w2", "'--trace <FILE>' cannot be used with '--workload <WORKLOAD>'"),
         ("--speed 2", "--trace <FILE>"),
+        ("--trace t.csv --speed 2 --rate 4", "cannot be used with"),
+        ("--trace t.csv --closed-loop --rate 4", "cannot be used with"),
+        ("--trace t.csv --rate 2,4", "--rate: a trace is replayed at one rate"),
+        ("--trace t.csv --rate 2 --burstiness 0.5", "--burstiness: the arrivals of a trace are recorded"),
+        ("--trace t.csv --rate 2 --find-rate --ttft-target-ms 9", "try several --rate"),
     ];
     // These get as far as connecting to a server that isn't there.
     let sent = ["--workload w4", "--workload w4 --dialect openai --api text", "--workload w4 --api chat"];
@@ -324,6 +329,7 @@ async fn trace_is_replayed_with_its_times_turns_tenants_and_shared_text() {
         name: "morning".to_owned(),
         requests: recorded(),
         speed: 2.0,
+        rate: None,
         vocab_size: 200,
         seed: 5,
         keys: keys.into(),

@@ -121,9 +121,7 @@ pub enum TraceError {
         waiting: usize,
     },
     /// No speed of the replay gives it a rate.
-    #[error(
-        "its {requests} requests came at one time, which has no rate to scale; replay it at a load instead"
-    )]
+    #[error("its {requests} requests came at one time, which has no rate to scale; replay it without a rate")]
     AtOnce {
         /// Number of requests.
         requests: u64,

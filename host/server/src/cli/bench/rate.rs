@@ -14,7 +14,8 @@ const FASTER: f64 = 1_024.0;
 /// Arguments of an open loop.
 #[derive(Args)]
 pub struct RateArgs {
-    /// Open loop: conversations per second, with random arrivals; several rates are measured in turn
+    /// Open loop: conversations per second, with random arrivals; several rates are measured in turn. The times of a
+    /// trace are scaled so that its requests have this mean rate
     #[arg(long, value_name = "PER_SECOND", value_delimiter = ',', value_parser = rate)]
     pub rate: Vec<f64>,
     /// Burstiness of these arrivals: gaps follow a gamma distribution of this shape, whose coefficient of variation is
@@ -59,14 +60,20 @@ impl RateArgs {
 
     /// What is wrong with them, beside a trace or a baseline.
     pub fn fault(&self, has_trace: bool, has_baseline: bool) -> Option<&'static str> {
-        if self.burstiness != 1.0 && self.rate.is_empty() && !self.find_rate {
+        if self.burstiness != 1.0 && has_trace {
+            Some(
+                "--burstiness: the arrivals of a trace are recorded; give a workload, whose arrivals are drawn",
+            )
+        } else if self.burstiness != 1.0 && self.rate.is_empty() && !self.find_rate {
             Some("--burstiness: only an open loop draws arrivals; add --rate or --find-rate")
+        } else if self.rate.len() > 1 && has_trace {
+            Some("--rate: a trace is replayed at one rate; replay it once for each")
         } else if !self.find_rate {
             None
         } else if !self.targets().any() {
             Some("--find-rate: needs a target, --ttft-target-ms or --itl-target-ms or both")
         } else if has_trace {
-            Some("--find-rate: a trace has times of its own; try several --speed")
+            Some("--find-rate: a trace has times of its own; try several --rate")
         } else if self.rate.len() > 1 {
             Some("--rate: with --find-rate, only the rate to begin with")
         } else if has_baseline {

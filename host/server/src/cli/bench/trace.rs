@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use infer_api::trace::{Head, Settings, Tenant};
-use infer_sim::trace::Recorded;
+use infer_sim::trace::{Recorded, recorded_rate};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
@@ -24,17 +24,24 @@ pub struct TraceArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["workload", "rate", "repeat", "requests", "concurrency", "shared_prefix"]
+        conflicts_with_all = ["workload", "repeat", "requests", "concurrency", "shared_prefix"]
     )]
     pub trace: Option<PathBuf>,
     /// How many times as fast as recorded
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "trace", value_parser = factor)]
+    #[arg(
+        long,
+        value_name = "FACTOR",
+        default_value_t = 1.0,
+        requires = "trace",
+        conflicts_with = "rate",
+        value_parser = factor
+    )]
     pub speed: f64,
     /// Replay only the first N requests of the trace
     #[arg(long, value_name = "N", requires = "trace", value_parser = clap::value_parser!(u64).range(1..))]
     pub first: Option<u64>,
     /// In a recording, a request that was sent right after another one finished waits for that one
-    #[arg(long, requires = "trace")]
+    #[arg(long, requires = "trace", conflicts_with = "rate")]
     pub closed_loop: bool,
 }
 
@@ -46,8 +53,8 @@ pub struct Traced {
 }
 
 impl TraceArgs {
-    /// Reads the trace, if there is one.
-    pub fn read(&self, vocab_size: u32, seed: u64) -> Result<Option<Traced>, Failure> {
+    /// Reads the trace, if there is one. A rate scales its times, in place of `speed`.
+    pub fn read(&self, rate: Option<f64>, vocab_size: u32, seed: u64) -> Result<Option<Traced>, Failure> {
         let Some(path) = &self.trace else { return Ok(None) };
         let file = TraceFile::find(path)?;
         TraceFile::check_closed_loop(self.closed_loop, [&file])?;
@@ -66,9 +73,16 @@ impl TraceArgs {
         if let Some(empty) = file.empty() {
             eprintln!("{empty}");
         }
+        let speed = match rate {
+            None => self.speed,
+            Some(rate) => {
+                let recorded = recorded_rate(Box::new(requests.iter().cloned().map(Ok)), u64::MAX);
+                rate / recorded.map_err(|error| wrong(error.to_string()))?
+            }
+        };
         let head = file.head().cloned();
         let (name, keys) = (file.name(), BTreeMap::new());
-        let recording = Recording { name, requests, speed: self.speed, vocab_size, seed, keys };
+        let recording = Recording { name, requests, speed, rate, vocab_size, seed, keys };
         Ok(Some(Traced { recording, head }))
     }
 }
@@ -198,7 +212,8 @@ mod tests {
         let requests = of.iter().map(|&tenant| Recorded { tenant, ..Recorded::default() }).collect();
         let (name, keys) = (String::new(), BTreeMap::new());
         let head = Some(Head { tenants: terms, ..Head::default() });
-        Traced { recording: Recording { name, requests, speed: 1.0, vocab_size: 9, seed: 0, keys }, head }
+        let (speed, rate, vocab_size, seed) = (1.0, None, 9, 0);
+        Traced { recording: Recording { name, requests, speed, rate, vocab_size, seed, keys }, head }
     }
 
     #[test]

@@ -37,7 +37,9 @@ so it needs --api text or chat if the server doesn't return token ids (--dialect
 
 A trace's requests are sent at their recorded times, or when those that they waited for have ended, with the \
 recorded lengths and shared prefixes; with --api completions and the dialect named, the host is also told their \
-sessions, priorities and deadlines. A server in this process knows the trace's tenants, too. Which policies suit a trace, live and predicted:
+sessions, priorities and deadlines. A server in this process knows the trace's tenants, too. --rate scales the times of \
+a trace to a mean rate, and keeps their order and their bursts, as that of `infer sim run` does. Which policies suit a \
+trace, live and predicted:
   infer bench serve --trace requests.jsonl --scheduler fair --format json --out fair.json
   infer sim compare --trace requests.jsonl --scheduler fair --scheduler continuous
 
@@ -147,7 +149,8 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let baseline =
         if args.wants_baseline() { Some(Sequential::load(&beside_a_server(&config))?) } else { None };
     let vocab_size = args.vocab_size(baseline.as_ref())?;
-    let traced = args.trace.read(vocab_size, config.seed.unwrap_or(0))?;
+    let rate = args.rates.rate.first().copied();
+    let traced = args.trace.read(rate, vocab_size, config.seed.unwrap_or(0))?;
     if traced.as_ref().is_some_and(|traced| traced.recording.has_turns()) && !args.returns_ids() {
         eprintln!(
             "the server returns no token ids (--api completions --dialect named does), so later turns of the trace \
