@@ -123,9 +123,15 @@ impl Search<'_> {
         };
         in_parallel(sweep.threads, plan.len(), |at| {
             let planned = plan[at];
+            let (subject, full) = (&sweep.subjects[planned.subject], &full[planned.subject]);
             let run = |pace| {
                 let planned = Planned { pace, ..planned };
-                sweep.watched(at, planned, &full[planned.subject], &|more| report(more, 0), &())
+                let mut cell = sweep.watched(at, planned, full, &|more| report(more, 0), &());
+                if cell.outcome.is_ok() && cell.offered_per_second.is_none() {
+                    // A load of a trace is a factor, which says nothing without the rate that it was recorded at.
+                    cell.offered_per_second = subject.recorded_at(cell.load, full);
+                }
+                cell
             };
             let found = self.search(planned.pace, run);
             report(0, 1);

@@ -143,7 +143,7 @@ pub struct Cell {
     /// Load: the fraction of the first host's capacity, or the factor by which a trace is replayed faster than recorded;
     /// 0 if it was to be replayed at a rate, and can't be read to find that factor.
     pub load: f64,
-    /// Requests per second that arrive; `None` for a trace, unless it is replayed at a rate.
+    /// Requests per second that arrive; `None` for a trace, unless it is replayed at a rate or in a search.
     pub offered_per_second: Option<f64>,
     /// Burstiness of a workload's arrivals, see `Arrivals`; `None` for a trace, and if they have no single one.
     pub burstiness: Option<f64>,

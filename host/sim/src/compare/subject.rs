@@ -35,7 +35,9 @@ pub enum Subject<'a> {
         name: String,
         /// Maximum number of requests.
         requests: u64,
-        /// Opens the trace, once per run, and once more if it has to be replayed at a rate.
+        /// Whether requests come as fast as earlier ones are answered, whatever their recorded times.
+        closed_loop: bool,
+        /// Opens the trace, once per run, and once more if its rate is asked for.
         open: Open<'a>,
     },
 }
@@ -62,6 +64,16 @@ impl Subject<'_> {
         match self {
             Self::Made { workload, .. } => workload.burstiness(),
             Self::Recorded { .. } => None,
+        }
+    }
+
+    /// The requests per second of a trace at a load; `None` of a workload, and of a trace that has no rate.
+    pub(crate) fn recorded_at(&self, load: f64, full: &Full) -> Option<f64> {
+        match self {
+            Self::Recorded { requests, open, closed_loop: false, .. } => {
+                full.recorded(*requests, open).as_ref().ok().map(|recorded| load * recorded)
+            }
+            Self::Recorded { .. } | Self::Made { .. } => None,
         }
     }
 
@@ -100,7 +112,12 @@ impl Full {
             Pace::Load(load) => return Ok(load),
             Pace::Rate(rate) => rate,
         };
+        self.recorded(requests, open).clone().map(|recorded| rate / recorded)
+    }
+
+    /// That of a trace.
+    fn recorded(&self, requests: u64, open: &Open<'_>) -> &Result<f64, String> {
         let read = || recorded_rate(open()?, requests).map_err(|error| error.to_string());
-        self.recorded.get_or_init(read).clone().map(|recorded| rate / recorded)
+        self.recorded.get_or_init(read)
     }
 }

@@ -40,6 +40,7 @@ fn recorded(error: Option<&'static str>) -> Subject<'static> {
     Subject::Recorded {
         name: "monday".to_owned(),
         requests: u64::MAX,
+        closed_loop: false,
         paces: vec![Pace::Load(1.0)],
         open: Box::new(open),
     }
@@ -261,7 +262,8 @@ fn uneven(paces: &[Pace]) -> Subject<'static> {
         Ok(in_order(rows))
     };
     let name = "uneven".to_owned();
-    Subject::Recorded { name, requests: u64::MAX, paces: paces.to_vec(), open: Box::new(open) }
+    let (requests, closed_loop, paces) = (u64::MAX, false, paces.to_vec());
+    Subject::Recorded { name, requests, closed_loop, paces, open: Box::new(open) }
 }
 
 #[test]
@@ -286,8 +288,9 @@ fn rate_of_a_trace_is_the_load_that_scales_its_times_to_it() {
 #[test]
 fn trace_without_a_rate_or_an_end_fails_at_any_rate() {
     let at_rates = |subject: Subject<'static>| match subject {
-        Subject::Recorded { name, requests, open, .. } => {
-            Subject::Recorded { name, requests, open, paces: vec![Pace::Rate(2.0), Pace::Rate(3.0)] }
+        Subject::Recorded { name, requests, closed_loop, open, .. } => {
+            let paces = vec![Pace::Rate(2.0), Pace::Rate(3.0)];
+            Subject::Recorded { name, requests, closed_loop, open, paces }
         }
         made @ Subject::Made { .. } => made,
     };

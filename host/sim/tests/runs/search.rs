@@ -98,7 +98,8 @@ fn trace_is_replayed_faster_until_it_is_too_fast() {
             Ok(in_order(rows.chain(end)))
         };
         let name = if error { "broken" } else { "monday" }.to_owned();
-        Subject::Recorded { name, requests: u64::MAX, paces: vec![Pace::Load(1.0)], open: Box::new(open) }
+        let (requests, closed_loop, paces) = (u64::MAX, false, vec![Pace::Load(1.0)]);
+        Subject::Recorded { name, requests, closed_loop, paces, open: Box::new(open) }
     };
     let last = std::sync::Mutex::new((0, 0));
     let found = search(hosts(&[64]), vec![trace(false), trace(true)], 2).run(|progress| {
@@ -109,6 +110,12 @@ fn trace_is_replayed_faster_until_it_is_too_fast() {
     let (low, high) =
         (found[0].sustained.as_ref().expect("one is"), found[0].beyond.as_ref().expect("one isn't"));
     assert!(low.load > 1.0 && high.load <= 1.021 * low.load, "{:?}", found[0].probes);
+    // One every 0.4 s was recorded.
+    for probe in &found[0].probes {
+        let rate = probe.offered_per_second.expect("the trace has a rate");
+        assert!((rate - 2.5 * probe.load).abs() < 1e-9, "{probe:?}");
+    }
+    assert!((edge(&found[0]).0 - 2.5 * low.load).abs() < 1e-9, "{:?}", found[0].probes);
     assert!(found[2].failed.is_some() && found[2].sustained.is_none());
     let text = report::sustained_table(&found, 0.9);
     assert!(text.contains("broken\n  builtin, seed 1 failed: line 61, column 1: not a number"), "{text}");

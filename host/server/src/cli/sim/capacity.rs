@@ -19,8 +19,9 @@ sustained and one that isn't, and ends when they are within 2 % of each other; b
   infer sim capacity --scheduler continuous --prefill-chunk 256 --prefill-chunk 1024 --share 99
   infer sim capacity --trace requests.csv --device l4 --device h100 --scheduler continuous
 A load of a workload is a fraction of the first host's capacity with all slots busy; that of a trace, how much faster \
-it is replayed than it was recorded. `limited by` names what most of the requests missed that missed the targets just \
-beyond: ITL (a smaller --prefill-chunk or --max-batch-size may help), TTFT, or refusals.
+it is replayed than it was recorded, and its requests/s are the mean rate of its recorded times at that speed.
+`limited by` names what most of the requests missed that missed the targets just beyond: ITL (a smaller \
+--prefill-chunk or --max-batch-size may help), TTFT, or refusals.
 The output depends only on the arguments and the seed. With few --requests, a load that would be too high later on may \
 still pass.";
 

@@ -92,6 +92,11 @@ impl TraceFile {
         Self { closed_loop, ..self }
     }
 
+    /// Whether it is a recording that is replayed so.
+    pub fn is_closed_loop(&self) -> bool {
+        self.closed_loop && self.head().is_some()
+    }
+
     /// The host that was recorded; `None` for a public format.
     pub fn head(&self) -> Option<&Head> {
         match &self.kind {

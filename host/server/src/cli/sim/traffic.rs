@@ -197,7 +197,8 @@ pub fn subject(trace: &TraceFile, name: String, paces: Vec<Pace>, limits: Limits
         };
         Ok(Box::new(Counted { reader, max_seq_len, now: Seen::default(), seen: Arc::clone(&seen) }))
     };
-    (Subject::Recorded { paces, name, requests, open: Box::new(open) }, lengths)
+    let closed_loop = trace.is_closed_loop();
+    (Subject::Recorded { paces, name, requests, closed_loop, open: Box::new(open) }, lengths)
 }
 
 /// Counts what is read. A trace is read once per run, and once more to learn its rate, always as far.
