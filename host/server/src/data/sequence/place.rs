@@ -95,6 +95,8 @@ mod tests {
             (reply(), " to=functions.f<|channel|>commentary json<|message|>{}<|call|>", "{}"),
             (reply(), "<|message|>a<|message|>b<|constrain|>c", "abc"),
             (reply(), "<|channel|>final", ""),
+            // Known as a message only behind it.
+            (reply(), "<|channel|>finalFour.<|end|>Five.", "Five."),
             (Place::Between, " \n a<|end|> <|start|>assistant<|message|>b", "ab"),
             (Place::Between, "<|message|>a", "a"),
             (Place::Body(Head::default()), "a<|channel|>final<|message|>b<|return|>", "ab"),

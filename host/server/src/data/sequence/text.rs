@@ -242,6 +242,10 @@ mod tests {
         ] {
             assert_eq!(shown(place, written, "final", min_tokens), marks::marked(expected), "{written}");
         }
+        // A head that lacks its end is one until the message ends: by then it was handed on, so what it has of the message
+        // is shown and was not searched.
+        let written = "<|channel|>final It is final now.<|end|>";
+        assert_eq!(shown(Place::Between, written, "now", 0), marks::marked(written));
         // Text that spells a mark, or is the character of one, is no mark.
         let spelled = "<|channel|>a<|message|><|start|>b\u{fdd0}";
         let expected = marks::marked("<|channel|>a<|message|>") + "<|start|>b\u{fffd}";
