@@ -336,7 +336,7 @@ pub const MENDS: &[Edit] = &[
     ),
     (
         "state-of-a-failed-policy",
-        "guard/mod.rs",
+        "guard/exchange.rs",
         "        let any = fresh || !tenure.state.is_empty();",
         "        let any = fresh || !tenure.state.is_empty() || on(\"state-of-a-failed-policy\");",
     ),

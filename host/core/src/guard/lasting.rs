@@ -1,7 +1,8 @@
 //! What of a slot outlives the engine: what the policy knows that a restart of the host brings back. Exporting and
 //! importing that is no step's work, so no step's budget pays for it.
 
-use super::{Context, Slot, why_not_taken};
+use super::exchange::why_not_taken;
+use super::{Context, Slot};
 use crate::ids::Micros;
 use crate::policy::Policy;
 

@@ -1,14 +1,17 @@
 //! One policy slot: the live policy, the previous one, and the built-in that replaces both when they fail.
 //!
 //! Every policy call goes through `ask`. A fault costs no request anything: the built-in answers the same call at
-//! once. Too many faults within a window, failing exports in a row, or a failing restart remove the policy; the
-//! previous one comes back, or else the built-in, which needs nothing from the failed one. A policy can also be tried:
-//! beside the live one (`shadow`), or live and watched (`canary`). Deliberately absent: what the calls mean.
+//! once. Too many faults within a window, failing exports in a row, or a failing restart remove the policy (`strikes`);
+//! the previous one comes back, or else the built-in, which needs nothing from the failed one. Another policy takes its
+//! place at a swap (`exchange`), or can be tried: beside the live one (`shadow`), or live and watched (`canary`).
+//! Deliberately absent: what the calls mean.
 
 mod budget;
 mod canary;
+mod exchange;
 mod lasting;
 mod shadow;
+mod strikes;
 mod tenure;
 
 use std::collections::VecDeque;
@@ -18,18 +21,17 @@ use std::sync::Arc;
 pub(crate) use canary::{Company, Trial};
 pub(crate) use shadow::Compared;
 
-use budget::{Budget, over_budget};
+use budget::Budget;
 use canary::Canary;
 use shadow::Shadow;
+use strikes::{Strike, Weight};
 use tenure::Tenure;
 
 use crate::event::{Change, Event, Handover};
 use crate::ids::Micros;
-use crate::policy::{
-    AnyPolicy, CallStats, Culprit, Fault, FaultView, Policy, PolicyFault, PolicyInfo, PolicyKind,
-};
+use crate::policy::{AnyPolicy, CallStats, Fault, FaultView, Policy, PolicyFault, PolicyInfo, PolicyKind};
 use crate::snapshot::SlotSnapshot;
-use crate::trial::{CanaryReport, CanaryState, ShadowReport, ShadowState};
+use crate::trial::{CanaryReport, ShadowReport};
 
 /// When a call is made, and where its consequences go.
 pub(crate) struct Context<'a> {
@@ -50,23 +52,6 @@ pub(crate) struct GuardLimits {
     pub max_strikes: u32,
     pub strike_window: Micros,
     pub step_budget: Micros,
-}
-
-/// What a fault means for the live policy.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Weight {
-    /// It counts, and removes the policy if it is one too many within the window.
-    Strike,
-    /// It was one too many by another count.
-    LastStrike,
-    /// It removes the policy by itself.
-    Fatal,
-}
-
-/// A fault that counts towards the live policy's removal.
-struct Strike {
-    at: Micros,
-    culprit: Culprit,
 }
 
 pub(crate) struct Slot<P: ?Sized> {
@@ -195,113 +180,10 @@ impl<P: Policy + ?Sized> Slot<P> {
         self.budget.measure_from(self.current.as_mut().map(|t| &mut *t.policy));
     }
 
-    /// Calls that are each within their limit but too long together are one fault per step.
-    fn charge(&mut self, cx: &mut Context<'_>, view: impl Fn() -> FaultView) {
-        let fault = self
-            .current
-            .as_ref()
-            .and_then(|t| over_budget(&*t.policy, self.budget.before, self.limits.step_budget));
-        if let Some(fault) = fault {
-            self.budget.over = true;
-            self.strike(cx, fault, view(), Weight::Strike);
-        }
-    }
-
     /// Calls the built-in even though another policy is live, because that one's answer was of no use.
     pub fn ask_builtin<T>(&mut self, mut question: impl FnMut(&mut P) -> Result<T, PolicyFault>) -> T {
         self.fallbacks += 1;
         question(&mut self.builtin).expect("the built-in keeps the rules")
-    }
-
-    /// Removes the live policy at once because the watchdog found that its decisions lead nowhere.
-    pub fn condemn(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView) {
-        if let Some(tenure) = &self.current {
-            let fault = tenure.policy.attribute(fault);
-            self.strike(cx, fault, view, Weight::Fatal);
-        }
-    }
-
-    /// Restarts a policy that faulted, or removes it.
-    pub fn mend(&mut self, cx: &mut Context<'_>) {
-        while let Some(tenure) = &mut self.current
-            && std::mem::take(&mut tenure.broken)
-        {
-            match tenure.resume() {
-                Ok(()) => self.renew(Renewal::Blank),
-                Err(fault) => self.strike(cx, fault, FaultView::Lifecycle, Weight::Fatal),
-            }
-        }
-    }
-
-    fn strike(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView, weight: Weight) {
-        if let Some(tenure) = &mut self.current {
-            tenure.faults += 1;
-        }
-        let policy = fault.member.clone().unwrap_or_else(|| self.info());
-        self.strikes.push_back(Strike { at: cx.now, culprit: Culprit { policy, reason: fault.to_string() } });
-        while self.strikes.front().is_some_and(|strike| cx.now.since(strike.at) > self.limits.strike_window) {
-            self.strikes.pop_front();
-        }
-        let weight = match weight {
-            _ if self.on_trial() => Weight::Fatal,
-            Weight::Strike if self.limits.max_strikes <= 1 => Weight::LastStrike,
-            weight => weight,
-        };
-        let full = self.strikes.len() >= self.limits.max_strikes as usize;
-        let (removed, reason, culprits) = match weight {
-            Weight::Fatal => (true, fault.to_string(), self.culprits().pop().into_iter().collect()),
-            Weight::LastStrike => (true, fault.to_string(), self.culprits()),
-            Weight::Strike if full => {
-                let (count, seconds) = (self.strikes.len(), self.limits.strike_window.0 / 1_000_000);
-                (true, format!("{count} faults in {seconds} s, the last: {fault}"), self.culprits())
-            }
-            Weight::Strike => (false, String::new(), Vec::new()),
-        };
-        let fault = Fault {
-            slot: self.kind,
-            policy: self.info(),
-            fault,
-            step: cx.step,
-            at: cx.now,
-            view,
-            state: self.current.as_ref().map_or_else(Vec::new, |t| t.state.clone()),
-            shadow: false,
-            removed,
-            culprits,
-        };
-        self.last_fault = Some(Arc::new(fault.clone()));
-        cx.events.push(Event::PolicyFault(Box::new(fault)));
-        if removed {
-            self.take_out(cx, Change::Fault, reason);
-        }
-    }
-
-    /// What the strikes within the window are attributed to, each policy once, the last to strike last.
-    fn culprits(&self) -> Vec<Culprit> {
-        let mut all: Vec<Culprit> = Vec::new();
-        for Strike { culprit, .. } in &self.strikes {
-            all.retain(|known| known.policy != culprit.policy);
-            all.push(culprit.clone());
-        }
-        all
-    }
-
-    /// Removes the live policy. The previous one comes back, or else the built-in takes over.
-    fn take_out(&mut self, cx: &mut Context<'_>, change: Change, reason: String) {
-        self.end_canary(cx, CanaryState::RolledBack, &reason);
-        let from = self.info();
-        let left = self.current.take().expect("a policy was live");
-        cx.retired.push((self.into_any)(left.policy));
-        self.removed = true;
-        self.strikes.clear();
-        self.fallback_since = cx.now;
-        if let Some(mut previous) = self.previous.take() {
-            previous.since = cx.now;
-            self.current = Some(previous);
-            self.renew(Renewal::CameBack);
-        }
-        self.measure();
-        self.changed(cx, from, change, reason);
     }
 
     /// Whether a policy was removed since the last call.
@@ -334,100 +216,6 @@ impl<P: Policy + ?Sized> Slot<P> {
     pub fn state_now(&mut self, cx: &mut Context<'_>) -> Vec<u8> {
         self.save_state(cx);
         self.current.as_ref().map_or_else(Vec::new, |t| t.state.clone())
-    }
-
-    /// Makes `policy` live.
-    pub fn replace(&mut self, cx: &mut Context<'_>, policy: Box<P>, change: Change) -> Arrival {
-        self.end_shadow(cx, ShadowState::Replaced, "another policy was swapped in");
-        let state = self.outgoing_state(&*policy);
-        let mut tenure = Tenure::new(policy, cx.now);
-        let (state, note) = match state.map(|state| (state.is_empty(), tenure.import(state))) {
-            Some((_, Ok(()))) => (Handover::Restored, None),
-            Some((empty, Err(fault))) => (Handover::Cold, why_not_taken(&fault, empty)),
-            None => (Handover::Cold, None),
-        };
-        let retired = self.install(cx, tenure, change, note.as_deref());
-        Arrival { state, note, retired }
-    }
-
-    /// Makes the shadow the live policy. It keeps its own state.
-    pub fn promote_shadow(&mut self, cx: &mut Context<'_>) -> Option<Arrival> {
-        let policy = self.take_shadow(cx, ShadowState::Promoted, "it became the live policy")?;
-        let mut tenure = Tenure::new(policy, cx.now);
-        // An error leaves it broken, and it is restarted before its first call.
-        let note = tenure.export().err().map(|fault| format!("its own state could not be exported: {fault}"));
-        let state = tenure.own_state();
-        let retired = self.install(cx, tenure, Change::Promote, note.as_deref());
-        Some(Arrival { state, note, retired })
-    }
-
-    fn install(
-        &mut self,
-        cx: &mut Context<'_>,
-        tenure: Tenure<P>,
-        change: Change,
-        note: Option<&str>,
-    ) -> Option<AnyPolicy> {
-        let from = self.info();
-        let mut outgoing = self.current.replace(tenure);
-        self.measure();
-        if self.renewed.take().is_some()
-            && let Some(outgoing) = &mut outgoing
-        {
-            // It has not received what it missed: should it come back, it is restarted.
-            outgoing.broken = true;
-        }
-        let retired = match outgoing {
-            Some(outgoing) => self.previous.replace(outgoing),
-            None => self.previous.take(),
-        };
-        self.changed(cx, from, change, reason_of(change, note));
-        retired.map(|t| (self.into_any)(t.policy))
-    }
-
-    /// Brings the previous policy back and retires the live one.
-    pub fn rollback(&mut self, cx: &mut Context<'_>) -> Option<Arrival> {
-        let mut previous = self.previous.take()?;
-        self.end_canary(cx, CanaryState::RolledBack, "an operator rolled it back");
-        let from = self.info();
-        let state = self.outgoing_state(&*previous.policy);
-        let (state, note) = match state.map(|state| (state.is_empty(), previous.import(state))) {
-            Some((_, Ok(()))) => (Handover::Restored, None),
-            Some((empty, Err(fault))) => (previous.own_state(), why_not_taken(&fault, empty)),
-            None => (previous.own_state(), None),
-        };
-        previous.since = cx.now;
-        let retired = self.current.replace(previous);
-        self.measure();
-        self.renew(Renewal::CameBack);
-        self.changed(cx, from, Change::Rollback, reason_of(Change::Rollback, note.as_deref()));
-        Some(Arrival { state, note, retired: retired.map(|t| (self.into_any)(t.policy)) })
-    }
-
-    /// The state that a successor imports: exported now or, if that fails, the last copy.
-    fn outgoing_state(&mut self, successor: &P) -> Option<Vec<u8>> {
-        let tenure = self.current.as_mut()?;
-        let outgoing = tenure.policy.info();
-        if !successor.takes_state_of(&outgoing.name) {
-            return None;
-        }
-        let fresh = !tenure.broken && tenure.export().is_ok();
-        // An empty copy may also mean that nothing was ever exported.
-        let any = fresh || !tenure.state.is_empty();
-        any.then(|| successor.own_part_of(&outgoing.name, &tenure.state)).flatten()
-    }
-
-    /// A copy of the live state for a policy that runs beside the live one. Empty if there is none for it.
-    fn shared_state(&mut self, cx: &mut Context<'_>, companion: &P) -> Vec<u8> {
-        let takes = |slot: &Self| {
-            slot.current.as_ref().is_some_and(|t| companion.takes_state_of(&t.policy.info().name))
-        };
-        if takes(self) {
-            // The live policy stays, so its failure to export is a fault like any other, and may remove it.
-            self.save_state(cx);
-        }
-        let tenure = self.current.as_ref().filter(|t| takes(self) && !t.state.is_empty());
-        tenure.and_then(|t| companion.own_part_of(&t.policy.info().name, &t.state)).unwrap_or_default()
     }
 
     /// Whether the live policy is restarted before its next call, so that it has forgotten all events.
@@ -497,18 +285,4 @@ impl<P: Policy + ?Sized> Slot<P> {
             shadow: self.shadow_report(),
         }
     }
-}
-
-/// Why a policy doesn't have the state of its predecessor. One that refuses an empty state misses nothing.
-fn why_not_taken(fault: &PolicyFault, empty: bool) -> Option<String> {
-    match fault.is_refusal() {
-        true if empty => None,
-        true => Some(format!("it refuses its predecessor's state: {}", fault.message)),
-        false => Some(format!("it failed over its predecessor's state: {fault}")),
-    }
-}
-
-/// Why a policy became live, and what is to be known about its state.
-fn reason_of(change: Change, note: Option<&str>) -> String {
-    note.map_or_else(|| change.name().to_owned(), |note| format!("{}; {note}", change.name()))
 }

@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
-use super::budget::Share;
-use super::{Context, Slot, over_budget, why_not_taken};
+use super::budget::{Share, over_budget};
+use super::exchange::why_not_taken;
+use super::{Context, Slot};
 use crate::event::{Event, Handover};
 use crate::ids::Micros;
 use crate::policy::{AnyPolicy, CallStats, Culprit, Fault, FaultView, Policy, PolicyFault};
