@@ -3,24 +3,25 @@
 //! Policies are compiled and primed here, off the engine thread; the engine only exchanges them. `origin` remembers
 //! what each was made of, so that a policy can be described, recorded, or loaded again.
 
+mod answer;
+mod configure;
 mod describe;
 mod error;
 mod load;
 mod origin;
+mod quarantine;
 mod rollback;
 mod tag;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use infer_api::admin::{AdminEvent, AvailablePolicy, CanaryInfo, QuarantineEntry, SwapAnswer};
-use infer_core::Handover;
+use infer_api::admin::{AvailablePolicy, CanaryInfo, QuarantineEntry, SwapAnswer};
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyInfo, PolicyKind};
 use infer_core::snapshot::{SlotSnapshot, Snapshot};
 use infer_wasm::PolicyLoader;
 use serde_json::Value;
 
-use crate::config::PolicyChoice;
 use crate::engine::{
     By, EngineHandle, EngineStopped, NotChanged, Provided, Seen, SlotChange, SwapMode, Swapped, canary_info,
 };
@@ -35,12 +36,11 @@ pub use load::{
 pub use origin::{Component, Member, Origin, Origins};
 pub use tag::tag;
 
-use load::{is_bundled, is_called, load, load_choice};
-use rollback::{EARLIER, Earlier};
+use answer::{mode_name, unchanged};
+use load::{is_bundled, is_called, load};
+use quarantine::{log_lifted, parts};
+use rollback::Earlier;
 use tag::is_tag;
-
-/// Policies of a slot that can become live again: the live one, the previous one and those before it.
-const CONFIGURED: usize = EARLIER + 2;
 
 /// Where a policy comes from.
 #[derive(Clone, Debug)]
@@ -186,70 +186,6 @@ impl PolicyManager {
         Arc::ptr_eq(&report.policy, policy).then(|| Box::new(canary_info(self.engine.clock(), &report)))
     }
 
-    /// Reloads a slot's configured policy with a new configuration, if the live policy came from flags or files or if
-    /// the built-in replaces a removed one. A policy that an operator swapped in is left alone, even if it has the
-    /// same name.
-    pub async fn reconfigure(
-        &self,
-        kind: PolicyKind,
-        choice: PolicyChoice,
-        by: Option<By>,
-    ) -> Result<Reconfigured, PolicyError> {
-        Ok(match self.configure(kind, choice, by).await? {
-            Reconfigured::Done(answer) => Reconfigured::Done(Box::new(self.saved(*answer).await)),
-            stays @ Reconfigured::Stays { .. } => stays,
-        })
-    }
-
-    async fn configure(
-        &self,
-        kind: PolicyKind,
-        choice: PolicyChoice,
-        by: Option<By>,
-    ) -> Result<Reconfigured, PolicyError> {
-        let (new, _turn) = self.loaded(move |loader| load_choice(loader, kind, &choice)).await?;
-        let slot = self.slot(kind).await?;
-        if !slot.fallback && !self.is_configured(kind, &slot.policy) {
-            // Nor does the next start replace it, which finds the same in flags and files.
-            self.note_choice(kind, &new.origin, false);
-            drop_elsewhere(new.policy);
-            return Ok(Reconfigured::Stays { name: slot.policy.name.clone() });
-        }
-        if let Err(error) = self.admit(&new.origin) {
-            drop_elsewhere(new.policy);
-            return Err(error);
-        }
-        let (info, chosen) = (Arc::clone(&new.origin.info), new.origin.clone());
-        let change = |policy| SlotChange::Swap(policy, SwapMode::Now);
-        let swapped = self.bring_in(new, change, Some(Seen::live(&slot)), by).await?;
-        let answer = self.finish(swapped, "now", &info);
-        self.note_configured(kind, info);
-        self.note_choice(kind, &chosen, true);
-        Ok(Reconfigured::Done(Box::new(answer)))
-    }
-
-    /// Whether a policy was made from flags or files. It may be an earlier one that a fault or a rollback brought back.
-    fn is_configured(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> bool {
-        let configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
-        configured[kind as usize].iter().any(|own| Arc::ptr_eq(own, policy))
-    }
-
-    fn note_configured(&self, kind: PolicyKind, policy: Arc<PolicyInfo>) {
-        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = &mut configured[kind as usize];
-        if slot.len() == CONFIGURED {
-            slot.pop_front();
-        }
-        slot.push_back(policy);
-    }
-
-    /// Flags and files say this of a slot, whether or not it has become live there.
-    fn note_choice(&self, kind: PolicyKind, chosen: &Origin, is_live: bool) {
-        if let Some(keeper) = &self.keeper {
-            keeper.set_configured(kind, chosen, is_live);
-        }
-    }
-
     /// Loads a policy, then waits until no other change is under way. Rollbacks need not wait for the compiler.
     async fn loaded(
         &self,
@@ -294,34 +230,6 @@ impl PolicyManager {
 
     async fn slot(&self, kind: PolicyKind) -> Result<SlotSnapshot, EngineStopped> {
         Ok(slot_of(self.engine.report().await?.snapshot.policies, kind))
-    }
-
-    /// Ends the quarantine of a policy and of its members; returns their entries. Must come before the policy is live,
-    /// which may fail at once.
-    fn pardon(&self, origin: &Origin) -> Vec<QuarantineEntry> {
-        let quarantine = self.engine.observer().quarantine();
-        parts(origin).filter_map(|info| quarantine.pardon(info)).collect()
-    }
-
-    /// Refuses a quarantined policy.
-    fn admit(&self, origin: &Origin) -> Result<(), PolicyError> {
-        match self.quarantined(origin) {
-            Some(QuarantineEntry { name, kind, reason, .. }) => {
-                Err(PolicyError::Quarantined { name, kind, reason })
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Returns a policy that was loaded earlier and, of a list, its members.
-    fn parts_of(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Vec<Arc<PolicyInfo>> {
-        self.origins.find(kind, policy).iter().flat_map(parts).cloned().collect()
-    }
-
-    /// Returns the quarantine entry of a policy, or of a list's member.
-    fn quarantined(&self, origin: &Origin) -> Option<QuarantineEntry> {
-        let quarantine = self.engine.observer().quarantine();
-        parts(origin).find_map(|info| quarantine.find(info))
     }
 
     /// Replaces the names of components that were given earlier by their bytes, so that changing a configuration needs
@@ -374,72 +282,12 @@ impl PolicyManager {
         Ok(self.finish(swapped, "promote", &info))
     }
 
-    /// Ends the quarantine of a component. Returns false if it is in none.
-    pub fn lift_quarantine(&self, sha256: &str, by: Option<&By>) -> bool {
-        let lifted = self.engine.observer().quarantine().lift(sha256);
-        if lifted {
-            log_lifted(sha256, by);
-        }
-        lifted
-    }
-
     /// Stops a slot's shadow.
     pub async fn stop_shadow(&self, kind: PolicyKind, by: Option<By>) -> Result<(), PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
         drop_elsewhere(self.engine.stop_shadow(kind, by).await?.ok_or(PolicyError::NoShadow(kind))?);
         Ok(())
     }
-
-    /// Puts the retired policy away, tells the consoles, and says what changed. `to` came in.
-    fn finish(&self, swapped: Swapped, mode: &str, to: &PolicyInfo) -> SwapAnswer {
-        let Swapped { report, pause } = swapped;
-        let answer = SwapAnswer {
-            kind: report.kind.name().to_owned(),
-            from: report.from,
-            to: report.to,
-            at_step: report.at_step,
-            pause_us: pause.as_nanos() as f64 / 1_000.0,
-            state: report.state.name().to_owned(),
-            state_note: report.state_note,
-            mode: mode.to_owned(),
-            sha256: to.digest.clone(),
-            config_sha256: to.config_digest.clone(),
-            tag: tag(to),
-            unchanged: false,
-            not_saved: None,
-            canary: None,
-        };
-        if let Some(note) = &answer.state_note {
-            let (slot, policy) = (&answer.kind, &answer.to);
-            tracing::warn!(
-                slot,
-                policy,
-                sha256 = answer.sha256,
-                state = answer.state,
-                "policy state: {note}"
-            );
-        }
-        if let Some(retired) = report.retired {
-            // Rollbacks don't lead to a policy that was rolled back from, nor to a shadow, which was never live.
-            if !["rollback", "shadow"].contains(&mode) {
-                self.keep_earlier(report.kind, &retired.info());
-            }
-            drop_elsewhere(retired);
-        }
-        if mode != "shadow" {
-            self.engine.observer().publish(AdminEvent::Swap(answer.clone()));
-        }
-        answer
-    }
-}
-
-fn log_lifted(sha256: &str, by: Option<&By>) {
-    tracing::info!(
-        sha256,
-        operator = by.map(|by| by.operator.as_str()),
-        peer = by.map(|by| by.peer.to_string()),
-        "quarantine lifted"
-    );
 }
 
 /// Ends the engine's priming on drop, unless it is `done`.
@@ -469,32 +317,6 @@ fn runs(slot: &SlotSnapshot, policy: &PolicyInfo) -> bool {
     !slot.trial && !slot.fallback && slot.policy.is_same(policy)
 }
 
-/// The response to a swap to what is live already.
-fn unchanged(slot: &SlotSnapshot, step: u64) -> SwapAnswer {
-    let live = &slot.policy;
-    SwapAnswer {
-        kind: slot.kind.name().to_owned(),
-        from: live.name.clone(),
-        to: live.name.clone(),
-        at_step: step,
-        pause_us: 0.0,
-        state: Handover::Kept.name().to_owned(),
-        state_note: None,
-        mode: mode_name(SwapMode::Now).to_owned(),
-        sha256: live.digest.clone(),
-        config_sha256: live.config_digest.clone(),
-        tag: tag(live),
-        unchanged: true,
-        not_saved: None,
-        canary: None,
-    }
-}
-
-/// A policy and, of a list, its members.
-fn parts(origin: &Origin) -> impl Iterator<Item = &Arc<PolicyInfo>> {
-    origin.members.iter().map(|member| &member.info).chain([&origin.info])
-}
-
 /// Optimistic concurrency check: fails unless the policy is the one that the caller saw.
 fn expect(kind: PolicyKind, found: &PolicyInfo, of: Option<&str>) -> Result<(), PolicyError> {
     let Some(of) = of else { return Ok(()) };
@@ -518,14 +340,6 @@ fn not_changed(kind: PolicyKind, why: NotChanged) -> PolicyError {
             PolicyError::Quarantined { name, kind, reason }
         }
         NotChanged::Nothing => PolicyError::NoPrevious(kind),
-    }
-}
-
-fn mode_name(mode: SwapMode) -> &'static str {
-    match mode {
-        SwapMode::Now => "now",
-        SwapMode::Shadow => "shadow",
-        SwapMode::Canary(_) => "canary",
     }
 }
 
