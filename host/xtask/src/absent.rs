@@ -31,6 +31,9 @@ pub fn left_out() -> Vec<&'static str> {
     ];
     let absent = programs.into_iter().filter(|(program, version, _)| !starts(program, version));
     let mut left_out: Vec<_> = absent.map(|(_, _, said)| said).collect();
+    if !crate::pack::gnu_tar() {
+        left_out.push("archives: no GNU tar");
+    }
     if !root().join(".git").exists() {
         left_out.push("checks of the source tree: not a git checkout");
     }

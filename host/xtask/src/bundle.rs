@@ -1,11 +1,11 @@
 //! Packs what a machine with a GPU needs that has neither cargo nor a toolkit: the program, the scripts of kernels/cuda, the
 //! golden checkpoints, and images for comparisons.
 
-use std::path::Path;
 use std::process::Command;
 
 use crate::cargo::{root, run, target_dir};
 use crate::cuda;
+use crate::pack;
 
 /// What is packed as it lies in the repository, so that the scripts find each other.
 const FILES: [&str; 6] = [
@@ -26,6 +26,7 @@ pub fn bundle(args: &[String]) -> Result<(), String> {
         [revision] if !revision.starts_with('-') => Some(revision),
         _ => return Err("usage: cargo xtask gpu-bundle [REVISION]".to_owned()),
     };
+    let time = pack::time()?;
     let target = target_dir()?;
     let folder = target.join("gpu-bundle");
     let _ = std::fs::remove_dir_all(&folder);
@@ -40,18 +41,13 @@ pub fn bundle(args: &[String]) -> Result<(), String> {
     cuda::image(&home, &source, &["-DINFER_STAMPS"], &folder.join("stamps.fatbin"))?;
     if let Some(revision) = baseline {
         let old = target.join("gpu-bundle-baseline");
-        checkout(revision, &old)?;
+        pack::checkout(revision, &["kernels/cuda"], &old)?;
         cuda::image(&home, &old.join("kernels/cuda"), &[], &folder.join("baseline.fatbin"))?;
     }
     let infer = cuda::build_infer(&home)?;
-    let program = folder.join("infer");
-    std::fs::copy(&infer, &program).map_err(|e| format!("{}: {e}", program.display()))?;
-    // Symbols are a third of it. Without the tool it is only larger.
-    if let Err(why) = run(Command::new("strip").arg(&program)) {
-        eprintln!("{why}; the program keeps its symbols");
-    }
+    pack::program(&infer, &folder.join("infer"))?;
     let archive = target.join("gpu-bundle.tar.gz");
-    run(Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(&target).arg("gpu-bundle"))?;
+    pack::pack(&folder, &archive, time)?;
     let bytes = std::fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
     println!("{}", archive.display());
     eprintln!(
@@ -59,15 +55,4 @@ pub fn bundle(args: &[String]) -> Result<(), String> {
         bytes / 1_000_000
     );
     Ok(())
-}
-
-/// Writes the kernels of a revision to `folder`.
-fn checkout(revision: &str, folder: &Path) -> Result<(), String> {
-    let _ = std::fs::remove_dir_all(folder);
-    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let archive = folder.join("kernels.tar");
-    let mut git = Command::new("git");
-    git.current_dir(root()).args(["archive", "--output"]).arg(&archive).args([revision, "kernels/cuda"]);
-    run(&mut git)?;
-    run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(folder))
 }

@@ -59,6 +59,15 @@ impl Built {
         found.ok_or_else(|| self.lacks(program))
     }
 
+    /// Where the build script of a package wrote.
+    pub fn out_dir(&self, package: &str) -> Result<PathBuf, String> {
+        let of = format!("#{package}@");
+        let mut scripts = self.messages.lines().filter(|line| line.contains("\"build-script-executed\""));
+        let script = scripts.find(|line| line.contains(&of));
+        let folder = script.and_then(|line| string(line, "out_dir")).map(PathBuf::from);
+        folder.ok_or_else(|| self.lacks(package))
+    }
+
     fn lacks(&self, name: &str) -> String {
         format!("`{}` built no {name}", self.shown)
     }
@@ -69,12 +78,7 @@ pub fn built(command: &mut Command) -> Result<Built, String> {
     command.arg("--message-format=json-render-diagnostics");
     let shown = show(command);
     eprintln!("$ {shown}");
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.map_err(|e| format!("can't start `{shown}`: {e}"))?;
-    if !output.status.success() {
-        return Err(format!("`{shown}` failed ({})", output.status));
-    }
-    Ok(Built { messages: String::from_utf8_lossy(&output.stdout).into_owned(), shown })
+    Ok(Built { messages: output(command)?, shown })
 }
 
 /// The first string field `name` in cargo's JSON.
@@ -112,6 +116,17 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     eprintln!("$ {shown}");
     let status = command.status().map_err(|e| format!("can't start `{shown}`: {e}"))?;
     if status.success() { Ok(()) } else { Err(format!("`{shown}` failed ({status})")) }
+}
+
+/// What a command prints.
+pub fn output(command: &mut Command) -> Result<String, String> {
+    let shown = show(command);
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|e| format!("can't start `{shown}`: {e}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(format!("`{shown}` failed ({})", output.status)),
+    }
 }
 
 /// Prints and runs a command, and kills it after `limit`.
@@ -174,7 +189,24 @@ fn show(command: &Command) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::string;
+    use std::path::PathBuf;
+
+    use super::{Built, string};
+
+    #[test]
+    fn folder_of_a_build_script_is_that_of_its_package() {
+        let line = |package: &str| {
+            format!(
+                r#"{{"reason":"build-script-executed","package_id":"path+file:///a/{package}#infer-{package}@0.1.0","linked_libs":[],"env":[["A","b"]],"out_dir":"/target/{package}-1/out"}}"#
+            )
+        };
+        let artifact =
+            r#"{"reason":"compiler-artifact","package_id":"path+file:///a/bundle#infer-bundle@0.1.0"}"#;
+        let messages = [artifact.to_owned(), line("demo"), line("bundle")].join("\n");
+        let built = Built { messages, shown: "cargo build".to_owned() };
+        assert_eq!(built.out_dir("infer-bundle"), Ok(PathBuf::from("/target/bundle-1/out")));
+        assert_eq!(built.out_dir("infer-bun"), Err("`cargo build` built no infer-bun".to_owned()));
+    }
 
     #[test]
     fn string_fields_are_found_in_cargos_json() {

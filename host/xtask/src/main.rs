@@ -1,5 +1,5 @@
 //! Project commands: `cargo xtask demo|test|check|bench|fuzz|clients|scale-out|arm|mac|cuda-toolkit|emulated-gpu|gpu-check|
-//! gpu-bundle|train-demo`.
+//! gpu-bundle|dist|train-demo`.
 //!
 //! Depends only on the standard library, so that the first command on a fresh machine starts within seconds; heavy work
 //! runs in child processes of cargo. Deliberately absent: logic that belongs in a test or in the `infer` binary.
@@ -13,9 +13,11 @@ mod cargo;
 mod clients;
 mod cuda;
 mod demo;
+mod dist;
 mod emulated;
 mod fuzz;
 mod mac;
+mod pack;
 mod room;
 mod scale_out;
 mod test;
@@ -43,6 +45,7 @@ Commands:
   emulated-gpu     build an emulated GPU, and print the variables with which `infer --device cuda` uses it
   gpu-check        build with GPU kernels and run every check that needs a GPU
   gpu-bundle [REV] pack for a machine with a GPU and no cargo: infer, checks, benchmarks; REV: kernels to compare with
+  dist             pack a release: infer and infer-tui in release mode, policies, documents, files for deployment
   train-demo       retrain the demo model (takes minutes; the same seed gives the same weights)
   help             print this text
 ";
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         "emulated-gpu" => emulated::gpu(),
         "gpu-check" => cuda::gpu_check(),
         "gpu-bundle" => bundle::bundle(&rest),
+        "dist" => dist::dist(),
         "train-demo" => demo::train(&rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
