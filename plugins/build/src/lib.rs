@@ -217,8 +217,8 @@ pub fn outline(component: &[u8]) -> Result<Outline> {
     Ok(outline)
 }
 
-/// A policy exports one of the three kinds and imports nothing but the host's log. The host checks the same;
-/// this way the author learns of it first.
+/// A policy exports one of the three kinds and imports nothing but the host's log and gauges. The host checks the
+/// same; this way the author learns of it first.
 fn check(component: &[u8]) -> Result<()> {
     let Outline { imports, exports } = outline(component)?;
     let allowed = ["infer:policy/host@", "infer:policy/types@"];
