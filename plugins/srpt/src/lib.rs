@@ -7,6 +7,9 @@
 //! and values have to be kept or computed again. Here a running sequence is never preempted for a shorter
 //! one.
 //!
+//! What the host expects of an output is its tenant's mean, and at most the request's limit. So most of the gain comes
+//! from clients that ask for little more than they get.
+//!
 //! Long requests pay for the short ones' gain. How long they may be overtaken is bounded, so under lasting
 //! overload this comes close to order of arrival.
 
@@ -40,7 +43,8 @@ impl Policy for Srpt {
     const NAME: &'static str = "srpt";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const DESCRIPTION: &'static str = "Continuous batching, shortest remaining processing time first: least \
-         uncached prompt and expected output. No request is overtaken for longer than the patience.";
+         uncached prompt and expected output. Running sequences are not preempted for it. No request is \
+         overtaken for longer than the patience.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
