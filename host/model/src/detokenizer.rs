@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::error::ModelError;
-use crate::tokenizer::{Inner, vocabulary};
+use crate::tokenizer::{Inner, decoded, vocabulary};
 
 /// A run of byte tokens this long emits its complete characters without waiting for its end. Only then can the text differ
 /// from decoding everything at once: a later invalid byte in the same run would have spoilt them.
@@ -111,7 +111,7 @@ impl Detokenizer {
             let mut text = self.finish();
             if let (State::Window(window), Scheme::Window(neighbours)) = (&mut self.state, &self.inner.scheme)
             {
-                *window = Window::default();
+                *window = Window { failed: window.failed, ..Window::default() };
                 window.begin(*neighbours);
             }
             text.push(mark);
@@ -146,6 +146,12 @@ impl Detokenizer {
             State::Window(window) => window.take(&self.inner.library, true),
         };
         self.unmarked(text)
+    }
+
+    /// Whether the decoder failed on a token, whose text is therefore missing.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        matches!(&self.state, State::Window(Window { failed: true, .. }))
     }
 
     /// Text without the characters that stand for tokens.
@@ -275,6 +281,8 @@ struct Window {
     sent: usize,
     /// Bytes of the run of byte tokens at the end.
     run: Vec<u8>,
+    /// The decoder failed on some of the tokens so far.
+    failed: bool,
 }
 
 impl Window {
@@ -316,9 +324,11 @@ impl Window {
     /// Returns the text not sent yet; empty if it is not certain yet and `now` is false.
     fn take(&mut self, library: &tokenizers::Tokenizer, now: bool) -> String {
         // Special tokens are here only if they are spelled.
-        let decode = |tokens: &[u32]| library.decode(tokens, false).unwrap_or_default();
-        let before = decode(&self.tokens[..self.sent]);
-        let after = decode(&self.tokens);
+        let decode = |tokens: &[u32]| decoded(library, tokens, false);
+        let (Ok(before), Ok(after)) = (decode(&self.tokens[..self.sent]), decode(&self.tokens)) else {
+            *self = Self { failed: true, ..Self::default() };
+            return String::new();
+        };
         let now = now || self.tokens.len() >= LONGEST_WINDOW;
         let settled = after.starts_with(&before) && !after.ends_with(char::REPLACEMENT_CHARACTER);
         if !settled && !now {

@@ -23,8 +23,10 @@ pub enum ModelErrorKind {
     Adapter,
     /// A safetensors file, its index, or a tensor in it.
     Weights,
-    /// `tokenizer.json`, `tokenizer_config.json`, or text that can't be encoded.
+    /// `tokenizer.json` or `tokenizer_config.json`; or the tokenizer failed.
     Tokenizer,
+    /// A text that the vocabulary can't express.
+    Text,
     /// The chat template.
     Template,
     /// Valid, but not supported by this host.
@@ -63,6 +65,11 @@ impl ModelError {
         Self::new(ModelErrorKind::Tokenizer, message)
     }
 
+    /// The text is at fault.
+    pub fn text(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::Text, message)
+    }
+
     /// The chat template is at fault.
     pub fn template(message: impl Into<String>) -> Self {
         Self::new(ModelErrorKind::Template, message)
@@ -91,6 +98,7 @@ impl fmt::Display for ModelErrorKind {
             Self::Adapter => "adapter configuration",
             Self::Weights => "weights",
             Self::Tokenizer => "tokenizer",
+            Self::Text => "text",
             Self::Template => "chat template",
             Self::Unsupported => "unsupported",
             Self::Io => "file",

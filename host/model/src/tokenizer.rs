@@ -5,6 +5,7 @@
 //! streams in `detokenizer`.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde_json::{Map, Value as Json, json};
@@ -27,6 +28,9 @@ pub(crate) struct Inner {
 
 const FILE: &str = "tokenizer.json";
 
+const NO_TOKENS: &str = "the text can't be turned into tokens";
+const NO_TEXT: &str = "tokens can't be turned into text";
+
 /// Bytes of text that `far_exceeds` encodes at once. The library needs up to some 260 bytes for each.
 const PIECE_BYTES: usize = 32 << 10;
 
@@ -42,10 +46,33 @@ const REBUILDING: &[(&str, bool)] = &[
 
 /// Parses a tokenizer, turning the library's panics on malformed files into errors.
 fn parse(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
-    match std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(bytes)) {
+    match catch_unwind(|| tokenizers::Tokenizer::from_bytes(bytes)) {
         Ok(read) => read.map_err(|error| error.to_string()),
         Err(_) => Err("one of its parts has an unknown form".to_owned()),
     }
+}
+
+/// Runs the library on a text or on tokens. It doesn't check all that its file says, and panics once it needs what isn't
+/// there, such as a special token of a template. `what` says what it then can't do.
+fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, ModelError> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
+        ModelError::tokenizer(format!(
+            "{what}: the tokenizer library panicked; stderr of the host has its message"
+        ))
+    })
+}
+
+/// The library's text of tokens.
+///
+/// # Errors
+/// What the decoder reports, or that it panicked.
+pub(crate) fn decoded(
+    library: &tokenizers::Tokenizer,
+    tokens: &[u32],
+    skip_special: bool,
+) -> Result<String, ModelError> {
+    guarded(NO_TEXT, || library.decode(tokens, skip_special))?
+        .map_err(|error| ModelError::tokenizer(format!("{NO_TEXT}: {error}")))
 }
 
 fn absent(source: &Source) -> ModelError {
@@ -91,11 +118,10 @@ impl Tokenizer {
     /// in `text` become these tokens, as templates require.
     ///
     /// # Errors
-    /// If the vocabulary can't express the text.
+    /// The vocabulary can't express the text (`ModelErrorKind::Text`), or the library panicked (`ModelErrorKind::Tokenizer`).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, ModelError> {
-        let encoding = self.inner.library.encode_fast(text, add_special).map_err(|error| {
-            ModelError::tokenizer(format!("the text can't be turned into tokens: {error}"))
-        })?;
+        let encoding = guarded(NO_TOKENS, || self.inner.library.encode_fast(text, add_special))?
+            .map_err(|error| ModelError::text(format!("{NO_TOKENS}: {error}")))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -108,7 +134,8 @@ impl Tokenizer {
         while rest.len() > PIECE_BYTES && rest.len() / 2 > limit - tokens {
             let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
             // Encoding the whole text reports an error.
-            let counted = self.inner.library.encode_fast(piece, false).map_or(0, |encoding| encoding.len());
+            let encoding = guarded(NO_TOKENS, || self.inner.library.encode_fast(piece, false));
+            let counted = encoding.ok().and_then(Result::ok).map_or(0, |encoding| encoding.len());
             (rest, tokens) = (after, tokens + counted / 2);
             if tokens > limit {
                 return true;
@@ -120,12 +147,9 @@ impl Tokenizer {
     /// The text of `tokens`; unknown ids have none, and invalid UTF-8 becomes U+FFFD.
     ///
     /// # Errors
-    /// What the decoder in `tokenizer.json` reports.
+    /// What the decoder in `tokenizer.json` reports, or that it panicked.
     pub fn decode(&self, tokens: &[u32], skip_special: bool) -> Result<String, ModelError> {
-        self.inner
-            .library
-            .decode(tokens, skip_special)
-            .map_err(|error| ModelError::tokenizer(format!("tokens can't be turned into text: {error}")))
+        decoded(&self.inner.library, tokens, skip_special)
     }
 
     /// An incremental decoder of a new text, without special tokens unless it is told to spell some.

@@ -182,7 +182,12 @@ impl Sequential {
                     }
                     Event::Finished { reason, .. } => {
                         let reason = if stopped { FinishReason::Stop } else { reason };
+                        let failed = text.detokenizer.has_failed();
                         out.text = text.finish(reason, &mut each);
+                        if failed {
+                            let message = "the tokenizer can't turn a token of the output into text";
+                            return Err(GenerateError(message.to_owned()));
+                        }
                         out.reason = reason;
                         // The engine may hold more to say, about policies say; it is nothing to us.
                         return Ok(out);

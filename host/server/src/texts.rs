@@ -3,9 +3,10 @@
 //! The tokenizer library needs up to some 260 bytes for each byte of a text, and ends only when it has seen all of it. So
 //! the first pieces of a long text must show that it may fit, and those that do share a budget.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use infer_model::Tokenizer;
+use infer_model::{ModelError, ModelErrorKind, Tokenizer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::app::Served;
@@ -58,6 +59,40 @@ impl Turns {
         let share = bytes.min(BYTES_AT_ONCE) as u32;
         Arc::clone(&self.bytes).acquire_many_owned(share).await.expect("the semaphore is never closed")
     }
+
+    /// Runs `work` on a thread that may block, once one is free; `what` names it in errors. The permit moves into the work,
+    /// which continues even if its client disconnects.
+    async fn off_thread<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let turn = Arc::clone(&self.threads).acquire_owned().await.expect("the semaphore is never closed");
+        let work = move || {
+            let _turn = turn;
+            work()
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|_| failed(what))
+    }
+}
+
+/// Runs `work` on this thread. A panic becomes the same error as on another thread.
+fn on_the_spot<T>(what: &'static str, work: impl FnOnce() -> T) -> Result<T, ApiError> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| failed(what))
+}
+
+fn failed(what: &'static str) -> ApiError {
+    let message = format!("{what} failed within the host; its stderr has the message of the panic");
+    ApiError::internal("internal", message).for_good()
+}
+
+/// What a client gets if its text can't be encoded or its tokens can't be decoded: 422 if the vocabulary can't express the
+/// text, else 500. Either way the same request would fail again.
+pub fn tokenizer_error(field: &str, error: ModelError) -> ApiError {
+    match error.kind {
+        ModelErrorKind::Text => ApiError::invalid(field, error.message),
+        _ => ApiError::internal("tokenizer", error.message).within(field, field).for_good(),
+    }
 }
 
 impl Served {
@@ -84,7 +119,7 @@ impl Served {
             let _room = room;
             tokenizer.encode(&text, special)
         };
-        self.encoding(bytes, encode).await?.map_err(|e| ApiError::invalid(field, e))
+        self.encoding(bytes, encode).await?.map_err(|e| tokenizer_error(field, e))
     }
 
     /// Fails if one of the `texts` in `of` has far more tokens than fit in the context; else returns `of`.
@@ -139,27 +174,41 @@ impl Served {
         bytes: usize,
         work: impl FnOnce(&Tokenizer) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
+        const WHAT: &str = "work with texts and tokens";
         if bytes <= INLINE_BYTES {
-            return Ok(work(&self.tokenizer));
+            return on_the_spot(WHAT, || work(&self.tokenizer));
         }
         let tokenizer = self.tokenizer.clone();
-        self.off_thread(move || work(&tokenizer)).await
+        self.off_thread(WHAT, move || work(&tokenizer)).await
     }
 
-    /// Runs `work` on a thread that may block. At most `--threads` of these run at once; the permit moves
-    /// into the work, which continues even if its client disconnects.
+    /// Runs `work` on a thread that may block, of which at most `--threads` run at once; `what` names it in errors.
     pub async fn off_thread<T: Send + 'static>(
         &self,
+        what: &'static str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let turn =
-            Arc::clone(&self.turns.threads).acquire_owned().await.expect("the semaphore is never closed");
-        let work = move || {
-            let _turn = turn;
-            work()
-        };
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|_| ApiError::internal("tokenizer", "the tokenizer failed on this text"))
+        self.turns.off_thread(what, work).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken() -> u32 {
+        panic!("a test's own panic")
+    }
+
+    #[tokio::test]
+    async fn panic_is_an_answer_that_says_what_failed_on_any_thread() {
+        let turns = Turns::new(1);
+        let here = on_the_spot("counting", broken).unwrap_err();
+        let there = turns.off_thread("counting", broken).await.unwrap_err();
+        for error in [here, there] {
+            assert_eq!((error.status().as_u16(), error.reason()), (500, "internal"));
+            assert!(error.message().starts_with("counting failed"), "{}", error.message());
+        }
+        assert_eq!(turns.off_thread("counting", || 7).await.unwrap(), 7, "the turn is free again");
     }
 }

@@ -19,6 +19,7 @@ use super::structured::{Prelude, Shape};
 use crate::app::Served;
 use crate::config::DialectChoice;
 use crate::http::{Answer, ApiError, ReadBody, Room, json_bytes};
+use crate::texts::tokenizer_error;
 
 /// `max_tokens` of requests that set none, if the context has room for it.
 pub const DEFAULT_MAX_TOKENS: u32 = 128;
@@ -119,7 +120,7 @@ async fn job(
         let prompts = inputs.into_iter().map(|input| input.read(tokenizer, reading));
         prompts.collect::<Result<Vec<Prompted>, _>>()
     };
-    let prompted = served.encoding(bytes, read).await?.map_err(|e| ApiError::invalid("prompt", e))?;
+    let prompted = served.encoding(bytes, read).await?.map_err(|e| tokenizer_error("prompt", e))?;
     let prompts: Vec<Arc<[u32]>> = prompted.iter().map(|prompt| Arc::clone(&prompt.tokens)).collect();
     if common.return_token_ids {
         check_prompt_ids(prompts.iter().map(|prompt| prompt.len()).sum(), common.n as usize)?;
@@ -184,7 +185,7 @@ impl PromptInput {
             }
             Self::Tokens(tokens) => {
                 let shown = if how.echo && tokens.len() <= how.longest { &tokens[..] } else { &[] };
-                (tokenizer.decode(shown, true).unwrap_or_default(), tokens.into())
+                (tokenizer.decode(shown, true)?, tokens.into())
             }
         };
         let told = if how.offsets && tokens.len() <= how.longest { &tokens[..] } else { &[] };

@@ -23,6 +23,7 @@ use super::structured::Prelude;
 use crate::app::Served;
 use crate::config::PoolingChoice;
 use crate::http::{Answer, ApiError, ReadBody, Room, json_bytes};
+use crate::texts::tokenizer_error;
 
 const INPUT: &str = "input";
 /// Numbers that are written on the spot: handing them to another thread would take longer.
@@ -125,7 +126,10 @@ pub async fn embed(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError>
         let list = EmbeddingList { object: "list".to_owned(), data, model, usage };
         serde_json::to_vec(&list).expect("numbers and texts can be written as JSON")
     };
-    let bytes = if numbers > INLINE_NUMBERS { served.off_thread(write).await? } else { write() };
+    let bytes = match numbers > INLINE_NUMBERS {
+        true => served.off_thread("writing the vectors", write).await?,
+        false => write(),
+    };
     Ok(json_bytes(StatusCode::OK, bytes))
 }
 
@@ -171,7 +175,7 @@ async fn tokens(
         let read = inputs.into_iter().map(|input| input.read(tokenizer, reading).map(|read| read.tokens));
         read.collect::<Result<Vec<_>, _>>()
     };
-    let all = served.encoding(bytes, read).await?.map_err(|error| ApiError::invalid(INPUT, error))?;
+    let all = served.encoding(bytes, read).await?.map_err(|error| tokenizer_error(INPUT, error))?;
     for (at, tokens) in all.iter().enumerate() {
         if tokens.is_empty() {
             let message = format!("{INPUT}: {} has no token", which(at));

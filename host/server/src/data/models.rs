@@ -13,7 +13,7 @@ use super::request::json::{Fields, PromptField};
 use super::response::logprobs;
 use crate::app::{App, Served};
 use crate::http::{Answer, ApiError, ReadBody, json};
-use crate::texts::{FieldText, Purpose};
+use crate::texts::{FieldText, Purpose, tokenizer_error};
 
 /// Lists the served model under each of its names, and its adapters.
 pub fn list(app: &App) -> Result<Answer, ApiError> {
@@ -166,7 +166,7 @@ pub async fn detokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
         tokenizer.decode(&tokens, false)
     };
     let prompt = served.with_tokenizer(bytes, decode).await?;
-    let prompt = prompt.map_err(|e| ApiError::invalid("tokens", e))?;
+    let prompt = prompt.map_err(|e| tokenizer_error("tokens", e))?;
     Ok(json(StatusCode::OK, &DetokenizeAnswer { prompt }))
 }
 

@@ -61,6 +61,7 @@ impl StartError {
                 | ModelErrorKind::Adapter
                 | ModelErrorKind::Weights
                 | ModelErrorKind::Tokenizer
+                | ModelErrorKind::Text
                 | ModelErrorKind::Template
                 | ModelErrorKind::Unsupported => true,
                 ModelErrorKind::Io | ModelErrorKind::Device | ModelErrorKind::Machine => false,
@@ -91,6 +92,7 @@ mod tests {
             (ModelErrorKind::Adapter, true),
             (ModelErrorKind::Weights, true),
             (ModelErrorKind::Tokenizer, true),
+            (ModelErrorKind::Text, true),
             (ModelErrorKind::Template, true),
             (ModelErrorKind::Unsupported, true),
             (ModelErrorKind::Io, false),

@@ -64,7 +64,7 @@ fn offline_generation_keeps_the_blank_of_its_first_token() {
 }
 
 /// A copy of the demo model's checkpoint under its name, with keys of its JSON files replaced.
-fn demo(home: &Path, changes: &[(&str, Value)]) -> String {
+pub fn demo(home: &Path, changes: &[(&str, Value)]) -> String {
     let to = home.join("demo");
     std::fs::create_dir_all(&to).unwrap();
     for entry in std::fs::read_dir(demo_files()).unwrap() {

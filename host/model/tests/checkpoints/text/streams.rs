@@ -1,6 +1,6 @@
 //! The text of tokens, at once and token by token.
 
-use super::{Golden, KINDS, llama_2, stream, stream_after, text};
+use super::{Golden, KINDS, llama_2, made, stream, stream_after, text};
 use crate::ids;
 
 #[test]
@@ -135,4 +135,17 @@ fn marked_special_token_is_a_character_that_text_can_not_have() {
         let expected = text.replace('\u{6771}', "\u{fffd}").replace('\u{fdd0}', "\u{6771}");
         assert_eq!(shown + &detokenizer.finish(), expected, "{ids:?}");
     }
+}
+
+/// The library's `Strip` takes a letter off both ends of a token, and panics where both are the same.
+#[test]
+fn token_that_the_library_panics_on_has_no_text_and_is_told() {
+    let strip = serde_json::json!({"type": "Strip", "content": "a", "start": 1, "stop": 1});
+    let tokenizer = made(&strip, &["<s>", "b", "a"]);
+    let mut detokenizer = tokenizer.detokenizer();
+    assert_eq!((detokenizer.push(1), detokenizer.has_failed()), ("b".to_owned(), false));
+    assert_eq!((detokenizer.push(2), detokenizer.has_failed()), (String::new(), true));
+    assert_eq!((detokenizer.push(1), detokenizer.has_failed()), ("b".to_owned(), true), "it goes on");
+    let error = tokenizer.decode(&[1, 2], true).expect_err("a token can't be decoded");
+    assert!(error.message.starts_with("tokens can't be turned into text"), "{error}");
 }

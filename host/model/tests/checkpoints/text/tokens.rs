@@ -1,6 +1,6 @@
 //! The tokens of a text, and of a bare prompt.
 
-use infer_model::{ModelError, Source, Tokenizer};
+use infer_model::{ModelError, ModelErrorKind, Source, Tokenizer};
 use serde_json::Value as Json;
 
 use super::{Golden, load, text};
@@ -118,4 +118,15 @@ fn bare_prompt_gets_the_tokens_that_its_tokenizer_class_adds() {
         let error = bare(&nothing, &config).expect_err("it says what is wrong");
         assert!(error.message.contains(why), "{config}: {error}");
     }
+}
+
+/// The library reads a template that names a token it lacks, and panics when it needs the token.
+#[test]
+fn panic_of_the_library_is_an_error_of_the_tokenizer() {
+    let lacking = serde_json::json!({"type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<lacking>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {}});
+    let error = bare(&lacking, &serde_json::json!({})).expect_err("a bare prompt needs the token");
+    assert_eq!(error.kind, ModelErrorKind::Tokenizer, "{error}");
 }

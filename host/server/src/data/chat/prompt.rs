@@ -81,7 +81,8 @@ pub async fn render(
     room: Room,
 ) -> Result<Rendered, ApiError> {
     let template = served.chat_template().await?;
-    let (text, room) = served.off_thread(move || (prompt.render(&template), room)).await?;
+    let render = move || (prompt.render(&template), room);
+    let (text, room) = served.off_thread("rendering the conversation", render).await?;
     let PromptText { text, reasoning, opening } = text?;
     // The template has already written the special tokens.
     let text = FieldText { field: "messages", text, special: false, purpose };

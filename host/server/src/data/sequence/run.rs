@@ -133,6 +133,9 @@ impl Run {
             Some(StreamEvent::Token { token, at, logprobs }) => {
                 self.note_time(at);
                 let piece = self.text.push(token);
+                if self.lacks_text() {
+                    return Step::End(Box::new(self.finish(None)));
+                }
                 if piece.stopped {
                     self.stop();
                 }
@@ -149,6 +152,11 @@ impl Run {
             Some(StreamEvent::End(end)) => Step::End(Box::new(self.finish(Some(&end)))),
             None => Step::End(Box::new(self.finish(None))),
         }
+    }
+
+    /// Whether the client would get an output in which text is missing.
+    fn lacks_text(&self) -> bool {
+        !self.mute && self.text.has_failed()
     }
 
     fn note_time(&mut self, at: Micros) {
@@ -203,6 +211,11 @@ impl Run {
             (end, &outcome.error, self.shape.as_ref().and_then(|mask| mask.fault()))
         {
             outcome.error = Some(ApiError::internal("structured_output_failed", why).for_good());
+        }
+        if self.lacks_text() {
+            let why = "the tokenizer can't turn a token of the output into text; stderr of the host has its message";
+            outcome.error = Some(ApiError::internal("tokenizer", why));
+            outcome.reason = None;
         }
         outcome.stop_string = self.text.stop_string().map(str::to_owned);
         // A refused sequence never ran, so it has no times.

@@ -88,6 +88,11 @@ impl Text {
         Piece { text, chars, stopped }
     }
 
+    /// Whether the tokenizer failed on a token, whose text is therefore missing.
+    pub fn has_failed(&self) -> bool {
+        self.detokenizer.has_failed()
+    }
+
     /// Returns the text held back, if the sequence was cut off before its last token.
     pub fn finish(&mut self) -> String {
         let text = self.detokenizer.finish();
