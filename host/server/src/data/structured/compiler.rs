@@ -366,6 +366,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn thread_that_the_machine_refuses_is_told() {
+        let compiler = compiler();
+        let refusal = std::io::Error::from(std::io::ErrorKind::WouldBlock).to_string();
+        assert!(compiler.inner.ahead.set(Err(refusal.clone())).is_ok(), "nobody has asked yet");
+        let error = compiler.masks(&regex("a"), 1, Prelude::None).await.map(drop).unwrap_err();
+        assert_eq!((error.status().as_u16(), error.reason()), (500, "structured_output"));
+        assert_eq!(error.message(), format!("can't start a thread: {refusal}"));
+    }
+
+    #[tokio::test]
     async fn prepared_compiler_has_all_that_a_shape_needs() {
         let compiler = compiler();
         compiler.prepare().await.unwrap_or_else(|error| panic!("{}", error.message()));

@@ -46,6 +46,44 @@ impl infer_core::Executor for Faulty {
     }
 }
 
+/// A device that fell off the bus.
+struct Lost;
+
+impl infer_core::Executor for Lost {
+    fn execute(
+        &mut self,
+        _: &infer_core::Batch,
+        _: &mut infer_core::StepOutput,
+    ) -> Result<(), infer_core::DeviceFault> {
+        let message = "it fell off the bus".to_owned();
+        Err(infer_core::DeviceFault { kind: infer_core::DeviceFaultKind::Lost, message, rows: None })
+    }
+}
+
+/// A device that draws the same token whatever a constraint allows. As on all devices, a sequence whose constraint can't
+/// go on gets none.
+struct Unruly;
+
+impl infer_core::Executor for Unruly {
+    fn execute(
+        &mut self,
+        batch: &infer_core::Batch,
+        output: &mut infer_core::StepOutput,
+    ) -> Result<(), infer_core::DeviceFault> {
+        output.reset(batch.rows.len());
+        let sampling = output.sampled.iter_mut().zip(&batch.rows).filter(|(_, row)| row.sample);
+        for (drawn, row) in sampling {
+            let extras = row.sampling.extras.as_deref();
+            let goes_on = extras.and_then(|extras| extras.constraint.as_ref()).is_none_or(|constraint| {
+                let history = batch.row_history(row);
+                constraint.restrict(&history[history.len() - row.generated as usize..], &mut vec![0.0; 1_792])
+            });
+            *drawn = goes_on.then_some(7);
+        }
+        Ok(())
+    }
+}
+
 /// A host that computes on this device.
 async fn host_on(config: Config, device: impl infer_core::Executor + Send + 'static) -> Host {
     let server = serve::start_with(config, Some(Box::new(|_| Box::new(device)))).await.unwrap();
@@ -87,6 +125,43 @@ async fn device_fault_fails_its_requests_and_the_host_keeps_serving() {
     let counters = &host.admin_get("/admin/state").await["counters"];
     assert_eq!((&counters["failed"], &counters["device_faults"]), (&json!(4), &json!(4)));
     assert_eq!(host.client.get(host.url("/health")).send().await.unwrap().status(), 200);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn host_without_an_engine_says_that_it_must_be_restarted() {
+    let host = host_on(config(), Lost).await;
+    let hit = host.complete(json!({"stream": false})).await;
+    assert_eq!(hit.json::<Value>().await.unwrap()["error"]["code"], "device_fault");
+    host.server.engine().stopped().await;
+    let get = |path: &str| host.client.get(host.url(path));
+    let completion = host.client.post(host.url("/v1/completions")).json(&request(json!({})));
+    let order = host.admin(Method::DELETE, "/admin/cache");
+    for asked in [get("/health"), get("/health/ready"), completion, order] {
+        let answer = asked.send().await.unwrap();
+        let (status, url) = (answer.status().as_u16(), answer.url().clone());
+        let error = answer.json::<Value>().await.unwrap()["error"].take();
+        assert_eq!((status, &error["code"]), (503, &json!("engine_stopped")), "{url}: {error}");
+        assert!(error["message"].as_str().unwrap().contains("the engine has stopped"), "{url}: {error}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_that_leaves_its_constraint_fails_for_good_and_alone() {
+    let host = host_on(config(), Unruly).await;
+    let shaped = |stream: bool| json!({"structured_outputs": {"choice": ["yes", "no"]}, "stream": stream});
+    let answer = host.complete(shaped(false)).await;
+    assert_eq!(answer.status(), 500);
+    assert_eq!(answer.headers()["x-should-retry"], "false");
+    let whole = answer.json::<Value>().await.unwrap()["error"].take();
+    assert_eq!(whole["code"], "structured_output_failed", "{whole}");
+    let why = whole["message"].as_str().unwrap();
+    assert!(why.starts_with("the structured output can't go on: "), "{why}");
+    let (name, last) = host.events(shaped(true)).await.pop().unwrap();
+    assert_eq!((name.as_str(), &last["code"]), ("error", &whole["code"]), "{last}");
+    let free: Value = host.complete(json!({"stream": false})).await.json().await.unwrap();
+    assert_eq!(free["usage"]["completion_tokens"], 8, "{free}");
     host.server.shutdown().await;
 }
 
