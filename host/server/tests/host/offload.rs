@@ -63,8 +63,20 @@ async fn what_was_evicted_comes_back_with_the_same_text() {
         assert!(offload["blocks_in"].as_u64().unwrap() * 16 >= 128, "{offload}");
         assert!(offload["used"].as_u64().unwrap() > 8, "{offload}");
         let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
-        let line = format!("infer_kv_offload_blocks_in_total {}", offload["blocks_in"]);
-        assert!(metrics.lines().any(|other| other == line), "{line}\n{metrics}");
+        let number = |field: &str| offload[field].as_u64().unwrap();
+        for (name, value) in [
+            ("blocks", 1_000),
+            ("blocks_used", number("used")),
+            ("blocks_out_total", number("blocks_out")),
+            ("blocks_in_total", number("blocks_in")),
+            ("tokens_found_total", number("blocks_in") * 16),
+            ("failed", 0),
+        ] {
+            let name = format!("infer_kv_offload_{name} ");
+            let told = metrics.lines().find_map(|line| line.strip_prefix(&name));
+            let told = told.unwrap_or_else(|| panic!("{name}\n{metrics}"));
+            assert_eq!(told.parse::<f64>(), Ok(value as f64), "{name}");
+        }
         let emptied = host.admin(Method::DELETE, "/admin/cache").send().await.unwrap();
         assert_eq!(emptied.status(), 200);
         let emptied: serde_json::Value = emptied.json().await.unwrap();

@@ -1,6 +1,7 @@
 //! Full disks and devices, and folders that are missing.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::PathBuf;
 
 use crate::commands::KEPT;
@@ -61,6 +62,31 @@ fn cache_that_is_larger_than_files_may_be_leaves_the_file_as_it_was() {
     assert!(log.contains("the prefix cache is not saved: "), "{log}");
     assert!(fs::read(home.path("a.cache")).unwrap() == saved, "{log}");
     assert!(!home.path("a.cache.partial").exists());
+}
+
+#[test]
+fn second_level_that_a_disk_has_no_room_for_is_told_and_costs_no_answer() {
+    let home = Home::new();
+    // Forty blocks of 20 KiB, of which a file of at most 128 KiB holds six.
+    let small = ["--kv-memory", "800KiB", "--max-seq-len", "400"];
+    let second = ["--kv-offloading-size", "16MiB", "--kv-offloading-dir", "."];
+    let limited = format!("{KEPT}; exec 2>log.txt; ulimit -f 128");
+    let host = Host::start(home.serve(&limited, &[small, second].concat()));
+    for about in ["First", "Second", "Third", "Fourth", "Fifth", "First"] {
+        let sentence = |nth| format!("{about} {nth} is a prefix that many requests share. ");
+        let prompt: String = (0..20).map(sentence).collect();
+        let answer = host.completes(&COMPLETION.replace("What is a block?", &prompt));
+        assert_eq!(answer["usage"]["completion_tokens"], 5, "{answer}");
+    }
+    let mut metrics = String::new();
+    host.send("GET /metrics", "", "").read_to_string(&mut metrics).unwrap();
+    for line in ["infer_kv_offload_failed 1", "infer_kv_offload_blocks 0", "infer_kv_offload_blocks_used 0"] {
+        assert!(metrics.contains(&format!("\n{line}.0\n")), "{line}: {metrics}");
+    }
+    host.ends();
+    let log = fs::read_to_string(home.path("log.txt")).unwrap();
+    let told = "the second level of the prefix cache failed and is not used any more: --kv-offloading-dir: can't write";
+    assert_eq!(log.matches(told).count(), 1, "{log}");
 }
 
 #[test]
