@@ -73,22 +73,33 @@ fn every_slot_can_be_swapped_and_rolled_back_under_load() {
     let mut swapped = Driver::new(config(), shipped("continuous"));
     submit_mixed(&mut swapped);
     let slots = [
-        (PolicyKind::Scheduler, "static-batch"),
-        (PolicyKind::Admission, "memory-aware"),
-        (PolicyKind::PrefixCache, "lru"),
+        (PolicyKind::Scheduler, "continuous", "static-batch"),
+        (PolicyKind::Admission, "memory-aware", "tenant-cap"),
+        (PolicyKind::PrefixCache, "lru", "s3-fifo"),
     ];
+    let mut made = Vec::new();
+    // All three are swapped in turn, and then all are rolled back.
     for round in 0.. {
         if !swapped.step() {
             break;
         }
-        let (kind, name) = slots[round % slots.len()];
-        if round % 2 == 0 {
-            swapped.engine.swap(bundled(kind, name, "{}"), swapped.now);
+        let (kind, first, other) = slots[round % slots.len()];
+        let (report, from, to) = if (round / slots.len()).is_multiple_of(2) {
+            (swapped.engine.swap(bundled(kind, other, "{}"), swapped.now), first, other)
         } else {
-            swapped.engine.rollback(kind, swapped.now);
-        }
+            let report = swapped.engine.rollback(kind, swapped.now);
+            (report.expect("it was swapped"), other, first)
+        };
+        let change = (kind, from.to_owned(), to.to_owned());
+        assert_eq!((report.kind, report.from, report.to), change, "round {round}");
+        made.push(change);
     }
+    assert!(made.len() > 4 * slots.len(), "{} changes", made.len());
     assert_eq!(plain.streams(), swapped.streams());
     assert!(swapped.faults().is_empty(), "{:?}", swapped.faults());
-    assert!(swapped.events.iter().any(|e| matches!(e, Event::PolicyChanged { .. })));
+    let told = |event: &Event| match event {
+        Event::PolicyChanged { kind, from, to, .. } => Some((*kind, from.clone(), to.clone())),
+        _ => None,
+    };
+    assert_eq!(swapped.events.iter().filter_map(told).collect::<Vec<_>>(), made);
 }
