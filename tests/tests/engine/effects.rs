@@ -4,7 +4,7 @@
 use infer_core::config::{EngineConfig, Limits};
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
-use infer_core::policy::{AnyPolicy, PolicyKind};
+use infer_core::policy::{AnyPolicy, Chain, PolicyKind};
 use infer_sim::workload::Limit;
 use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
 use infer_tests::bundled;
@@ -30,13 +30,18 @@ impl Run {
 
     /// Simulates with the policy `name`, and the host's defaults in the other slots.
     fn with(&self, kind: PolicyKind, name: &str, config: &str) -> Outcome {
+        self.with_policy(bundled(kind, name, config))
+    }
+
+    fn with_policy(&self, policy: AnyPolicy) -> Outcome {
+        let name = policy.info().name.clone();
         let mut policies = Policies::builtin();
         put(&mut policies, bundled(PolicyKind::Scheduler, "continuous", "{}"));
         put(&mut policies, bundled(PolicyKind::PrefixCache, "lru", "{}"));
         if let Some(admission) = self.admission {
             put(&mut policies, bundled(PolicyKind::Admission, admission, "{}"));
         }
-        put(&mut policies, bundled(kind, name, config));
+        put(&mut policies, policy);
         let limits = Limits { max_running: 64, max_prefill_sequences: 64, ..EngineConfig::default().limits };
         let total_blocks = self.blocks;
         let engine = EngineConfig { limits, total_blocks, max_seq_len: 8_192, ..EngineConfig::default() };
@@ -59,6 +64,18 @@ impl Run {
 
     fn prefix_cache(&self, name: &str) -> Outcome {
         self.with(PolicyKind::PrefixCache, name, "{}")
+    }
+
+    /// With the list `tenant-cap,memory-aware` for admission; `config` is the first one's.
+    fn capped(&self, config: &str) -> Outcome {
+        let members = [("tenant-cap", config), ("memory-aware", "{}")].map(|(name, config)| {
+            let AnyPolicy::Admission(policy) = bundled(PolicyKind::Admission, name, config) else {
+                unreachable!("an admission policy was asked for")
+            };
+            policy
+        });
+        let list = Chain::new(members.into()).expect("two policies with different names");
+        self.with_policy(AnyPolicy::Admission(Box::new(list)))
     }
 }
 
@@ -144,7 +161,7 @@ fn fair_protects_a_quiet_tenant_from_a_flood() {
 #[test]
 fn tenant_cap_leaves_slots_to_a_quiet_tenant_beside_a_flood() {
     let run = Run::new("tenants", 1.0, 20_000, 800);
-    let capped = run.with(PolicyKind::Admission, "tenant-cap", "{}");
+    let capped = run.capped("{}");
     let all = run.with(PolicyKind::Admission, "memory-aware", "{}");
     let quiet = |outcome: &Outcome| tenant(outcome, 2).ttft_ms.mean;
     assert!(quiet(&capped) < 0.1 * quiet(&all), "{} {}", quiet(&capped), quiet(&all));
@@ -154,9 +171,8 @@ fn tenant_cap_leaves_slots_to_a_quiet_tenant_beside_a_flood() {
 #[test]
 fn tenant_cap_lends_what_a_low_limit_leaves_idle_and_still_protects_the_quiet_tenant() {
     let run = Run::new("tenants", 1.0, 20_000, 800);
-    let capped = |config| run.with(PolicyKind::Admission, "tenant-cap", config);
-    let kept = capped(r#"{"max_in_flight": 12}"#);
-    let lent = capped(r#"{"max_in_flight": 12, "lend_below": 56}"#);
+    let kept = run.capped(r#"{"max_in_flight": 12}"#);
+    let lent = run.capped(r#"{"max_in_flight": 12, "lend_below": 60}"#);
     let all = run.with(PolicyKind::Admission, "memory-aware", "{}");
     let ttft = |outcome: &Outcome, which| tenant(outcome, which).ttft_ms.mean;
     assert!(ttft(&lent, 1) < 0.7 * ttft(&kept, 1), "{} {}", ttft(&lent, 1), ttft(&kept, 1));
