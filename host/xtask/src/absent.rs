@@ -1,6 +1,7 @@
-//! Programs and instruction sets that some tests need. Tests without them are skipped, and because the output of a passing
-//! test is hidden, `cargo xtask test` reports it.
+//! Programs, instruction sets and other things of a machine that some tests need. Tests without them are skipped, and
+//! because the output of a passing test is hidden, `cargo xtask test` reports it.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::cargo::root;
@@ -37,6 +38,12 @@ pub fn left_out() -> Vec<&'static str> {
     if !root().join(".git").exists() {
         left_out.push("checks of the source tree: not a git checkout");
     }
+    if !is_root() {
+        left_out.push("the token of another user's host, which root finds: only root can change owners");
+    }
+    if !Path::new("/dev/shm").is_dir() {
+        left_out.push("a cache of downloads on two disks: no /dev/shm");
+    }
     match std::fs::read_to_string("/proc/cpuinfo") {
         Ok(cpu) => left_out.extend(lacking(&cpu)),
         Err(_) => {
@@ -44,6 +51,11 @@ pub fn left_out() -> Vec<&'static str> {
         }
     }
     left_out
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").stdin(Stdio::null()).output();
+    id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }
 
 /// What isn't tested on the CPU of this `/proc/cpuinfo`.
