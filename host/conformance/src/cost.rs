@@ -9,7 +9,7 @@ use infer_core::policy::{
     PrefixCachePolicy, SchedulerPolicy,
 };
 use infer_core::testing::SplitMix;
-use infer_core::{Micros, SequenceId, SessionId, TenantId};
+use infer_core::{Micros, SequenceId, SessionId, TenantId, nearest_rank};
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use serde::Serialize;
 
@@ -237,10 +237,8 @@ fn in_turns<P: ?Sized>(
 /// Median and 99th percentile in microseconds.
 fn percentiles(mut taken: Vec<Duration>) -> (f64, f64) {
     taken.sort_unstable();
-    let at = |percent: usize| {
-        let rank = (taken.len() * percent).div_ceil(100).saturating_sub(1);
-        taken[rank].as_secs_f64() * 1e6
-    };
+    let at =
+        |percent: usize| nearest_rank(taken.len(), percent).map_or(0.0, |at| taken[at].as_secs_f64() * 1e6);
     (at(50), at(99))
 }
 

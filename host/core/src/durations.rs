@@ -1,4 +1,5 @@
-//! Durations counted in buckets with fixed bounds: a distribution that only grows, in plain numbers.
+//! Durations counted in buckets with fixed bounds: a distribution that only grows, in plain numbers. And the rank by which
+//! percentiles of samples are found.
 
 /// Upper bounds of all buckets but the last, in microseconds: calls of policies take some, steps up to seconds, and a
 /// tenant beyond its rate waits for an hour.
@@ -85,9 +86,33 @@ impl Durations {
     }
 }
 
+/// Index of the nearest-rank percentile among `len` sorted values: of the smallest that at least `percent` % of them don't
+/// exceed. `None` if there are no values.
+pub fn nearest_rank(len: usize, percent: usize) -> Option<usize> {
+    let rank = (len * percent).div_ceil(100);
+    (len > 0).then(|| rank.clamp(1, len) - 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nearest_rank_is_of_a_value_that_was_measured() {
+        for (len, percent, expected) in [
+            (0, 50, None),
+            (1, 0, Some(0)),
+            (1, 99, Some(0)),
+            (3, 50, Some(1)),
+            (100, 50, Some(49)),
+            (100, 99, Some(98)),
+            (101, 99, Some(99)),
+            (200, 99, Some(197)),
+            (200, 100, Some(199)),
+        ] {
+            assert_eq!(nearest_rank(len, percent), expected, "{percent} % of {len}");
+        }
+    }
 
     #[test]
     fn durations_are_in_the_first_bucket_that_holds_them() {

@@ -56,7 +56,7 @@ mod watchdog;
 
 pub use batch::{Batch, BlockCopy, OffloadCopy, Row};
 pub use config::{EngineConfig, Limits};
-pub use durations::Durations;
+pub use durations::{Durations, nearest_rank};
 pub use engine::Engine;
 pub use event::{Change, Event, FailureCause, Handover, PrefixEvent};
 pub use executor::{DeviceFault, DeviceFaultKind, Executor, StepOutput, TokenLogprobs};

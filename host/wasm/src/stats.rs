@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use infer_core::Durations;
 use infer_core::policy::CallStats;
+use infer_core::{Durations, nearest_rank};
 
 const KEPT: usize = 1_024;
 
@@ -31,10 +31,8 @@ impl Recorder {
         let kept = usize::try_from(self.calls).map_or(KEPT, |calls| calls.min(KEPT));
         let mut sorted = self.recent_ns[..kept].to_vec();
         sorted.sort_unstable();
-        let percentile_us = |percent: usize| {
-            let rank = (kept * percent).div_ceil(100).saturating_sub(1);
-            sorted.get(rank).map_or(0.0, |&ns| f64::from(ns) / 1_000.0)
-        };
+        let percentile_us =
+            |percent: usize| nearest_rank(kept, percent).map_or(0.0, |at| f64::from(sorted[at]) / 1_000.0);
         let (p50_us, p99_us) = (percentile_us(50), percentile_us(99));
         CallStats { calls: self.calls, p50_us, p99_us, durations: self.all }
     }

@@ -264,8 +264,8 @@ fn latencies(app: &App, step_us: &[u32]) -> Latencies {
         e2e_p99_ms,
         queue_p50_ms,
         queue_p99_ms,
-        step_p50_ms: percentile(&steps, 0.50),
-        step_p99_ms: percentile(&steps, 0.99),
+        step_p50_ms: percentile(&steps, 50),
+        step_p99_ms: percentile(&steps, 99),
     }
 }
 

@@ -94,7 +94,7 @@ impl LoadReport {
         for (round, times) in rounds.iter().enumerate() {
             line(&format!("round {}", round + 1), times.copy_seconds, times.load_seconds);
         }
-        let median = |of: fn(&Round) -> f64| rounds.iter().map(of).collect::<Distribution>().percentile(50.0);
+        let median = |of: fn(&Round) -> f64| rounds.iter().map(of).collect::<Distribution>().percentile(50);
         line("median", median(|round| round.copy_seconds), median(|round| round.load_seconds));
         text
     }

@@ -1,5 +1,6 @@
 //! Percentiles by nearest rank: every reported percentile is a measured value, never an interpolation.
 
+use infer_core::nearest_rank;
 use serde::{Deserialize, Serialize};
 
 /// The values of one metric.
@@ -27,11 +28,10 @@ pub struct Summary {
 }
 
 impl Distribution {
-    /// The smallest value that at least `percent` % of the values don't exceed.
+    /// The smallest value that at least `percent` % of the values don't exceed; 0 without values.
     #[must_use]
-    pub fn percentile(&self, percent: f64) -> f64 {
-        let rank = (percent / 100.0 * self.0.len() as f64).ceil() as usize;
-        self.0.get(rank.max(1) - 1).or(self.0.last()).copied().unwrap_or(0.0)
+    pub fn percentile(&self, percent: usize) -> f64 {
+        nearest_rank(self.0.len(), percent).map_or(0.0, |at| self.0[at])
     }
 
     /// Summarizes the values.
@@ -41,9 +41,9 @@ impl Distribution {
         Summary {
             count,
             mean: if count == 0 { 0.0 } else { self.0.iter().sum::<f64>() / count as f64 },
-            p50: self.percentile(50.0),
-            p95: self.percentile(95.0),
-            p99: self.percentile(99.0),
+            p50: self.percentile(50),
+            p95: self.percentile(95),
+            p99: self.percentile(99),
             max: self.0.last().copied().unwrap_or(0.0),
         }
     }
@@ -56,9 +56,9 @@ mod tests {
     #[test]
     fn percentiles_are_measured_values() {
         let hundred: Distribution = (1..=100).rev().map(f64::from).collect();
-        assert_eq!([50.0, 95.0, 99.0, 100.0].map(|p| hundred.percentile(p)), [50.0, 95.0, 99.0, 100.0]);
+        assert_eq!([50, 95, 99, 100].map(|p| hundred.percentile(p)), [50.0, 95.0, 99.0, 100.0]);
         let three: Distribution = [3.0, 1.0, 2.0].into_iter().collect();
-        assert_eq!([0.0, 50.0, 99.0].map(|p| three.percentile(p)), [1.0, 2.0, 3.0]);
+        assert_eq!([0, 50, 99].map(|p| three.percentile(p)), [1.0, 2.0, 3.0]);
         assert_eq!(three.summary().mean, 2.0);
     }
 

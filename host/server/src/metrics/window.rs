@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use infer_core::nearest_rank;
+
 /// Maximum age of a sample, and of a rate's beginning.
 const AGE: Duration = Duration::from_secs(60);
 /// Time span of rates.
@@ -46,22 +48,16 @@ fn drop_old(samples: &mut VecDeque<(Instant, f32)>, now: Instant) {
 
 /// Selects instead of sorting, because consoles ask several times a second.
 fn percentiles(mut samples: Vec<f32>) -> (f64, f64) {
-    let mut nearest = |q: f64| {
-        let Some(at) = rank(q, samples.len()) else { return 0.0 };
+    let mut nearest = |percent: usize| {
+        let Some(at) = nearest_rank(samples.len(), percent) else { return 0.0 };
         f64::from(*samples.select_nth_unstable_by(at, f32::total_cmp).1)
     };
-    (nearest(0.50), nearest(0.99))
-}
-
-/// Index of the nearest-rank percentile among `len` sorted samples.
-fn rank(q: f64, len: usize) -> Option<usize> {
-    let rank = (q * len as f64).ceil() as usize;
-    (len > 0).then(|| rank.clamp(1, len) - 1)
+    (nearest(50), nearest(99))
 }
 
 /// The nearest-rank percentile of sorted samples; zero without samples.
-pub fn percentile(sorted: &[f32], q: f64) -> f64 {
-    rank(q, sorted.len()).map_or(0.0, |at| f64::from(sorted[at]))
+pub fn percentile(sorted: &[f32], percent: usize) -> f64 {
+    nearest_rank(sorted.len(), percent).map_or(0.0, |at| f64::from(sorted[at]))
 }
 
 /// Counters at recent instants, to compute rates.
@@ -104,10 +100,10 @@ mod tests {
     #[test]
     fn percentiles_are_nearest_rank() {
         let samples: Vec<f32> = (1..=100).map(|i| i as f32).collect();
-        assert_eq!(percentile(&samples, 0.5), 50.0);
-        assert_eq!(percentile(&samples, 0.99), 99.0);
-        assert_eq!(percentile(&[], 0.5), 0.0);
-        assert_eq!(percentile(&[3.0], 0.99), 3.0);
+        assert_eq!(percentile(&samples, 50), 50.0);
+        assert_eq!(percentile(&samples, 99), 99.0);
+        assert_eq!(percentile(&[], 50), 0.0);
+        assert_eq!(percentile(&[3.0], 99), 3.0);
     }
 
     #[test]
