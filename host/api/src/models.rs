@@ -27,7 +27,8 @@ pub struct ModelCard {
     /// Name of the checkpoint or adapter, whatever names it is served under: `demo`, `ORG/NAME` of the Hugging Face hub, or
     /// the name of its directory or file, without path and extension.
     pub root: String,
-    /// The model that an adapter belongs to; null for the model itself.
+    /// The model that an adapter belongs to, by the first name that the tenant may use; null for the model itself, and if
+    /// there is no such name.
     pub parent: Option<String>,
     /// Longest context in tokens, prompt and output together.
     pub max_model_len: u32,

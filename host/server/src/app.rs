@@ -15,14 +15,14 @@ use tokio::sync::watch;
 
 use crate::admin::operators::Operators;
 use crate::config::{Config, ConfigError};
-use crate::data::{Compiler, Embeds, PendingTemplate, no_template};
+use crate::data::{Compiler, Embeds, Models, PendingTemplate, no_template};
 use crate::engine::{Clock, EngineHandle};
 use crate::http::{ApiError, BodyRoom, Connections, Tls, Unsent};
 use crate::metrics::{Recorder, Scrapes};
 use crate::otel::Traces;
 use crate::policies::PolicyManager;
 use crate::reload::Reload;
-use crate::tenants::Tenants;
+use crate::tenants::{Tenant, Tenants};
 use crate::texts::Turns;
 
 /// Shared by both planes.
@@ -246,9 +246,24 @@ impl Served {
         AdapterId((model + 1).saturating_sub(own) as u32)
     }
 
-    /// The name that responses of a model show, by the place of the name that the request used.
-    pub fn shown_name(&self, model: usize) -> &str {
-        self.adapter(model).map_or(&self.model_names[0], |adapter| &adapter.name)
+    /// The names that a tenant's requests may use.
+    pub(crate) fn models<'a>(&'a self, tenant: &'a Tenant) -> Models<'a> {
+        Models::of(&self.model_names, &tenant.models)
+    }
+
+    /// The name that responses of a model show to a tenant, by the place of the name that the request used: an adapter's,
+    /// or the first of the model's that the tenant may use.
+    pub fn shown_name(&self, tenant: &Tenant, model: usize) -> &str {
+        match self.adapter(model) {
+            Some(adapter) => &adapter.name,
+            None => self.own_name(tenant).unwrap_or(&self.model_names[0]),
+        }
+    }
+
+    /// The first name of the model itself that a tenant may use, if there is one.
+    pub fn own_name(&self, tenant: &Tenant) -> Option<&str> {
+        let own = self.model_names.len() - self.adapters.len();
+        self.model_names[..own].iter().find(|name| tenant.models.allows(name)).map(String::as_str)
     }
 
     /// Whether the engine can serve; `step_timeout` is the limit for a step.

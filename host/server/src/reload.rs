@@ -138,15 +138,19 @@ pub async fn reload(app: &App, by: Option<&By>) -> Vec<Outcome> {
     outcomes
 }
 
-/// Tells the engine the tenants' terms, but not during a reload, which may have read newer ones.
+/// Tells the engine the tenants' terms, but not during a reload, which may have read newer ones. By then it is known which
+/// models are served.
 pub async fn tell_terms(app: &App) -> Result<(), EngineStopped> {
     let _turn = app.reload.turn.lock().await;
-    app.served().map_or(Ok(()), |served| served.engine.set_tenants(app.tenants.terms()))
+    let Ok(served) = app.served() else { return Ok(()) };
+    app.tenants.warn_of_unserved(&served.model_names);
+    served.engine.set_tenants(app.tenants.terms())
 }
 
 fn reload_tenants(app: &App) -> Result<String, String> {
     app.tenants.reload()?;
     if let Ok(served) = app.served() {
+        app.tenants.warn_of_unserved(&served.model_names);
         served.engine.set_tenants(app.tenants.terms()).map_err(|e| e.to_string())?;
     }
     Ok(format!("{} keys", app.tenants.key_count()))

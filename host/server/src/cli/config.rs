@@ -14,6 +14,7 @@ use crate::policies;
 use crate::reload::Reload;
 use crate::serve::{StartError, initial_policies};
 use crate::startup::listen::check_addresses;
+use crate::startup::load;
 use crate::tenants::Tenants;
 
 /// Commands about settings.
@@ -73,7 +74,10 @@ fn checked(config: &Config) -> Result<String, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::failed)?;
     runtime.block_on(check_addresses(config))?;
-    if let Some(checkpoint) = crate::startup::load::check(config)? {
+    let checkpoint = load::check(config)?;
+    let own = checkpoint.as_ref().map_or(std::slice::from_ref(&config.model), |found| found.names.as_slice());
+    tenants.warn_of_unserved(&load::all_names(config, own));
+    if let Some(checkpoint) = checkpoint {
         let pending = PendingTemplate::begin(&checkpoint.source, template).map_err(Failure::failed)?;
         // What is wrong with it is in the log already, and a host serves everything else.
         let _ = runtime.block_on(pending.ready());

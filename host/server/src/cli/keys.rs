@@ -1,6 +1,7 @@
 //! `infer keys`: creates API keys, hashes existing ones, lists the tenants of a file. A key is printed once
 //! and stored nowhere; the file of tenants has its digest.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -51,6 +52,9 @@ impl FileArg {
 pub struct NewArgs {
     /// Name of the tenant: letters, digits, dots, dashes, underscores
     tenant: String,
+    /// Name of a model that the tenant may use, for each of them; all unless given
+    #[arg(long = "model", value_name = "NAME")]
+    models: Vec<String>,
     /// Share of the host relative to other tenants
     #[arg(long, value_name = "NUMBER", value_parser = |text: &str| tenants::weight_of(text.parse().ok()))]
     weight: Option<f64>,
@@ -141,7 +145,9 @@ fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<Added, Stri
     let keys = tenant.entry("keys").or_insert(toml_edit::value(Array::new()));
     let keys = keys.as_array_mut().ok_or_else(|| format!("tenants.{}.keys: expected a list", args.tenant))?;
     keys.push(digest.to_string());
+    let models = (!args.models.is_empty()).then(|| args.models.iter().collect::<Array>());
     let terms = [
+        ("models", models.map(toml_edit::Value::from)),
         ("weight", args.weight.map(toml_edit::Value::from)),
         ("tokens-per-minute", args.tokens_per_minute.map(|limit| i64::from(limit).into())),
         ("burst", args.burst.map(|limit| i64::from(limit).into())),
@@ -156,7 +162,7 @@ fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<Added, Stri
         let spelt = spelt.unwrap_or(key).to_owned();
         let before = tenant.insert(&spelt, Item::Value(value));
         let before = before.and_then(|item| item.into_value().ok());
-        let is_same = before.as_ref().is_some_and(|before| number(before) == number(&now));
+        let is_same = before.as_ref().is_some_and(|before| same(before, &now));
         if is_known && !is_same {
             // Without blanks and comments.
             let before = before.map(|value| value.decorated("", "").to_string());
@@ -164,6 +170,19 @@ fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<Added, Stri
         }
     }
     Ok(Added { text: document.to_string(), changed })
+}
+
+/// Whether two values are the same numbers, or the same names in whatever order.
+fn same(a: &toml_edit::Value, b: &toml_edit::Value) -> bool {
+    match (names(a), names(b)) {
+        (Some(a), Some(b)) => a == b,
+        _ => number(a).is_some() && number(a) == number(b),
+    }
+}
+
+/// A list of names.
+fn names(value: &toml_edit::Value) -> Option<BTreeSet<&str>> {
+    value.as_array()?.iter().map(toml_edit::Value::as_str).collect()
 }
 
 /// A number, whichever way it is written.
@@ -258,15 +277,19 @@ fn hash() -> Result<(), Failure> {
 fn list(path: &Path) -> Result<(), Failure> {
     let all = tenants::read(path).map_err(Failure::Failed)?;
     println!(
-        "{:<24} {:>4} {:>8} {:>12} {:>9} {:>8}",
+        "{:<24} {:>4} {:>8} {:>12} {:>9} {:>8}  models",
         "tenant", "keys", "weight", "tokens/min", "burst", "priority"
     );
     let or_none = |n: u32| if n == 0 { "-".to_owned() } else { n.to_string() };
     for grant in all {
         let priority =
             if grant.max_priority == i32::MAX { "-".to_owned() } else { grant.max_priority.to_string() };
+        let models = match grant.models.names() {
+            Some(names) => names.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+            None => "all".to_owned(),
+        };
         println!(
-            "{:<24} {:>4} {:>8} {:>12} {:>9} {:>8}",
+            "{:<24} {:>4} {:>8} {:>12} {:>9} {:>8}  {models}",
             grant.name,
             grant.keys.len(),
             f64::from(grant.terms.weight_permille) / 1e3,
@@ -281,11 +304,13 @@ fn list(path: &Path) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenants::ModelList;
 
     fn args(tenant: &str, weight: Option<f64>) -> NewArgs {
         let file = FileArg { file: None };
         NewArgs {
             tenant: tenant.to_owned(),
+            models: Vec::new(),
             weight,
             tokens_per_minute: None,
             burst: None,
@@ -379,6 +404,26 @@ mod tests {
         );
         assert_eq!((all[1].name.as_str(), all[1].max_priority), ("bob", -2));
         assert!(with_key("tenants = 1", &args("bob", None), KeyDigest::of("3")).is_err());
+    }
+
+    #[test]
+    fn models_of_a_tenant_are_written_as_its_list() {
+        let add = |text: &str, models: &[&str]| {
+            let models = models.iter().map(ToString::to_string).collect();
+            with_key(text, &NewArgs { models, ..args("alice", None) }, KeyDigest::of("1")).unwrap()
+        };
+        let listed = |added: &Added| tenants::grants("f", &added.text).unwrap()[0].models.clone();
+        let of = |names: [&str; 2]| ModelList::of(names.map(str::to_owned).to_vec()).unwrap();
+        let new = add("", &["demo", "sql"]);
+        assert_eq!((listed(&new), new.changed.len()), (of(["demo", "sql"]), 0));
+        assert_eq!(listed(&add("", &[])), ModelList::default());
+        let without_keys = new.text.replace(&format!("\"{}\"", KeyDigest::of("1")), "");
+        let again = add(&without_keys, &[]);
+        assert_eq!(listed(&again), of(["demo", "sql"]), "another key of the tenant changes nothing");
+        assert_eq!(add(&without_keys, &["sql", "demo"]).changed, Vec::<String>::new());
+        let other = add(&without_keys, &["demo", "org/support"]);
+        assert_eq!(other.changed, ["models is [\"demo\", \"org/support\"], was [\"demo\", \"sql\"]"]);
+        assert_eq!(listed(&other), of(["demo", "org/support"]));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::request::common::{self, Common, MAX_LOGPROBS};
 use super::request::fields::{self, boolean, check_model, integer, not_supported, refuse_rest, string};
 use super::request::json::{NOT_A_PROMPT, PromptField};
+use super::request::model_names::Models;
 use super::response::echo::{self, Echoes, Prompted, Told};
 use super::response::frames::Head;
 use super::response::named::NamedFrames;
@@ -61,7 +62,7 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     let app = asked.app;
     let served = app.served()?;
     let most = asked.most_sequences();
-    let parsed = parse(&body, &served.model_names, most)?;
+    let parsed = parse(&body, served.models(asked.tenant), most)?;
     let room = body.into_room();
     let wants_json = accepts_json(headers);
     let options = parsed.common.stream_options;
@@ -79,7 +80,7 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     let asks_logprobs = job.logprobs.is_some();
     let told = Told { logprobs: asks_logprobs, token_ids: job.common.return_token_ids };
     let of_prompt = Told { logprobs: job.prompt_logprobs.is_some(), ..told };
-    let model = served.shown_name(job.common.model);
+    let model = served.shown_name(asked.tenant, job.common.model);
     let group = job.start(asked).await?;
     let echoes = Echoes::new(prompted, n, of_prompt);
     let head = Head::new("cmpl", "text_completion", asked.request_id, model, app.clock.unix_s());
@@ -209,12 +210,12 @@ pub struct Reading {
 
 /// Parses and checks a body as far as that needs no model. Returns the required form of the output, if any.
 pub fn check(body: &[u8], models: &[String]) -> Result<Option<Shape>, ApiError> {
-    Ok(parse(body, models, MAX_SEQUENCES)?.common.shape)
+    Ok(parse(body, Models::all(models), MAX_SEQUENCES)?.common.shape)
 }
 
-/// Parses and checks a body. `models` are the names of the served model; errors mention the first, and that a request may
-/// have at most so many prompts.
-fn parse(body: &[u8], models: &[String], most: usize) -> Result<Parsed, ApiError> {
+/// Parses and checks a body. `models` are the names that it may give; errors mention them, and that a request may have at
+/// most so many prompts.
+fn parse(body: &[u8], models: Models<'_>, most: usize) -> Result<Parsed, ApiError> {
     let mut fields = fields::read(body)?;
     let prompts = prompts("prompt", fields.prompt.take(), most)?;
     let echo = boolean(&mut fields, "echo")?.unwrap_or(false);
@@ -288,7 +289,7 @@ mod tests {
         for (key, value) in extra.as_object().unwrap() {
             body[key] = value.clone();
         }
-        parse(body.to_string().as_bytes(), &["demo".to_owned()], MAX_SEQUENCES)
+        parse(body.to_string().as_bytes(), Models::all(&["demo".to_owned()]), MAX_SEQUENCES)
     }
 
     #[test]
@@ -409,7 +410,7 @@ mod tests {
         for prompt in wrong {
             assert_eq!(with(json!({"prompt": prompt})).unwrap_err().status().as_u16(), 400, "{prompt}");
         }
-        let missing = parse(b"{\"model\": \"demo\"}", &["demo".to_owned()], MAX_SEQUENCES);
+        let missing = parse(b"{\"model\": \"demo\"}", Models::all(&["demo".to_owned()]), MAX_SEQUENCES);
         assert_eq!(missing.unwrap_err().status().as_u16(), 400);
         assert_eq!(with(json!({"prompt": ["a", "b"]})).unwrap().prompts.len(), 2);
         for (prompt, number) in

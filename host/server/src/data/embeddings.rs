@@ -15,6 +15,7 @@ use infer_model::{Pooling, Tokenizer, vector};
 use super::completions::{PromptInput, Reading, prompts, texts};
 use super::request::common::{self, Common};
 use super::request::fields::{self, boolean, check_model, check_word, integer, refuse_rest, string};
+use super::request::model_names::Models;
 use super::response::{Go, Sink, collect};
 use super::sequence::job::{Asked, Job, Longest, MAX_SEQUENCES, maximum_context};
 use super::sequence::outcome::Outcome;
@@ -83,10 +84,12 @@ pub async fn embed(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError>
     let app = asked.app;
     let served = app.served()?;
     let most = asked.most_sequences();
-    let Parsed { inputs, format, dimensions, special, common } = parse(&body, &served.model_names, most)?;
+    let Parsed { inputs, format, dimensions, special, common } =
+        parse(&body, served.models(asked.tenant), most)?;
     let room = body.into_room();
+    let model = served.shown_name(asked.tenant, common.model).to_owned();
     let embeds = served.embeds.as_ref().map_err(|why| {
-        let message = format!("`{}` makes no embeddings: {why}", served.model_names[0]);
+        let message = format!("`{model}` makes no embeddings: {why}");
         ApiError::bad_request("no_embeddings", message).param("model")
     })?;
     let dimensions = checked(dimensions, embeds)?;
@@ -94,7 +97,6 @@ pub async fn embed(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError>
         let message = format!("{} inputs; a request may have at most {most}", inputs.len());
         return Err(ApiError::invalid(INPUT, message));
     }
-    let model = served.shown_name(common.model).to_owned();
     let prompts = tokens(served, inputs, special, room).await?;
     let job = Job {
         source: INPUT,
@@ -199,12 +201,12 @@ async fn tokens(
 
 /// Parses and checks a body as far as that needs no model.
 pub fn check(body: &[u8], models: &[String]) -> Result<(), ApiError> {
-    parse(body, models, MAX_SEQUENCES).map(drop)
+    parse(body, Models::all(models), MAX_SEQUENCES).map(drop)
 }
 
-/// Parses and checks a body. `models` are the names of the served model; errors mention the first, and that a request may
-/// have at most so many inputs.
-fn parse(body: &[u8], models: &[String], most: usize) -> Result<Parsed, ApiError> {
+/// Parses and checks a body. `models` are the names that it may give; errors mention them, and that a request may have at
+/// most so many inputs.
+fn parse(body: &[u8], models: Models<'_>, most: usize) -> Result<Parsed, ApiError> {
     let mut fields = fields::read_with(body, INPUT)?;
     let inputs = prompts(INPUT, fields.prompt.take(), most)?;
     let format = match string(&mut fields, "encoding_format")? {
@@ -263,7 +265,7 @@ mod tests {
         for (key, value) in extra.as_object().unwrap() {
             body[key] = value.clone();
         }
-        parse(body.to_string().as_bytes(), &["demo".to_owned()], MAX_SEQUENCES)
+        parse(body.to_string().as_bytes(), Models::all(&["demo".to_owned()]), MAX_SEQUENCES)
     }
 
     #[test]

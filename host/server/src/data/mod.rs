@@ -27,6 +27,7 @@ pub(crate) use anthropic::check as check_messages;
 pub(crate) use chat::{Expected, Opening, Part, Speaker, Speech, check as check_chat};
 pub(crate) use completions::check as check_completion;
 pub(crate) use embeddings::check as check_embedding;
+pub(crate) use request::model_names::Models;
 pub(crate) use responses_api::check as check_response;
 pub(crate) use sequence::job::beyond_context;
 pub(crate) use sequence::marks::marked;

@@ -10,47 +10,52 @@ use super::chat::ending::Ending;
 use super::chat::{self, ChatPrompt, messages};
 use super::request::fields::{self, boolean, object, refuse_rest};
 use super::request::json::{Fields, PromptField};
+use super::request::model_names::Models;
 use super::response::logprobs;
+use super::sequence::job::Asked;
 use crate::app::{App, Served};
 use crate::http::{Answer, ApiError, ReadBody, json};
 use crate::texts::{FieldText, Purpose, tokenizer_error};
 
-/// Lists the served model under each of its names, and its adapters.
-pub fn list(app: &App) -> Result<Answer, ApiError> {
-    let served = app.served()?;
-    let data = (0..served.model_names.len()).map(|model| card(app, served, model)).collect();
+/// Lists the served model under each of its names, and its adapters, as far as the tenant may use them.
+pub fn list(asked: Asked<'_>) -> Result<Answer, ApiError> {
+    let served = asked.app.served()?;
+    let data = served.models(asked.tenant).placed().map(|(model, _)| card(asked, served, model)).collect();
     Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data }))
 }
 
 /// Returns the served model, or an adapter, by one of its names. Slashes in names may be written plainly or as `%2F`;
 /// those before and after a name don't matter.
-pub fn one(app: &App, name: &str) -> Result<Answer, ApiError> {
-    let served = app.served()?;
+pub fn one(asked: Asked<'_>, name: &str) -> Result<Answer, ApiError> {
+    let served = asked.app.served()?;
     // These have a meaning in forms but not in paths.
     let plain = name.replace('+', "%2B").replace('&', "%26").replace('=', "%3D");
     let decoded =
         form_urlencoded::parse(plain.as_bytes()).next().map_or(String::new(), |(n, _)| n.into_owned());
-    let names = &served.model_names;
-    let same = |name: &String| *name == decoded;
-    let alike = |name: &String| name.trim_matches('/') == decoded.trim_matches('/');
-    let Some(model) = names.iter().position(same).or_else(|| names.iter().position(alike)) else {
-        return Err(ApiError::not_found(fields::not_served(&decoded, names))
+    let models = served.models(asked.tenant);
+    let alike = |name: &str| name.trim_matches('/') == decoded.trim_matches('/');
+    let found = models.place(&decoded).or_else(|| {
+        let (model, _) = models.placed().find(|(_, name)| alike(name))?;
+        Some(model)
+    });
+    let Some(model) = found else {
+        return Err(ApiError::not_found(fields::not_served(&decoded, models))
             .param("model")
             .code("model_not_found"));
     };
-    Ok(json(StatusCode::OK, &card(app, served, model)))
+    Ok(json(StatusCode::OK, &card(asked, served, model)))
 }
 
 /// The card of a name, by its place.
-fn card(app: &App, served: &Served, model: usize) -> ModelCard {
+fn card(asked: Asked<'_>, served: &Served, model: usize) -> ModelCard {
     let adapter = served.adapter(model);
     ModelCard {
         id: served.model_names[model].clone(),
         object: "model".to_owned(),
-        created: app.clock.started_unix_s(),
+        created: asked.app.clock.started_unix_s(),
         owned_by: "infer".to_owned(),
         root: adapter.map_or(&served.checkpoint, |adapter| &adapter.root).clone(),
-        parent: adapter.map(|_| served.model_names[0].clone()),
+        parent: adapter.and_then(|_| served.own_name(asked.tenant)).map(str::to_owned),
         max_model_len: served.max_seq_len,
         embedding_dimensions: served.embeds.as_ref().ok().map(|embeds| embeds.dimensions),
     }
@@ -90,12 +95,12 @@ pub const TOKENIZE_FIELDS: &[&str] = &[
 pub const DETOKENIZE_FIELDS: &[&str] = &["model", "tokens"];
 
 /// Tokenizes text, or the prompt that the chat template makes of a conversation.
-pub async fn tokenize(app: &App, path: &'static str, body: ReadBody) -> Result<Answer, ApiError> {
-    let served = app.served()?;
-    let purpose = Purpose::Count(path);
+pub async fn tokenize(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> {
+    let served = asked.app.served()?;
+    let purpose = Purpose::Count(asked.path);
     let mut fields = fields::read(&body)?;
     let room = body.into_room();
-    check_model(&mut fields, &served.model_names)?;
+    check_model(&mut fields, served.models(asked.tenant))?;
     let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
     let strings = boolean(&mut fields, "return_token_strs")?.unwrap_or(false);
     let messages = fields::list(&mut fields, "messages", "messages")?;
@@ -137,11 +142,11 @@ pub async fn tokenize(app: &App, path: &'static str, body: ReadBody) -> Result<A
 }
 
 /// Decodes tokens to text.
-pub async fn detokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
-    let served = app.served()?;
+pub async fn detokenize(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> {
+    let served = asked.app.served()?;
     let mut fields = fields::read(&body)?;
     let room = body.into_room();
-    check_model(&mut fields, &served.model_names)?;
+    check_model(&mut fields, served.models(asked.tenant))?;
     let Some(list) = fields::list(&mut fields, "tokens", "token ids")? else {
         let message = "tokens: missing; give a list of token ids";
         return Err(ApiError::bad_request("missing_field", message).param("tokens"));
@@ -171,9 +176,9 @@ pub async fn detokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
 }
 
 /// Checks that the model is served, if the body names one.
-fn check_model(fields: &mut Fields, names: &[String]) -> Result<(), ApiError> {
+fn check_model(fields: &mut Fields, models: Models<'_>) -> Result<(), ApiError> {
     match fields::string(fields, "model")? {
-        Some(model) if !names.contains(&model) => Err(fields::wrong_model(&model, names)),
+        Some(model) if models.place(&model).is_none() => Err(fields::wrong_model(&model, models)),
         _ => Ok(()),
     }
 }

@@ -46,13 +46,14 @@ const NAMING: &[(&str, bool)] = &[
     ("DetokenizeRequest", false),
 ];
 
-/// `GET /openapi.json`. Once the model is loaded, the document lists its names.
+/// `GET /openapi.json`. Once the model is loaded, the document lists its names, unless some tenant may not know them all:
+/// it needs no key.
 pub fn answer(app: &App) -> Answer {
     static DOCUMENT: OnceLock<Value> = OnceLock::new();
     let mut document = DOCUMENT.get_or_init(document).clone();
     let paths = document["paths"].as_object_mut().expect("it has paths");
     paths.retain(|path, _| ROUTES.iter().any(|route| route.path == path && route.is_served(&app.config)));
-    if let Ok(served) = app.served() {
+    if let Some(served) = app.served().ok().filter(|_| !app.tenants.limit_models()) {
         for (schema, required) in NAMING {
             let mut names: Vec<Value> = served.model_names.iter().map(|name| json!(name)).collect();
             names.extend((!required).then_some(Value::Null));

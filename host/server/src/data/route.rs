@@ -314,7 +314,7 @@ async fn dispatch(
             asked().refuse_if_draining()?;
             anthropic::create(asked(), read(app, head, body).await?).await
         }
-        Endpoint::CountTokens => anthropic::count(app, route.path, read(app, head, body).await?).await,
+        Endpoint::CountTokens => anthropic::count(asked(), read(app, head, body).await?).await,
         Endpoint::Responses => {
             asked().refuse_if_draining()?;
             responses_api::respond(asked(), read(app, head, body).await?).await
@@ -323,10 +323,10 @@ async fn dispatch(
             asked().refuse_if_draining()?;
             embeddings::embed(asked(), read(app, head, body).await?).await
         }
-        Endpoint::Models => models::list(app),
-        Endpoint::Model => models::one(app, parameter),
-        Endpoint::Tokenize => models::tokenize(app, route.path, read(app, head, body).await?).await,
-        Endpoint::Detokenize => models::detokenize(app, read(app, head, body).await?).await,
+        Endpoint::Models => models::list(asked()),
+        Endpoint::Model => models::one(asked(), parameter),
+        Endpoint::Tokenize => models::tokenize(asked(), read(app, head, body).await?).await,
+        Endpoint::Detokenize => models::detokenize(asked(), read(app, head, body).await?).await,
         Endpoint::Health => health(app),
         Endpoint::Ready => ready(app),
         Endpoint::Metrics => Ok(metrics::render(app, &head.headers, Reader::Anyone).await),

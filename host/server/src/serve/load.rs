@@ -23,7 +23,7 @@ use crate::policies::{self, Choices, Origins, PolicyManager};
 use crate::policy_state::Found;
 use crate::reload;
 use crate::startup::adapters::Adapter;
-use crate::startup::load::{LoadedModel, model_names};
+use crate::startup::load::{LoadedModel, all_names};
 use crate::texts::Turns;
 
 /// Creates the executor that computes batches.
@@ -105,8 +105,7 @@ fn load(
     let stop_tokens = loaded.stop_tokens;
     let shape = &loaded.model.config;
     let embeds = Embeds::of(config.pooling, shape.pooling.as_ref(), shape.hidden);
-    let mut names = model_names(config, &loaded.names);
-    names.extend(loaded.adapters.iter().map(|adapter| adapter.name.clone()));
+    let names = all_names(config, &loaded.names);
     let served_adapter =
         |Adapter { name, root, .. }| ServedAdapter { name, root, requests: AtomicU64::new(0) };
     let adapters = loaded.adapters.into_iter().map(served_adapter).collect();

@@ -212,8 +212,14 @@ pub fn check(config: &Config) -> Result<Option<Checkpoint>, StartError> {
     }
 }
 
+/// The names that requests may use: those of the model, and then those of its adapters.
+pub fn all_names(config: &Config, own: &[String]) -> Vec<String> {
+    let adapters = config.lora.iter().map(|adapter| adapter.name.clone());
+    model_names(config, own).into_iter().chain(adapters).collect()
+}
+
 /// Names of the model in requests, without duplicates: those of the configuration, else the checkpoint's own.
-pub fn model_names(config: &Config, own: &[String]) -> Vec<String> {
+fn model_names(config: &Config, own: &[String]) -> Vec<String> {
     let chosen = &config.served_model_names;
     let mut seen = BTreeSet::new();
     let all: &[String] = if chosen.is_empty() { own } else { chosen };

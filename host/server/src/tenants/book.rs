@@ -13,6 +13,7 @@ use infer_core::{TenantId, TenantTerms};
 
 use super::file::{self, Grant};
 use super::key::{self, KeyDigest};
+use super::models::{self, ModelList};
 use super::usage::{Usage, UsageSnapshot};
 use crate::config::{Config, ConfigError};
 use crate::http::ApiError;
@@ -34,6 +35,8 @@ pub struct Tenant {
     pub id: TenantId,
     /// Its name in the tenants file.
     pub name: String,
+    /// The models that it may use.
+    pub models: ModelList,
     /// What policies see of the tenant.
     pub terms: TenantTerms,
     /// Upper limit on the priority of its requests.
@@ -231,7 +234,8 @@ impl Tenants {
     /// The tenant of a host without a tenants file.
     fn everyone(keys: Vec<KeyDigest>) -> Grant {
         let name = "default".to_owned();
-        Grant { name, keys, terms: TenantTerms::default(), max_priority: i32::MAX }
+        let models = ModelList::default();
+        Grant { name, keys, models, terms: TenantTerms::default(), max_priority: i32::MAX }
     }
 
     /// Whether requests need an API key.
@@ -247,6 +251,20 @@ impl Tenants {
     /// Whether any tenant has a rate limit.
     pub fn has_rates(&self) -> bool {
         self.now().tenants.iter().any(|tenant| tenant.terms.rate_per_minute > 0)
+    }
+
+    /// Whether some tenant may not use, and so may not know, every model.
+    pub fn limit_models(&self) -> bool {
+        self.now().tenants.iter().any(|tenant| tenant.models.names().is_some())
+    }
+
+    /// Warns of models that tenants may use and that are not served.
+    pub fn warn_of_unserved(&self, served: &[String]) {
+        let book = self.now();
+        let lists = book.tenants.iter().map(|tenant| (tenant.name.as_str(), &tenant.models));
+        for warning in models::unserved(lists, served) {
+            tracing::warn!("{warning}");
+        }
     }
 
     /// What the engine needs to know of the tenants.
@@ -370,8 +388,8 @@ impl Tenants {
 
     fn tenant(&self, grant: Grant) -> Arc<Tenant> {
         let (id, usage) = self.note(&grant.name);
-        let Grant { name, terms, max_priority, .. } = grant;
-        Arc::new(Tenant { id, name, terms, max_priority, usage })
+        let Grant { name, models, terms, max_priority, .. } = grant;
+        Arc::new(Tenant { id, name, models, terms, max_priority, usage })
     }
 
     fn note(&self, name: &str) -> (TenantId, Arc<Usage>) {

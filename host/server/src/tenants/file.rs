@@ -3,6 +3,7 @@
 //! ```toml
 //! [tenants.alice]
 //! keys = ["sha256:..."]        # from `infer keys new`; list two while one replaces the other
+//! models = ["demo", "sql"]     # names of models that it may use; all by default
 //! weight = 2                   # share relative to other tenants; default 1
 //! tokens-per-minute = 60000    # prompt and output tokens; unlimited by default
 //! burst = 10000                # tokens at once; default: those of a minute
@@ -18,6 +19,7 @@ use infer_core::TenantTerms;
 use toml::de::DeValue;
 
 use super::key::KeyDigest;
+use super::models::ModelList;
 use crate::config::{Document, Entry, read_text};
 
 /// Most tenants of a file.
@@ -26,7 +28,7 @@ pub const MAX_TENANTS: usize = 1_024;
 pub const MAX_KEYS: usize = 1_024;
 /// Longest name, in bytes.
 const MAX_NAME_BYTES: usize = 64;
-const KEYS: [&str; 5] = ["keys", "weight", "tokens-per-minute", "burst", "max-priority"];
+const KEYS: [&str; 6] = ["keys", "models", "weight", "tokens-per-minute", "burst", "max-priority"];
 
 /// A tenant as configured in the file.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +37,8 @@ pub struct Grant {
     pub name: String,
     /// Digests of its keys.
     pub keys: Vec<KeyDigest>,
+    /// The models that it may use.
+    pub models: ModelList,
     /// What policies see of the tenant.
     pub terms: TenantTerms,
     /// Upper limit on the priority of its requests.
@@ -102,6 +106,7 @@ fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
     let mut grant = Grant {
         name: entry.key.clone(),
         keys: Vec::new(),
+        models: ModelList::default(),
         terms: TenantTerms::default(),
         max_priority: i32::MAX,
     };
@@ -115,6 +120,10 @@ fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
         }
         match name.as_str() {
             "keys" => grant.keys = digests(document, &field)?,
+            "models" => {
+                let names = field.texts().ok_or_else(|| wrong("expected a list of names".to_owned()))?;
+                grant.models = ModelList::of(names).map_err(wrong)?;
+            }
             "weight" => {
                 let weight = weight_of(field.number()).map_err(wrong)?;
                 grant.terms.weight_permille = (weight * 1_000.0).round() as u32;
@@ -167,12 +176,15 @@ mod tests {
         let digest = KeyDigest::of("k");
         let text = format!(
             "[tenants.alice]\nkeys = [\"{digest}\"]\nweight = 2.5\ntokens_per_minute = 600\nburst = 50\n\
-             max-priority = -1\n\n[tenants.bob]\n"
+             max-priority = -1\nmodels = [\"demo\", \"org/sql\"]\n\n[tenants.bob]\n"
         );
         let all = grants("f", &text).unwrap();
         assert_eq!((all[0].name.as_str(), &all[0].keys[..]), ("alice", &[digest][..]));
         let terms = TenantTerms { weight_permille: 2_500, rate_per_minute: 600, burst: 50 };
         assert_eq!((all[0].terms, all[0].max_priority), (terms, -1));
+        let models = ["demo", "org/sql"].map(str::to_owned);
+        assert_eq!(all[0].models, ModelList::of(models.to_vec()).unwrap());
+        assert_eq!(all[1].models, ModelList::default());
         assert_eq!((all[1].terms, all[1].max_priority), (TenantTerms::default(), i32::MAX));
     }
 
@@ -184,6 +196,9 @@ mod tests {
             ("[tenants.a]\nwieght = 2", "f:2: tenants.a.wieght: unknown key; did you mean `weight`?"),
             ("[tenant.a]", "f:1: tenant: unknown key; did you mean `tenants`?"),
             ("\n[tenants.a]\nweight = -1", "f:3: tenants.a.weight: expected a number"),
+            ("[tenants.a]\nmodels = \"demo\"", "f:2: tenants.a.models: expected a list of names"),
+            ("[tenants.a]\nmodels = [1]", "f:2: tenants.a.models: expected a list of names"),
+            ("[tenants.a]\nmodels = []", "f:2: tenants.a.models: expected at least one model"),
             ("[tenants.a]\nburst = 5", "f:1: tenants.a: `burst` needs `tokens-per-minute`"),
             (
                 "[tenants.a]\nmax-priority = 1\nmax_priority = 2",

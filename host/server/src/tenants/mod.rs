@@ -7,6 +7,7 @@
 mod book;
 mod file;
 mod key;
+mod models;
 mod usage;
 
 pub(crate) use book::MAX_NAMES;
@@ -14,4 +15,5 @@ pub use book::{Numbering, Tenant, Tenants, VARIABLE};
 pub use file::{Grant, MAX_KEYS, MAX_TENANTS, check_name, grants, read, weight_of};
 pub(crate) use file::{check_form, digests};
 pub use key::{KeyDigest, check_strength, fresh};
+pub use models::ModelList;
 pub use usage::{Latencies, Usage, UsageSnapshot};

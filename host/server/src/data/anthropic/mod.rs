@@ -22,7 +22,7 @@ use self::sink::{About, MessageBody, MessageFrames};
 use super::chat::{self, Begun, Bounded};
 use super::response::{collect, stream_answer};
 use super::sequence::job::{Asked, Longest};
-use crate::app::App;
+use crate::data::request::model_names::Models;
 use crate::http::{Answer, ApiError, ReadBody, json};
 use crate::texts::Purpose;
 
@@ -31,9 +31,10 @@ pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError
     let app = asked.app;
     let served = app.served()?;
     let template = served.chat_template().await?;
-    let Request { parsed, max_tokens, thinking } = request::parse(&body, &served.model_names, &template)?;
+    let Request { parsed, max_tokens, thinking } =
+        request::parse(&body, served.models(asked.tenant), &template)?;
     let streams = parsed.common.stream.unwrap_or(false);
-    let model = served.shown_name(parsed.common.model).to_owned();
+    let model = served.shown_name(asked.tenant, parsed.common.model).to_owned();
     // Agents ask for more than small contexts have. Anthropic's newer models then use what there is.
     let longest = if max_tokens == 0 { Longest::Asked(0) } else { Longest::Room(max_tokens) };
     let bounded = Bounded { parsed, longest };
@@ -55,16 +56,17 @@ pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError
 }
 
 /// Counts the tokens of a conversation as a prompt.
-pub async fn count(app: &App, path: &'static str, body: ReadBody) -> Result<Answer, ApiError> {
-    let served = app.served()?;
+pub async fn count(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> {
+    let served = asked.app.served()?;
     let template = served.chat_template().await?;
-    let prompt = request::parse_count(&body, &served.model_names, &template)?;
-    let rendered = chat::render(served, prompt, Purpose::Count(path), body.into_room()).await?;
+    let prompt = request::parse_count(&body, served.models(asked.tenant), &template)?;
+    let rendered = chat::render(served, prompt, Purpose::Count(asked.path), body.into_room()).await?;
     Ok(json(StatusCode::OK, &TokenCount { input_tokens: rendered.tokens.len() as u32 }))
 }
 
 /// Parses and checks a body as far as that needs no model. Returns the prompt's text.
 pub fn check(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<String, ApiError> {
+    let models = Models::all(models);
     let prompt = match request::parse(body, models, template) {
         Ok(request) => request.parsed.prompt,
         Err(_) => request::parse_count(body, models, template)?,

@@ -11,6 +11,7 @@ use crate::data::chat::{ChatPrompt, Offer, messages};
 use crate::data::fields::{self, check_model, integer, object, refuse_rest};
 use crate::data::json::Fields;
 use crate::data::request::common::{self, Common};
+use crate::data::request::model_names::Models;
 use crate::data::structured::Shape;
 use crate::http::ApiError;
 
@@ -59,7 +60,7 @@ pub struct Request {
 }
 
 /// Parses and checks a body of `/v1/messages`.
-pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<Request, ApiError> {
+pub fn parse(body: &[u8], models: Models<'_>, template: &ChatTemplate) -> Result<Request, ApiError> {
     let mut fields = read(body)?;
     let Asked { prompt, offer, shape, thinking } = prompt(&mut fields, template)?;
     if shape.is_some() && prompt.ending == Ending::Within {
@@ -102,7 +103,7 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
 }
 
 /// Parses and checks a body of `/v1/messages/count_tokens`.
-pub fn parse_count(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<ChatPrompt, ApiError> {
+pub fn parse_count(body: &[u8], models: Models<'_>, template: &ChatTemplate) -> Result<ChatPrompt, ApiError> {
     let mut fields = read(body)?;
     let Asked { prompt, .. } = prompt(&mut fields, template)?;
     let model = check_model(&mut fields, models);
@@ -272,8 +273,9 @@ mod tests {
 
     #[test]
     fn fields_are_read_and_wrong_ones_named() {
-        let (template, models) = (template(), ["demo".to_owned()]);
-        let parsed = |extra: Value| parse(&body(&extra), &models, &template);
+        let (template, names) = (template(), ["demo".to_owned()]);
+        let models = Models::all(&names);
+        let parsed = |extra: Value| parse(&body(&extra), models, &template);
         let good =
             |extra: Value| parsed(extra.clone()).unwrap_or_else(|e| panic!("{extra}: {}", e.message()));
 
@@ -343,7 +345,8 @@ mod tests {
 
     #[test]
     fn thinking_and_effort_become_template_variables_that_kwargs_override() {
-        let (template, models) = (template(), ["demo".to_owned()]);
+        let (template, names) = (template(), ["demo".to_owned()]);
+        let models = Models::all(&names);
         for (extra, variables, shown) in [
             (json!({}), json!({"enable_thinking": false}), Thinking::None),
             (
@@ -369,7 +372,7 @@ mod tests {
                 Thinking::Omitted,
             ),
         ] {
-            let request = parse(&body(&extra), &models, &template)
+            let request = parse(&body(&extra), models, &template)
                 .unwrap_or_else(|error| panic!("{extra}: {}", error.message()));
             let found = Value::Object(request.parsed.prompt.variables);
             assert_eq!((found, request.thinking), (variables, shown), "{extra}");
@@ -388,7 +391,7 @@ mod tests {
                 "output_config: unknown field `efort`; did you mean",
             ),
         ] {
-            let error = parse(&body(&extra), &models, &template).unwrap_err();
+            let error = parse(&body(&extra), models, &template).unwrap_err();
             assert_eq!(error.status(), status, "{extra}: {}", error.message());
             assert!(error.message().contains(part), "{extra}: {}", error.message());
         }
@@ -396,12 +399,13 @@ mod tests {
 
     #[test]
     fn form_of_the_reply_is_a_schema_in_either_place() {
-        let (template, models) = (template(), ["demo".to_owned()]);
+        let (template, names) = (template(), ["demo".to_owned()]);
+        let models = Models::all(&names);
         let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
         let format = json!({"type": "json_schema", "schema": schema});
         let outputs = json!({"structured_outputs": {"json": schema}});
         let key = |extra: &Value| {
-            let request = parse(&body(extra), &models, &template);
+            let request = parse(&body(extra), models, &template);
             let request = request.unwrap_or_else(|error| panic!("{extra}: {}", error.message()));
             request.parsed.common.shape.expect("a form").key()
         };
@@ -425,7 +429,7 @@ mod tests {
                 "structured_outputs: can't be used together with output_config.format",
             ),
         ] {
-            let error = parse(&body(&extra), &models, &template).unwrap_err();
+            let error = parse(&body(&extra), models, &template).unwrap_err();
             assert_eq!(error.status(), status, "{extra}: {}", error.message());
             assert!(error.message().contains(part), "{extra}: {}", error.message());
         }
@@ -433,13 +437,14 @@ mod tests {
 
     #[test]
     fn count_reads_what_makes_the_prompt() {
-        let (template, models) = (template(), ["demo".to_owned()]);
+        let (template, names) = (template(), ["demo".to_owned()]);
+        let models = Models::all(&names);
         let count = |extra: Value| {
             let mut body: Value = serde_json::from_slice(&body(&extra)).unwrap();
             body.as_object_mut()
                 .unwrap()
                 .retain(|name, _| extra.get("max_tokens").is_some() || name != "max_tokens");
-            parse_count(body.to_string().as_bytes(), &models, &template)
+            parse_count(body.to_string().as_bytes(), models, &template)
         };
         let prompt = count(json!({"system": "Be brief.", "tools": [{"name": "a", "input_schema": {}}]}))
             .unwrap_or_else(|error| panic!("{}", error.message()));

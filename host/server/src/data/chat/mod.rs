@@ -33,6 +33,7 @@ use self::harmony::Required;
 use self::request::Parsed;
 use self::sink::{ChatBody, ChatFrames};
 use super::structured::{Prelude, Shape};
+use crate::data::request::model_names::Models;
 use crate::data::response::frames::Head;
 use crate::data::response::{collect, stream_answer};
 use crate::data::sequence::group::Group;
@@ -45,9 +46,9 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
     let app = asked.app;
     let served = app.served()?;
     let template = served.chat_template().await?;
-    let parsed = request::parse(&body, &served.model_names, &template)?;
+    let parsed = request::parse(&body, served.models(asked.tenant), &template)?;
     let (streams, options) = (parsed.common.stream.unwrap_or(false), parsed.common.stream_options);
-    let model = served.shown_name(parsed.common.model);
+    let model = served.shown_name(asked.tenant, parsed.common.model);
     let Begun { group, replies, prompt } = begin(asked, &template, parsed, body.into_room()).await?;
     let prompt_ids = replies.token_ids.then_some(&*prompt);
     let created = app.clock.unix_s();
@@ -172,7 +173,7 @@ pub fn check(
     models: &[String],
     template: &ChatTemplate,
 ) -> Result<(String, Option<Shape>), ApiError> {
-    let Parsed { prompt, offer, common, .. } = request::parse(body, models, template)?;
+    let Parsed { prompt, offer, common, .. } = request::parse(body, Models::all(models), template)?;
     let PromptText { text, .. } = prompt.render(template)?;
     Ok((text, offer.shape(template.tools(), false, common.shape)?))
 }

@@ -12,6 +12,7 @@ use crate::data::request::fields::{
     self, boolean, check_model, check_word, integer, label, list, not_supported, object, refuse_rest, string,
 };
 use crate::data::request::json::Fields;
+use crate::data::request::model_names::Models;
 use crate::data::request::router_fields;
 use crate::http::ApiError;
 
@@ -70,12 +71,12 @@ pub struct Parsed {
 }
 
 /// Parses and checks a body.
-pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<Parsed, ApiError> {
+pub fn parse(body: &[u8], models: Models<'_>, template: &ChatTemplate) -> Result<Parsed, ApiError> {
     take(fields::read(body)?, models, template)
 }
 
 /// Checks a body's fields, or those that a request in another form amounts to.
-pub fn take(mut fields: Fields, models: &[String], template: &ChatTemplate) -> Result<Parsed, ApiError> {
+pub fn take(mut fields: Fields, models: Models<'_>, template: &ChatTemplate) -> Result<Parsed, ApiError> {
     if fields.prompt.is_some() {
         let error = ApiError::invalid("prompt", "unknown field; chats use `messages`");
         return Err(error.code("unknown_field"));

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::advice;
 use super::json::{BodyError, Fields};
+use super::model_names::Models;
 use crate::http::ApiError;
 
 /// Longest label, in characters, as OpenAI's limits and the interface's document count them.
@@ -183,24 +184,29 @@ pub fn metadata(fields: &mut Fields) -> Result<BTreeMap<String, String>, ApiErro
 }
 
 /// Takes the model that the body names; returns the place of its name among those that are served.
-pub fn check_model(fields: &mut Fields, models: &[String]) -> Result<usize, ApiError> {
+pub fn check_model(fields: &mut Fields, models: Models<'_>) -> Result<usize, ApiError> {
     let model = string(fields, "model")?.ok_or_else(|| {
         ApiError::bad_request("missing_field", "model: missing; give the model's name").param("model")
     })?;
-    models.iter().position(|name| *name == model).ok_or_else(|| wrong_model(&model, models))
+    models.place(&model).ok_or_else(|| wrong_model(&model, models))
 }
 
 /// The error for a model that isn't served.
-pub fn wrong_model(model: &str, models: &[String]) -> ApiError {
+pub fn wrong_model(model: &str, models: Models<'_>) -> ApiError {
     ApiError::invalid("model", not_served(model, models)).code("model_not_found")
 }
 
 /// Says that a model isn't served, and which names are: adapters have theirs, and one may be what was meant.
-pub fn not_served(model: &str, models: &[String]) -> String {
+pub fn not_served(model: &str, models: Models<'_>) -> String {
     let shown: String = model.chars().take(128).collect();
-    let named: Vec<String> = models.iter().take(MAX_NAMED).map(|name| format!("`{name}`")).collect();
+    let named: Vec<String> = models.placed().map(|(_, name)| format!("`{name}`")).take(MAX_NAMED).collect();
+    if named.is_empty() {
+        return format!(
+            "this host serves no model that the tenant of this key may use, so not `{shown}`; ask its operators"
+        );
+    }
     let named = named.join(", ");
-    match models.len().saturating_sub(MAX_NAMED) {
+    match models.placed().count().saturating_sub(MAX_NAMED) {
         0 => format!("this host serves {named}, not `{shown}`"),
         more => format!("this host serves {named} and {more} more, not `{shown}`; see /v1/models"),
     }
@@ -241,7 +247,10 @@ pub fn unknown_field(name: &str, known: &[&str]) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::tenants::ModelList;
 
     #[test]
     fn mistyped_field_name_gets_a_suggestion() {
@@ -266,9 +275,29 @@ mod tests {
                 "this host serves `m0`, `m1`, `m2`, `m3`, `m4`, `m5`, `m6`, `m7` and 3 more, not `x`; see /v1/models",
             ),
         ] {
-            assert_eq!(not_served("x", &names[..served]), said);
+            assert_eq!(not_served("x", Models::all(&names[..served])), said);
         }
-        assert!(not_served(&"x".repeat(1 << 20), &names).len() < 1_024);
+        let long = "x".repeat(1 << 20);
+        assert!(not_served(&long, Models::all(&names)).len() < 1_024);
+        assert!(not_served(&long, Models::all(&[])).len() < 1_024);
+    }
+
+    #[test]
+    fn a_name_that_the_tenant_may_not_use_gets_the_error_of_one_that_nobody_may() {
+        let names = ["m0", "m1", "m2"].map(str::to_owned);
+        for (listed, said) in [
+            ("m1", "this host serves `m1`, not `"),
+            ("gone", "this host serves no model that the tenant of this key may use, so not `"),
+        ] {
+            let list = ModelList::of(vec![listed.to_owned()]).unwrap();
+            let error = |asked: &str| {
+                let mut fields = Fields::parse(json!({"model": asked}).to_string().as_bytes()).unwrap();
+                let error = check_model(&mut fields, Models::of(&names, &list)).unwrap_err();
+                format!("{error:?}").replace(asked, "ASKED")
+            };
+            assert_eq!(error("m2"), error("no-such-model"));
+            assert!(error("m2").contains(said), "{}", error("m2"));
+        }
     }
 
     #[test]

@@ -4,4 +4,5 @@ mod advice;
 pub mod common;
 pub mod fields;
 pub mod json;
+pub mod model_names;
 pub mod router_fields;

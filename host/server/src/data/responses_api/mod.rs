@@ -17,6 +17,7 @@ use infer_model::Tokenizer;
 use self::reply::Reply;
 use self::request::{Request, named};
 use super::chat::{Begun, begin};
+use crate::data::request::model_names::Models;
 use crate::data::response::{collect, stream_answer};
 use crate::data::sequence::job::Asked;
 use crate::http::{Answer, ApiError, ReadBody, json_bytes};
@@ -26,12 +27,13 @@ pub async fn respond(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiErro
     let app = asked.app;
     let served = app.served()?;
     let template = served.chat_template().await.map_err(named)?;
-    let Request { chat, mut response, spaces } = request::parse(&body, &served.model_names, &template)?;
+    let Request { chat, mut response, spaces } =
+        request::parse(&body, served.models(asked.tenant), &template)?;
     let streams = chat.common.stream.unwrap_or(false);
     let sampling = chat.common.sampling.params(&served.sampling);
     response.id = format!("resp_{}", asked.request_id.as_str());
     response.created_at = app.clock.unix_s();
-    served.shown_name(chat.common.model).clone_into(&mut response.model);
+    served.shown_name(asked.tenant, chat.common.model).clone_into(&mut response.model);
     (response.temperature, response.top_p) = (sampling.temperature, sampling.top_p);
     let mut room = body.into_room();
     // What the response repeats of the request is needed until its end.
@@ -50,6 +52,6 @@ pub async fn respond(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiErro
 
 /// Parses and checks a body as far as that needs no host, and renders its conversation.
 pub fn check(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<String, ApiError> {
-    let Request { chat, .. } = request::parse(body, models, template)?;
+    let Request { chat, .. } = request::parse(body, Models::all(models), template)?;
     Ok(chat.prompt.render(template)?.text)
 }

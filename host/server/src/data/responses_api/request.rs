@@ -15,6 +15,7 @@ use crate::data::request::fields::{
     self, boolean, integer, list, not_supported, object, string, unknown_field,
 };
 use crate::data::request::json::{Fields, PromptField};
+use crate::data::request::model_names::Models;
 use crate::data::request::router_fields;
 use crate::http::ApiError;
 
@@ -113,7 +114,7 @@ pub struct Request {
 }
 
 /// Parses and checks a body.
-pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<Request, ApiError> {
+pub fn parse(body: &[u8], models: Models<'_>, template: &ChatTemplate) -> Result<Request, ApiError> {
     let (fields, mut response, spaces) = translated(fields::read(body)?, template.reads())?;
     let chat = chat::take(fields, models, template).map_err(named)?;
     if chat.common.stream_options.is_some_and(|options| options.continuous_usage) {

@@ -92,7 +92,7 @@ impl Account {
             tracestate: self.request_id.tracestate(),
             path: self.path,
             tenant: &self.tenant.name,
-            model: self.app.served().map_or("", |served| served.shown_name(self.model)),
+            model: self.app.served().map_or("", |served| served.shown_name(&self.tenant, self.model)),
             e2e_ms,
             usage,
             timings: &totals.timings,

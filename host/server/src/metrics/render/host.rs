@@ -10,6 +10,9 @@ use crate::app::{App, ServedAdapter};
 use crate::metrics::families::{Families, Kind};
 use crate::metrics::process::ProcessUsage;
 
+/// The name of the metric that names adapters.
+pub(super) const ADAPTERS: &str = "infer_adapter_requests";
+
 /// Version, connections and resources of the process.
 pub(super) fn process(f: &mut Families, app: &App) {
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
@@ -50,12 +53,7 @@ pub(super) fn adapters(f: &mut Families, app: &App) {
     };
     let rows: Vec<_> = served.adapters.iter().map(row).collect();
     if !rows.is_empty() {
-        f.family(
-            "infer_adapter_requests",
-            "Requests for an adapter that the engine took",
-            Kind::Counter,
-            rows,
-        );
+        f.family(ADAPTERS, "Requests for an adapter that the engine took", Kind::Counter, rows);
     }
 }
 

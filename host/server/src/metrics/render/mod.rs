@@ -39,7 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Who reads metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// Whoever reaches the data plane: without the metrics of single tenants, unless the configuration shows them.
+    /// Whoever reaches the data plane: without the metrics of single tenants, and of adapters that not all of them may use,
+    /// unless the configuration shows them.
     Anyone,
     /// Who has a token of the admin plane.
     Operator,
@@ -52,7 +53,10 @@ pub async fn render(app: &App, headers: &HeaderMap, reader: Reader) -> Answer {
     let open_metrics = accepts.into_iter().any(|v| v.contains("application/openmetrics-text"));
     let all = app.scrapes.text(app).await;
     let text = match reader {
-        Reader::Anyone if !app.config.shows_tenants() => without_tenants(&all),
+        Reader::Anyone if !app.config.shows_tenants() => {
+            let names_adapters = app.tenants.limit_models().then_some(host::ADAPTERS);
+            without(&all, &[Some(tenants::PREFIX), names_adapters])
+        }
         Reader::Anyone | Reader::Operator => all.to_string(),
     };
     match open_metrics {
@@ -125,12 +129,13 @@ impl Scrapes {
     }
 }
 
-/// Leaves out the metrics of single tenants.
-fn without_tenants(text: &str) -> String {
+/// Leaves out metrics whose names begin with one of these.
+fn without(text: &str, prefixes: &[Option<&str>]) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {
         let about = ["# HELP ", "# TYPE ", "# UNIT "].iter().find_map(|mark| line.strip_prefix(mark));
-        if !about.unwrap_or(line).starts_with(tenants::PREFIX) {
+        let name = about.unwrap_or(line);
+        if !prefixes.iter().flatten().any(|prefix| name.starts_with(prefix)) {
             out.push_str(line);
             out.push('\n');
         }

@@ -77,6 +77,34 @@ fn checked_operators_and_token_are_those_that_a_host_accepts() {
 }
 
 #[test]
+fn checked_tenants_may_name_models_that_are_not_served_which_is_told() {
+    let home = Home::new();
+    let table = format!("[tenants.a]\nkeys = [\"{}\"]\nmodels = [\"demo\", \"gone\"]\n", KeyDigest::of("a"));
+    std::fs::write(home.path("tenants.toml"), table).unwrap();
+    let arguments =
+        ["config", "check", "--api-keys", "tenants.toml", "--admin", "127.0.0.1:0", "--port", "0"];
+    let output = home.command("", &arguments).output().expect("sh starts");
+    let said = complaint(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("`gone` is no model that this host serves") && !said.contains("`demo`"), "{said}");
+}
+
+#[test]
+fn keys_are_listed_with_the_models_of_their_tenants() {
+    let home = Home::new();
+    let run = |arguments: &[&str]| {
+        let output = home.command("", &[&["keys"], arguments].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", complaint(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run(&["new", "a", "--model", "sql", "--model", "demo"]);
+    run(&["new", "b"]);
+    let listed = run(&["list"]);
+    let ends: Vec<_> = listed.lines().map(|line| line.rsplit_once("  ").unwrap().1).collect();
+    assert_eq!(ends, ["models", "demo, sql", "all"], "{listed}");
+}
+
+#[test]
 fn checked_settings_are_those_that_a_host_accepts() {
     let home = Home::new();
     let check = |arguments: &[&str]| {

@@ -3,6 +3,7 @@
 mod charges;
 mod keys;
 mod limits;
+mod models;
 
 use std::path::Path;
 
@@ -24,6 +25,14 @@ pub fn key(tenant: &str, more: &str) -> Key {
     let text = fresh().unwrap();
     let table = format!("[tenants.{tenant}]\nkeys = [\"{}\"]\n{more}\n", KeyDigest::of(&text));
     Key { text, table }
+}
+
+impl Key {
+    /// The same key of the same tenant, with these lines.
+    fn granted(&self, more: &str) -> Self {
+        let head: Vec<&str> = self.table.lines().take(2).collect();
+        Self { text: self.text.clone(), table: format!("{}\n{more}\n", head.join("\n")) }
+    }
 }
 
 /// Writes a file of keys.
