@@ -58,6 +58,7 @@ pub struct App {
     draining: AtomicBool,
     saving: AtomicBool,
     turned_away: AtomicU64,
+    beyond_rates: AtomicU64,
     served: OnceLock<Served>,
 }
 
@@ -167,6 +168,7 @@ impl App {
             draining: AtomicBool::new(false),
             saving: AtomicBool::new(false),
             turned_away: AtomicU64::new(0),
+            beyond_rates: AtomicU64::new(0),
             served: OnceLock::new(),
         })
     }
@@ -222,6 +224,16 @@ impl App {
     /// Number of requests refused because the host is draining.
     pub fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request that was refused because its tenant has sent too many; the engine never sees it.
+    pub fn count_beyond_rate(&self) {
+        self.beyond_rates.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of requests refused because their tenants had sent too many.
+    pub fn beyond_rates(&self) -> u64 {
+        self.beyond_rates.load(Ordering::Relaxed)
     }
 
     /// Fails with a 503 while the host is draining.

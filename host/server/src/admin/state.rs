@@ -300,13 +300,14 @@ fn offload(snapshot: &Snapshot) -> Option<Offload> {
 fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {
     // The engine never sees requests that were refused before it; the sums include them.
     let (queue_full, draining) = (served.engine.refused_at_the_door(), app.turned_away());
-    let busy = served.engine.refused_while_busy();
+    let (busy, rate) = (served.engine.refused_while_busy(), app.beyond_rates());
     let refused = RefusalReason::ALL
         .into_iter()
         .map(|reason| {
             let here = match reason {
                 RefusalReason::QueueFull => queue_full,
                 RefusalReason::Draining => draining,
+                RefusalReason::Rate => rate,
                 _ => 0,
             };
             (reason.name().to_owned(), c.refused[snapshot::Counters::refusal_index(reason)] + here)
@@ -319,7 +320,7 @@ fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {
         .collect();
     Counters {
         steps: c.steps,
-        submitted: c.submitted + queue_full + draining + busy,
+        submitted: c.submitted + queue_full + draining + busy + rate,
         refused,
         finished,
         failed: c.failed,

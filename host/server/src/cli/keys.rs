@@ -64,6 +64,9 @@ pub struct NewArgs {
     /// Tokens that may be used at once; a minute's worth unless given
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     burst: Option<u32>,
+    /// Rate limit in requests per minute, to generate or to embed
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
+    requests_per_minute: Option<u32>,
     /// Highest priority that its requests may have
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_priority: Option<i32>,
@@ -151,6 +154,7 @@ fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<Added, Stri
         ("weight", args.weight.map(toml_edit::Value::from)),
         ("tokens-per-minute", args.tokens_per_minute.map(|limit| i64::from(limit).into())),
         ("burst", args.burst.map(|limit| i64::from(limit).into())),
+        ("requests-per-minute", args.requests_per_minute.map(|limit| i64::from(limit).into())),
         ("max-priority", args.max_priority.map(|priority| i64::from(priority).into())),
     ];
     let mut changed = Vec::new();
@@ -277,8 +281,8 @@ fn hash() -> Result<(), Failure> {
 fn list(path: &Path) -> Result<(), Failure> {
     let all = tenants::read(path).map_err(Failure::Failed)?;
     println!(
-        "{:<24} {:>4} {:>8} {:>12} {:>9} {:>8}  models",
-        "tenant", "keys", "weight", "tokens/min", "burst", "priority"
+        "{:<24} {:>4} {:>8} {:>12} {:>9} {:>12} {:>8}  models",
+        "tenant", "keys", "weight", "tokens/min", "burst", "requests/min", "priority"
     );
     let or_none = |n: u32| if n == 0 { "-".to_owned() } else { n.to_string() };
     for grant in all {
@@ -289,12 +293,13 @@ fn list(path: &Path) -> Result<(), Failure> {
             None => "all".to_owned(),
         };
         println!(
-            "{:<24} {:>4} {:>8} {:>12} {:>9} {:>8}  {models}",
+            "{:<24} {:>4} {:>8} {:>12} {:>9} {:>12} {:>8}  {models}",
             grant.name,
             grant.keys.len(),
             f64::from(grant.terms.weight_permille) / 1e3,
             or_none(grant.terms.rate_per_minute),
             or_none(grant.terms.burst),
+            or_none(grant.requests_per_minute),
             priority
         );
     }
@@ -314,6 +319,7 @@ mod tests {
             weight,
             tokens_per_minute: None,
             burst: None,
+            requests_per_minute: None,
             max_priority: Some(-2),
             file,
         }
@@ -440,6 +446,10 @@ mod tests {
         assert_eq!(add(&new.text, Some(60_000), None).changed, Vec::<String>::new(), "the same value");
         let spelt = new.text.replace("60000", "60_000");
         assert_eq!(add(&spelt, Some(60_000), None).changed, Vec::<String>::new(), "spelt in another way");
+        let requests = NewArgs { requests_per_minute: Some(90), ..args("alice", None) };
+        let Added { text, changed } = with_key(&new.text, &requests, KeyDigest::of("2")).unwrap();
+        assert_eq!(changed, ["requests-per-minute is 90, was the default"]);
+        assert_eq!(tenants::grants("f", &text).unwrap()[0].requests_per_minute, 90);
         let underscored = new.text.replace("tokens-per-minute", "tokens_per_minute");
         let Added { text, changed } = add(&underscored, Some(100), None);
         assert_eq!(changed, ["tokens-per-minute is 100, was 60000"]);

@@ -302,27 +302,14 @@ async fn dispatch(
     };
     match route.endpoint {
         Endpoint::Completions => {
-            asked().refuse_if_draining()?;
-            let body = read(app, head, body).await?;
+            let body = begin_work(asked(), head, body).await?;
             completions::complete(asked(), &head.headers, body).await
         }
-        Endpoint::Chat => {
-            asked().refuse_if_draining()?;
-            chat::chat(asked(), read(app, head, body).await?).await
-        }
-        Endpoint::Messages => {
-            asked().refuse_if_draining()?;
-            anthropic::create(asked(), read(app, head, body).await?).await
-        }
+        Endpoint::Chat => chat::chat(asked(), begin_work(asked(), head, body).await?).await,
+        Endpoint::Messages => anthropic::create(asked(), begin_work(asked(), head, body).await?).await,
         Endpoint::CountTokens => anthropic::count(asked(), read(app, head, body).await?).await,
-        Endpoint::Responses => {
-            asked().refuse_if_draining()?;
-            responses_api::respond(asked(), read(app, head, body).await?).await
-        }
-        Endpoint::Embeddings => {
-            asked().refuse_if_draining()?;
-            embeddings::embed(asked(), read(app, head, body).await?).await
-        }
+        Endpoint::Responses => responses_api::respond(asked(), begin_work(asked(), head, body).await?).await,
+        Endpoint::Embeddings => embeddings::embed(asked(), begin_work(asked(), head, body).await?).await,
         Endpoint::Models => models::list(asked()),
         Endpoint::Model => models::one(asked(), parameter),
         Endpoint::Tokenize => models::tokenize(asked(), read(app, head, body).await?).await,
@@ -333,6 +320,19 @@ async fn dispatch(
         Endpoint::Version => Ok(models::version(app)),
         Endpoint::OpenApi => Ok(openapi::answer(app)),
     }
+}
+
+/// Reads the body of a request to generate or to embed, unless the host takes none. The tenant's rate is asked when the body
+/// is there, because a connection with an unread one must close, and before anything is made of it.
+async fn begin_work(
+    asked: Asked<'_>,
+    head: &Parts,
+    body: &mut Option<Incoming>,
+) -> Result<ReadBody, ApiError> {
+    asked.refuse_if_draining()?;
+    let body = read(asked.app, head, body).await?;
+    asked.refuse_beyond_rate()?;
+    Ok(body)
 }
 
 /// Reads the request's body, which is taken out of `body`.

@@ -14,6 +14,7 @@ use infer_core::{TenantId, TenantTerms};
 use super::file::{self, Grant};
 use super::key::{self, KeyDigest};
 use super::models::{self, ModelList};
+use super::requests::{Bucket, Requests};
 use super::usage::{Usage, UsageSnapshot};
 use crate::config::{Config, ConfigError};
 use crate::http::ApiError;
@@ -39,6 +40,8 @@ pub struct Tenant {
     pub models: ModelList,
     /// What policies see of the tenant.
     pub terms: TenantTerms,
+    /// How many requests it may send.
+    pub requests: Requests,
     /// Upper limit on the priority of its requests.
     pub max_priority: i32,
     /// Its usage since the host started.
@@ -103,6 +106,8 @@ struct Named {
 #[derive(Debug)]
 struct Here {
     usage: Arc<Usage>,
+    /// What is left of its rate of requests.
+    requests: Arc<Bucket>,
     /// Whether it has metrics of its own.
     has_label: bool,
 }
@@ -115,8 +120,8 @@ impl Names {
         Self { ids, all: earlier.names.iter().map(named).collect(), next: earlier.next, here: 0 }
     }
 
-    /// The number and the usage of a tenant that may use the host from now on.
-    fn note(&mut self, name: &str) -> (u32, Arc<Usage>) {
+    /// The number and the state of a tenant that may use the host from now on.
+    fn note(&mut self, name: &str) -> (TenantId, &Here) {
         let id = match self.ids.get(name) {
             Some(&id) => id,
             None => {
@@ -129,11 +134,11 @@ impl Names {
         };
         let count = &mut self.here;
         let named = self.all.get_mut(&id).expect("every number has a name");
-        let here = named.here.get_or_insert_with(|| {
+        let here = &*named.here.get_or_insert_with(|| {
             *count += 1;
-            Here { usage: Arc::default(), has_label: *count <= MAX_LABELS }
+            Here { usage: Arc::default(), requests: Arc::default(), has_label: *count <= MAX_LABELS }
         });
-        (id, Arc::clone(&here.usage))
+        (TenantId(id), here)
     }
 
     /// Makes room for tenants that are to come: forgets those of earlier hosts that have not come back, the oldest
@@ -198,7 +203,7 @@ impl Tenants {
 
     fn load(source: Source, earlier: &Numbering) -> Result<Self, String> {
         let all = Self { source, book: RwLock::default(), names: Mutex::new(Names::of(earlier)) };
-        all.note("default");
+        all.names().note("default");
         all.reload()?;
         Ok(all)
     }
@@ -234,8 +239,8 @@ impl Tenants {
     /// The tenant of a host without a tenants file.
     fn everyone(keys: Vec<KeyDigest>) -> Grant {
         let name = "default".to_owned();
-        let models = ModelList::default();
-        Grant { name, keys, models, terms: TenantTerms::default(), max_priority: i32::MAX }
+        let (models, terms) = (ModelList::default(), TenantTerms::default());
+        Grant { name, keys, models, terms, requests_per_minute: 0, max_priority: i32::MAX }
     }
 
     /// Whether requests need an API key.
@@ -387,14 +392,12 @@ impl Tenants {
     }
 
     fn tenant(&self, grant: Grant) -> Arc<Tenant> {
-        let (id, usage) = self.note(&grant.name);
-        let Grant { name, models, terms, max_priority, .. } = grant;
-        Arc::new(Tenant { id, name, models, terms, max_priority, usage })
-    }
-
-    fn note(&self, name: &str) -> (TenantId, Arc<Usage>) {
-        let (id, usage) = self.names().note(name);
-        (TenantId(id), usage)
+        let Grant { name, models, terms, requests_per_minute, max_priority, .. } = grant;
+        let mut names = self.names();
+        let (id, here) = names.note(&name);
+        let requests = Requests::new(requests_per_minute, Arc::clone(&here.requests));
+        let usage = Arc::clone(&here.usage);
+        Arc::new(Tenant { id, name, models, terms, requests, max_priority, usage })
     }
 }
 

@@ -7,6 +7,7 @@
 //! weight = 2                   # share relative to other tenants; default 1
 //! tokens-per-minute = 60000    # prompt and output tokens; unlimited by default
 //! burst = 10000                # tokens at once; default: those of a minute
+//! requests-per-minute = 100    # and as many at once; unlimited by default
 //! max-priority = 0             # higher priorities are lowered to this; unlimited by default
 //! ```
 //! Errors name the line and the key. The file holds nothing else, so it can belong to the person who hands
@@ -28,7 +29,8 @@ pub const MAX_TENANTS: usize = 1_024;
 pub const MAX_KEYS: usize = 1_024;
 /// Longest name, in bytes.
 const MAX_NAME_BYTES: usize = 64;
-const KEYS: [&str; 6] = ["keys", "models", "weight", "tokens-per-minute", "burst", "max-priority"];
+const KEYS: [&str; 7] =
+    ["keys", "models", "weight", "tokens-per-minute", "burst", "requests-per-minute", "max-priority"];
 
 /// A tenant as configured in the file.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +43,8 @@ pub struct Grant {
     pub models: ModelList,
     /// What policies see of the tenant.
     pub terms: TenantTerms,
+    /// Requests that it may send a minute; 0 for no limit.
+    pub requests_per_minute: u32,
     /// Upper limit on the priority of its requests.
     pub max_priority: i32,
 }
@@ -108,6 +112,7 @@ fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
         keys: Vec::new(),
         models: ModelList::default(),
         terms: TenantTerms::default(),
+        requests_per_minute: 0,
         max_priority: i32::MAX,
     };
     let mut seen: BTreeMap<String, String> = BTreeMap::new();
@@ -130,6 +135,7 @@ fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
             }
             "tokens-per-minute" => grant.terms.rate_per_minute = whole(&field, 1, u32::MAX).map_err(wrong)?,
             "burst" => grant.terms.burst = whole(&field, 1, u32::MAX).map_err(wrong)?,
+            "requests-per-minute" => grant.requests_per_minute = whole(&field, 1, u32::MAX).map_err(wrong)?,
             "max-priority" => grant.max_priority = whole(&field, i32::MIN, i32::MAX).map_err(wrong)?,
             other => return Err(wrong(format!("unknown key{}", document.near(other, &KEYS)))),
         }
@@ -176,12 +182,13 @@ mod tests {
         let digest = KeyDigest::of("k");
         let text = format!(
             "[tenants.alice]\nkeys = [\"{digest}\"]\nweight = 2.5\ntokens_per_minute = 600\nburst = 50\n\
-             max-priority = -1\nmodels = [\"demo\", \"org/sql\"]\n\n[tenants.bob]\n"
+             max-priority = -1\nrequests_per_minute = 30\nmodels = [\"demo\", \"org/sql\"]\n\n[tenants.bob]\n"
         );
         let all = grants("f", &text).unwrap();
         assert_eq!((all[0].name.as_str(), &all[0].keys[..]), ("alice", &[digest][..]));
         let terms = TenantTerms { weight_permille: 2_500, rate_per_minute: 600, burst: 50 };
         assert_eq!((all[0].terms, all[0].max_priority), (terms, -1));
+        assert_eq!((all[0].requests_per_minute, all[1].requests_per_minute), (30, 0));
         let models = ["demo", "org/sql"].map(str::to_owned);
         assert_eq!(all[0].models, ModelList::of(models.to_vec()).unwrap());
         assert_eq!(all[1].models, ModelList::default());
@@ -196,6 +203,10 @@ mod tests {
             ("[tenants.a]\nwieght = 2", "f:2: tenants.a.wieght: unknown key; did you mean `weight`?"),
             ("[tenant.a]", "f:1: tenant: unknown key; did you mean `tenants`?"),
             ("\n[tenants.a]\nweight = -1", "f:3: tenants.a.weight: expected a number"),
+            (
+                "[tenants.a]\nrequests-per-minute = 0",
+                "f:2: tenants.a.requests-per-minute: expected a whole number from 1",
+            ),
             ("[tenants.a]\nmodels = \"demo\"", "f:2: tenants.a.models: expected a list of names"),
             ("[tenants.a]\nmodels = [1]", "f:2: tenants.a.models: expected a list of names"),
             ("[tenants.a]\nmodels = []", "f:2: tenants.a.models: expected at least one model"),

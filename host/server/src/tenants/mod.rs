@@ -8,6 +8,7 @@ mod book;
 mod file;
 mod key;
 mod models;
+mod requests;
 mod usage;
 
 pub(crate) use book::MAX_NAMES;
@@ -16,4 +17,5 @@ pub use file::{Grant, MAX_KEYS, MAX_TENANTS, check_name, grants, read, weight_of
 pub(crate) use file::{check_form, digests};
 pub use key::{KeyDigest, check_strength, fresh};
 pub use models::ModelList;
+pub use requests::Requests;
 pub use usage::{Latencies, Usage, UsageSnapshot};

@@ -67,6 +67,19 @@ impl Asked<'_> {
             self.tenant.usage.refused();
         })
     }
+
+    /// Refuses the request if its tenant has sent as many as it may, and counts it either way.
+    pub fn refuse_beyond_rate(&self) -> Result<(), ApiError> {
+        // While the model loads nothing is served.
+        let Ok(served) = self.app.served() else { return Ok(()) };
+        self.tenant.requests.take(self.app.clock.now()).map_err(|refusal| {
+            let error = ApiError::refused(&refusal);
+            publish_refusal(served, self.request_id, &error);
+            self.app.count_beyond_rate();
+            self.tenant.usage.refused();
+            error
+        })
+    }
 }
 
 /// A request whose fields have been checked, but not yet against the model and the host.

@@ -9,6 +9,7 @@ fn flags_that_a_file_of_tenants_cannot_have_are_named() {
     let home = Home::new();
     for (flags, words) in [
         (&["--tokens-per-minute", "0"][..], "--tokens-per-minute"),
+        (&["--requests-per-minute", "0"], "--requests-per-minute"),
         (&["--weight", "0"], "--weight"),
         (&["--burst", "5"], "--burst: needs --tokens-per-minute"),
     ] {

@@ -3,7 +3,7 @@
 use infer_server::config::{Config, PolicyChoice};
 use serde_json::{Value, json};
 
-use super::{complete, done, host_with, key, metrics};
+use super::{chat, complete, done, host_with, key, metrics, write};
 use crate::common::{config, events};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,6 +29,57 @@ async fn rate_limit_applies_per_tenant_by_default() {
     assert!(metrics.contains("infer_tenant_requests_refused_total{tenant=\"slow\"} 2"), "{metrics}");
     let slots = host.admin_get("/admin/policies").await;
     assert!(slots["slots"][1]["name"].as_str().unwrap().contains("token-bucket"), "{slots}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_beyond_their_rate_are_refused_before_admission_and_a_reload_brings_none_back() {
+    let slow = key("slow", "requests-per-minute = 1");
+    let quick = key("quick", "");
+    let (host, file) = host_with(&[&slow, &quick], config()).await;
+    // Neither asks for work of the engine.
+    for path in ["/v1/models", "/v1/models/demo"] {
+        let answer = host.client.get(host.url(path)).bearer_auth(&slow.text).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+    }
+    let some = json!({"prompt": [1, 2, 3, 4], "max_tokens": 2, "ignore_eos": true});
+    // Its choices are one request.
+    done(&host, &slow, json!({"prompt": [1, 2, 3, 4], "max_tokens": 2, "n": 3})).await;
+
+    let refused = complete(&host, &slow, some.clone()).await;
+    assert_eq!(refused.status(), 429);
+    let header = |name: &str| refused.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+    let after: u64 = header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&after), "{after}");
+    assert!(header("retry-after-ms").is_some());
+    assert_eq!((header("x-should-retry"), header("connection")), (None, None));
+    let body: Value = refused.json().await.unwrap();
+    let error = &body["error"];
+    assert_eq!((&error["type"], &error["code"]), (&json!("rate_limit_error"), &json!("rate_limited")));
+    assert_eq!(error["param"], Value::Null);
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("the limit is 1 requests a minute; retry in "), "{message}");
+    // Nothing is made of a body that is one too many.
+    assert_eq!(complete(&host, &slow, json!({"prompt": 5})).await.status(), 429);
+
+    write(file.path(), &[&slow, &quick]);
+    host.server.reload().await;
+    assert_eq!(chat(&host, Some(&slow), json!({"max_tokens": 2})).await.status(), 429);
+    done(&host, &quick, some.clone()).await;
+    let metrics = metrics(&host).await;
+    for line in [
+        "infer_requests_refused_total{reason=\"rate\"} 3",
+        "infer_tenant_requests_refused_total{tenant=\"slow\"} 3",
+        "infer_tenant_requests_total{tenant=\"slow\"} 1",
+        "infer_tenant_requests_refused_total{tenant=\"quick\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    write(file.path(), &[&slow.granted(""), &quick]);
+    host.server.reload().await;
+    for _ in 0..3 {
+        done(&host, &slow, some.clone()).await;
+    }
     host.server.shutdown().await;
 }
 
