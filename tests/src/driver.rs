@@ -152,6 +152,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> Request {
         deadline: Micros::NEVER,
         prompt: Arc::from(prompt),
         max_new_tokens,
+        expected_output: None,
         min_new_tokens: 0,
         stop_tokens: Arc::from([]),
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },

@@ -44,6 +44,7 @@ pub mod trial;
 mod columns;
 mod detmap;
 mod durations;
+mod expectation;
 mod guard;
 mod kv;
 mod list;

@@ -133,6 +133,9 @@ pub struct Request {
     pub prompt: Arc<[u32]>,
     /// Upper bound of generated tokens, the end token included; at least 1.
     pub max_new_tokens: u32,
+    /// How many tokens its client expects it to generate, the end token included. Policies are shown this in place of what
+    /// the engine has learned of the tenant, until as many are generated. Changes nothing that is learned.
+    pub expected_output: Option<u32>,
     /// Until this many tokens an end token can't be sampled.
     pub min_new_tokens: u32,
     /// Tokens that end the sequence; empty if the request ignores them.

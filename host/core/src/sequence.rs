@@ -3,6 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use crate::detmap::DetMap;
+use crate::expectation::Expectation;
 use crate::ids::{BlockId, LogitsSlot, SequenceId};
 use crate::request::{Request, SequenceState, Usage};
 use crate::watchdog::Mark;
@@ -90,6 +91,8 @@ pub(crate) struct Sequence {
     pub reused: u32,
     /// How many tokens it will probably generate in all.
     pub expected: u32,
+    /// Where that comes from.
+    pub expectation: Expectation,
     /// Blocks it holds if it runs to its last token.
     pub max_blocks: u32,
     /// What the cache has for it, while it waits.
@@ -144,12 +147,11 @@ impl Sequence {
         matches!(self.state, SequenceState::Finished | SequenceState::Failed)
     }
 
-    /// Expected output length, given `generated` tokens so far: a sequence that outgrew the expectation may
-    /// well grow as long again.
+    /// Expected output length, given `generated` tokens so far.
     pub fn expected_at(&self, generated: u32) -> u32 {
         match generated < self.expected {
             true => self.expected,
-            false => self.expected.saturating_mul(2).min(self.request.max_new_tokens),
+            false => self.expectation.at(generated),
         }
     }
 

@@ -49,6 +49,7 @@ async fn submit(server: &RunningServer, index: u32) -> infer_server::engine::Liv
         deadline: Micros::NEVER,
         prompt: (0..64).map(|at| at * 7 + index % 50).collect(),
         max_new_tokens: 32,
+        expected_output: None,
         min_new_tokens: 0,
         stop_tokens: [].into(),
         sampling: SamplingParams::default(),

@@ -135,6 +135,7 @@ impl Sequential {
             deadline: Micros::NEVER,
             prompt: what.prompt.as_slice().into(),
             max_new_tokens: what.max_tokens,
+            expected_output: None,
             min_new_tokens: 0,
             stop_tokens: Arc::clone(&ends),
             sampling: what.sampling.clone(),

@@ -212,6 +212,7 @@ fn request(n: u32) -> Request {
         // No two share a prefix.
         prompt: (0..32).map(|at| n * 32 + at).collect::<Vec<u32>>().into(),
         max_new_tokens: STEPS_PER_ENGINE,
+        expected_output: None,
         min_new_tokens: 0,
         stop_tokens: Arc::from([]),
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::event::Event;
+use crate::expectation::Expectation;
 use crate::ids::{Micros, SequenceId};
 use crate::policy::{
     AdmissionPolicy, AdmissionRequest, Answer, FaultKind, FaultView, Load, Memory, PolicyFault, PolicyKind,
@@ -215,6 +216,7 @@ impl Engine {
             ..Usage::default()
         };
         let tenant_row = self.tenants.row(&mut self.view.tenants, request.tenant);
+        let expectation = self.expectation(tenant_row, &request);
         let mut sequence = Sequence {
             id,
             state: SequenceState::Held,
@@ -230,7 +232,8 @@ impl Engine {
             prompt_key: like.map_or(0, |ix| self.slab[ix].prompt_key),
             row: 0,
             tenant_row,
-            expected: self.expected_output(tenant_row, &request),
+            expected: expectation.at(0),
+            expectation,
             max_blocks: self.kv.blocks_for(prompt_len + request.max_new_tokens - 1),
             hit: HitState::default(),
             pending_end: 0,
@@ -258,15 +261,20 @@ impl Engine {
         ix
     }
 
-    fn expected_output(&self, tenant_row: u32, request: &Request) -> u32 {
-        self.tenants.expected_output(tenant_row).clamp(1, request.max_new_tokens)
+    /// What is known by now of a request's output.
+    fn expectation(&self, tenant_row: u32, request: &Request) -> Expectation {
+        Expectation {
+            told: request.expected_output,
+            learned: self.tenants.expected_output(tenant_row),
+            limit: request.max_new_tokens,
+        }
     }
 
     /// Expects of a held request what is known by now: a first burst arrives before any output has ended. The one that is
     /// asked about is renewed in any case, the others because the load counts what is expected of all.
     fn expect_anew(&mut self, ix: SeqIx) {
-        let expected = self.expected_output(self.slab[ix].tenant_row, &self.slab[ix].request);
-        self.demand.expect(&mut self.slab[ix], expected);
+        let expectation = self.expectation(self.slab[ix].tenant_row, &self.slab[ix].request);
+        self.demand.expect(&mut self.slab[ix], expectation);
     }
 
     /// What the policy is shown of a request and of the host.
@@ -297,7 +305,7 @@ impl Engine {
         }
         let (mut request, mut load) = self.show_admission(first, now);
         for other in others {
-            let expected = self.expected_output(self.slab[first].tenant_row, other);
+            let expected = self.expectation(self.slab[first].tenant_row, other).at(0);
             request.prompt_tokens = request.prompt_tokens.saturating_add(other.prompt.len() as u32);
             request.max_new_tokens = request.max_new_tokens.saturating_add(other.max_new_tokens);
             request.expected_tokens = request.expected_tokens.saturating_add(expected);

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::forecast::{self, Course};
+use crate::expectation::Expectation;
 use crate::ids::{Micros, TenantId};
 use crate::policy::{Load, SequenceColumns};
 use crate::rates::Rates;
@@ -28,10 +29,11 @@ impl Demand {
         self.expected_output_tokens += sequence.expected_ahead();
     }
 
-    /// A held sequence will probably generate this many tokens.
-    pub fn expect(&mut self, sequence: &mut Sequence, expected: u32) {
+    /// More is known of what a held sequence will generate.
+    pub fn expect(&mut self, sequence: &mut Sequence, expectation: Expectation) {
         self.expected_output_tokens -= sequence.expected_ahead();
-        sequence.expected = expected;
+        sequence.expectation = expectation;
+        sequence.expected = expectation.at(sequence.generated);
         self.expected_output_tokens += sequence.expected_ahead();
     }
 
@@ -48,8 +50,8 @@ impl Demand {
         self.expected_output_tokens -= sequence.expected_ahead();
     }
 
-    /// A sequence drew a token. If that was the last one expected of it, it may well grow as long again: its new
-    /// expectation is returned.
+    /// A sequence drew a token. If that was the last one expected of it, more of them are expected, and how many in all is
+    /// returned.
     pub fn drew(&mut self, sequence: &mut Sequence) -> Option<u32> {
         self.expected_output_tokens -= 1;
         if sequence.generated != sequence.expected {

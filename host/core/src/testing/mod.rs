@@ -32,6 +32,7 @@ pub fn request(prompt: impl Into<Arc<[u32]>>, max_new_tokens: u32) -> Request {
         deadline: Micros::NEVER,
         prompt: prompt.into(),
         max_new_tokens,
+        expected_output: None,
         min_new_tokens: 0,
         stop_tokens: Arc::from([]),
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },

@@ -153,7 +153,8 @@ fn the_scheduler_is_shown_the_state_after_the_batch_in_flight() {
     let mut host = Host::new(bench);
     for bench in [&mut plain, &mut host.bench] {
         for seed in 0..3 {
-            bench.submit(request(prompt(seed, 30 + seed), 25));
+            let expected_output = (seed == 1).then_some(6);
+            bench.submit(Request { expected_output, ..request(prompt(seed, 30 + seed), 25) });
         }
     }
     (0..20).for_each(|_| assert!(plain.step()));

@@ -17,6 +17,7 @@ mod decisions;
 mod device;
 mod embeddings;
 mod eviction;
+mod expectations;
 mod found;
 mod guard;
 mod held_tenants;

@@ -88,6 +88,7 @@ impl World {
         request.cache_salt = rng.below(8) / 7;
         request.adapter = AdapterId(self.submitted as u32 % 5 / 3);
         request.priority = rng.below(3) as i32 - 1;
+        request.expected_output = (self.submitted % 3 == 1).then_some(self.submitted as u32 % 17);
         if rng.chance(40) {
             request.stop_tokens = Arc::from([3, 7]);
             request.min_new_tokens = rng.below(4) as u32;

@@ -84,6 +84,7 @@ impl Host {
             deadline: Micros::NEVER,
             prompt: Arc::from(prompt),
             max_new_tokens: NEW_TOKENS,
+            expected_output: None,
             min_new_tokens: 0,
             stop_tokens: Arc::from([]),
             sampling: SamplingParams { temperature, seed: 7, ..SamplingParams::default() },

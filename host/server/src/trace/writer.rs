@@ -213,6 +213,7 @@ mod tests {
             deadline: Micros::NEVER,
             prompt: [id as u32; 9].into(),
             max_new_tokens: 4,
+            expected_output: None,
             min_new_tokens: 0,
             stop_tokens: [].into(),
             sampling: SamplingParams::default(),

@@ -197,6 +197,7 @@ impl<'a> Replay<'a> {
             deadline,
             prompt,
             max_new_tokens: limit,
+            expected_output: None,
             min_new_tokens: 0,
             stop_tokens: Arc::from([END_TOKEN]),
             sampling,

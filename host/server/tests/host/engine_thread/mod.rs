@@ -121,6 +121,7 @@ fn request(prompt: &[u32]) -> NewRequest {
         deadline: Micros::NEVER,
         prompt: prompt.into(),
         max_new_tokens: 5,
+        expected_output: None,
         min_new_tokens: 0,
         stop_tokens: [].into(),
         sampling: SamplingParams::default(),

@@ -93,6 +93,7 @@ async fn stall(events: usize, tokens: u32) {
         deadline: infer_core::Micros::NEVER,
         prompt: [1, 2, 3].into(),
         max_new_tokens: tokens,
+        expected_output: None,
         min_new_tokens: 0,
         stop_tokens: [].into(),
         sampling: infer_core::SamplingParams::default(),

@@ -186,6 +186,7 @@ impl Generator {
             deadline,
             prompt: Arc::from(prompt),
             max_new_tokens: limit.min(room),
+            expected_output: None,
             min_new_tokens: 0,
             stop_tokens: Arc::from([END_TOKEN]),
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
