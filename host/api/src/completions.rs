@@ -132,6 +132,11 @@ pub struct CompletionRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub ttft_deadline_ms: Option<u32>,
+    /// How many tokens each output will probably have, the end token included. It limits nothing. Policies go by it in
+    /// place of what earlier outputs were like, up to the limit of the output and until an output gets longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub expected_output_tokens: Option<u32>,
     /// Shown to operators.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 512)))]

@@ -157,6 +157,9 @@ pub struct Request {
     pub prompt: u32,
     /// Most tokens that it may generate.
     pub max: u32,
+    /// How many its client expected, if it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<u32>,
     /// Whether it generates none: what is wanted is the vector of its prompt.
     #[serde(default, skip_serializing_if = "is_false")]
     pub embed: bool,

@@ -114,12 +114,22 @@ pub struct Ask<'a> {
     pub priority: i32,
     /// When its first token is due.
     pub ttft_deadline_ms: Option<u64>,
+    /// How many tokens its client expected.
+    pub expected_output_tokens: Option<u32>,
 }
 
 impl<'a> Ask<'a> {
     /// An ordinary request.
     pub fn new(history: &'a History, max_tokens: u32) -> Self {
-        Self { history, max_tokens, api_key: None, session: 0, priority: 0, ttft_deadline_ms: None }
+        Self {
+            history,
+            max_tokens,
+            api_key: None,
+            session: 0,
+            priority: 0,
+            ttft_deadline_ms: None,
+            expected_output_tokens: None,
+        }
     }
 }
 
@@ -272,6 +282,7 @@ impl Client {
             session_id: (!openai && session != 0).then(|| session.to_string()),
             priority: (!openai && priority != 0).then_some(priority),
             ttft_deadline_ms: deadline.filter(|_| !openai),
+            expected_output_tokens: ask.expected_output_tokens.filter(|_| !openai),
             ..CompletionRequest::default()
         };
         serde_json::to_value(request).expect("a request is JSON")

@@ -178,6 +178,7 @@ async fn talk(client: Client, begun: Instant, Turn { due, key, index }: Turn) ->
         session: request.session.0,
         priority: request.priority,
         ttft_deadline_ms: (request.deadline != Micros::NEVER).then_some(deadline_ms),
+        expected_output_tokens: request.expected_output,
     };
     let sent_ms = begun.elapsed().as_secs_f64() * 1e3;
     let outcome = client.run_one(&ask).await;

@@ -309,12 +309,13 @@ mod tests {
         let p = with(json!({
             "max_tokens": 7, "temperature": 0.25, "top_p": 0.5, "top_k": 11, "min_p": 0.125, "repetition_penalty": 1.5,
             "presence_penalty": -0.5, "frequency_penalty": 0.75, "ttft_deadline_ms": 1_234, "priority": 9, "n": 3,
+            "expected_output_tokens": 55,
         }))
         .unwrap();
         let s = p.common.sampling.params(&SamplingDefaults::default());
         assert_eq!((p.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p), (Some(7), 0.25, 0.5, 11, 0.125));
         assert_eq!((s.repetition_penalty, s.presence_penalty, s.frequency_penalty), (1.5, -0.5, 0.75));
-        assert_eq!((p.common.priority, p.common.n), (9, 3));
+        assert_eq!((p.common.priority, p.common.n, p.common.expected_output), (9, 3, Some(55)));
         assert_eq!(p.common.ttft_deadline, Some(std::time::Duration::from_millis(1_234)));
     }
 
@@ -368,6 +369,7 @@ mod tests {
             "stream_options": true, "user": 5, "priority": "high", "cache_salt": 1, "session_id": {},
             "ttft_deadline_ms": "soon", "metadata": {"a": 1}, "response_format": "json", "structured_outputs": 1,
             "suffix": 1, "best_of": "x", "add_special_tokens": "no", "use_beam_search": 1, "bad_words": "x",
+            "expected_output_tokens": 2.5,
         });
         let wrong_values = json!({
             "max_tokens": 0, "temperature": -1, "top_p": 0, "top_k": -2, "repetition_penalty": 0,
@@ -377,7 +379,7 @@ mod tests {
             "user": "x".repeat(513), "metadata": {"a": "x".repeat(513)}, "foo": null, "best_of": 2,
             "suffix": "x", "model": "other", "cache_salt": "x".repeat(513), "response_format": {"type": "xml"},
             "structured_outputs": {"regex": "a", "choice": ["b"]}, "use_beam_search": true, "bad_words": ["x"],
-            "length_penalty": 2, "guided_json": {},
+            "length_penalty": 2, "guided_json": {}, "expected_output_tokens": 0,
         });
         for (cases, status) in [(wrong_types, 400), (wrong_values, 422)] {
             for (name, value) in cases.as_object().unwrap() {
@@ -387,6 +389,8 @@ mod tests {
                 assert!(answer.contains(name), "{name}: {answer}");
             }
         }
+        let negative = with(json!({"expected_output_tokens": -1})).unwrap_err();
+        assert_eq!(negative.message(), "expected_output_tokens: must be at least 1, got -1");
     }
 
     #[test]

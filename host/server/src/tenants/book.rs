@@ -44,6 +44,8 @@ pub struct Tenant {
     pub requests: Requests,
     /// Upper limit on the priority of its requests.
     pub max_priority: i32,
+    /// Whether what its clients say of the length of outputs counts.
+    pub output_hints: bool,
     /// Its usage since the host started.
     pub usage: Arc<Usage>,
 }
@@ -240,7 +242,8 @@ impl Tenants {
     fn everyone(keys: Vec<KeyDigest>) -> Grant {
         let name = "default".to_owned();
         let (models, terms) = (ModelList::default(), TenantTerms::default());
-        Grant { name, keys, models, terms, requests_per_minute: 0, max_priority: i32::MAX }
+        let (max_priority, output_hints) = (i32::MAX, true);
+        Grant { name, keys, models, terms, requests_per_minute: 0, max_priority, output_hints }
     }
 
     /// Whether requests need an API key.
@@ -392,12 +395,12 @@ impl Tenants {
     }
 
     fn tenant(&self, grant: Grant) -> Arc<Tenant> {
-        let Grant { name, models, terms, requests_per_minute, max_priority, .. } = grant;
+        let Grant { name, models, terms, requests_per_minute, max_priority, output_hints, .. } = grant;
         let mut names = self.names();
         let (id, here) = names.note(&name);
         let requests = Requests::new(requests_per_minute, Arc::clone(&here.requests));
         let usage = Arc::clone(&here.usage);
-        Arc::new(Tenant { id, name, models, terms, requests, max_priority, usage })
+        Arc::new(Tenant { id, name, models, terms, requests, max_priority, output_hints, usage })
     }
 }
 

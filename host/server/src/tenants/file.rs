@@ -9,6 +9,7 @@
 //! burst = 10000                # tokens at once; default: those of a minute
 //! requests-per-minute = 100    # and as many at once; unlimited by default
 //! max-priority = 0             # higher priorities are lowered to this; unlimited by default
+//! output-hints = false         # whether its clients may say how long outputs will be; true by default
 //! ```
 //! Errors name the line and the key. The file holds nothing else, so it can belong to the person who hands
 //! out keys.
@@ -29,8 +30,16 @@ pub const MAX_TENANTS: usize = 1_024;
 pub const MAX_KEYS: usize = 1_024;
 /// Longest name, in bytes.
 const MAX_NAME_BYTES: usize = 64;
-const KEYS: [&str; 7] =
-    ["keys", "models", "weight", "tokens-per-minute", "burst", "requests-per-minute", "max-priority"];
+const KEYS: [&str; 8] = [
+    "keys",
+    "models",
+    "weight",
+    "tokens-per-minute",
+    "burst",
+    "requests-per-minute",
+    "max-priority",
+    "output-hints",
+];
 
 /// A tenant as configured in the file.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +56,8 @@ pub struct Grant {
     pub requests_per_minute: u32,
     /// Upper limit on the priority of its requests.
     pub max_priority: i32,
+    /// Whether what its clients say of the length of outputs counts.
+    pub output_hints: bool,
 }
 
 /// Reads the tenants file.
@@ -114,6 +125,7 @@ fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
         terms: TenantTerms::default(),
         requests_per_minute: 0,
         max_priority: i32::MAX,
+        output_hints: true,
     };
     let mut seen: BTreeMap<String, String> = BTreeMap::new();
     for field in document.table(entry)? {
@@ -137,6 +149,7 @@ fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
             "burst" => grant.terms.burst = whole(&field, 1, u32::MAX).map_err(wrong)?,
             "requests-per-minute" => grant.requests_per_minute = whole(&field, 1, u32::MAX).map_err(wrong)?,
             "max-priority" => grant.max_priority = whole(&field, i32::MIN, i32::MAX).map_err(wrong)?,
+            "output-hints" => grant.output_hints = flag(&field).map_err(wrong)?,
             other => return Err(wrong(format!("unknown key{}", document.near(other, &KEYS)))),
         }
     }
@@ -157,6 +170,10 @@ pub(crate) fn digests(document: &Document<'_>, field: &Entry<'_>) -> Result<Vec<
             KeyDigest::parse(text).map_err(|wrong| document.wrong_at(item.span(), &field.path, &wrong))
         })
         .collect()
+}
+
+fn flag(field: &Entry<'_>) -> Result<bool, String> {
+    field.value().as_bool().ok_or_else(|| "expected true or false".to_owned())
 }
 
 fn whole<T>(field: &Entry<'_>, min: T, max: T) -> Result<T, String>
@@ -182,7 +199,8 @@ mod tests {
         let digest = KeyDigest::of("k");
         let text = format!(
             "[tenants.alice]\nkeys = [\"{digest}\"]\nweight = 2.5\ntokens_per_minute = 600\nburst = 50\n\
-             max-priority = -1\nrequests_per_minute = 30\nmodels = [\"demo\", \"org/sql\"]\n\n[tenants.bob]\n"
+             max-priority = -1\nrequests_per_minute = 30\nmodels = [\"demo\", \"org/sql\"]\noutput-hints = false\n\n\
+             [tenants.bob]\n"
         );
         let all = grants("f", &text).unwrap();
         assert_eq!((all[0].name.as_str(), &all[0].keys[..]), ("alice", &[digest][..]));
@@ -193,6 +211,7 @@ mod tests {
         assert_eq!(all[0].models, ModelList::of(models.to_vec()).unwrap());
         assert_eq!(all[1].models, ModelList::default());
         assert_eq!((all[1].terms, all[1].max_priority), (TenantTerms::default(), i32::MAX));
+        assert_eq!([all[0].output_hints, all[1].output_hints], [false, true]);
     }
 
     #[test]
@@ -219,6 +238,7 @@ mod tests {
                 "[tenants.a]\nmax-priority = 5000000000",
                 "f:2: tenants.a.max-priority: expected a whole number",
             ),
+            ("[tenants.a]\noutput-hints = 0", "f:2: tenants.a.output-hints: expected true or false"),
             ("[tenants.a]\nkeys = [\n  \"hunter2\",\n]", "f:3: tenants.a.keys: expected `sha256:`"),
             ("[tenants.\"a b\"]", "f:1: tenants.a b: a tenant's name"),
             ("[tenants.other]", "f:1: tenants.other: `other` is reserved"),

@@ -204,6 +204,7 @@ impl RecordedRequests {
                     prompt_tokens: request.prompt.max(1),
                     output_tokens: 1,
                     max_tokens: request.max.max(1),
+                    expected_output: request.expected,
                     continued: 0,
                     text: Text {
                         block_tokens: self.block_tokens,
@@ -378,6 +379,19 @@ mod tests {
         let both = lines(&(line(1, ",\"embed\":true") + &line(2, "")));
         let embeds: Vec<bool> = RecordedRequests::new(both, false).map(|read| read.unwrap().embeds).collect();
         assert_eq!(embeds, [true, false]);
+    }
+
+    #[test]
+    fn what_clients_expected_is_read_where_it_was_recorded() {
+        let line = |id: u64, expected: &str| {
+            format!(
+                "{{\"request\":{{\"id\":{id},\"sent\":1,\"at\":1,\"tenant\":0,\"prompt\":9,\"max\":8{expected},\
+                 \"blocks\":[],\"whole\":0}}}}\n"
+            )
+        };
+        let both = lines(&(line(1, ",\"expected\":5") + &line(2, "")));
+        let expected = RecordedRequests::new(both, false).map(|read| read.unwrap().expected_output);
+        assert_eq!(expected.collect::<Vec<_>>(), [Some(5), None]);
     }
 
     #[test]

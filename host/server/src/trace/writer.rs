@@ -148,6 +148,7 @@ impl Writer {
             ttft: (request.deadline != Micros::NEVER).then(|| request.deadline.since(sent).0),
             prompt: request.prompt.len() as u32,
             max: request.max_new_tokens,
+            expected: request.expected_output,
             embed: request.sampling.embeds(),
             blocks: named.blocks,
             whole: named.whole,
@@ -254,6 +255,18 @@ mod tests {
         writer.happened(taken(1), &mut out);
         let line: Line = serde_json::from_slice(&out).unwrap();
         assert!(matches!(line, Line::Request(Request { tenant: 1, .. })), "tenant 0 of the host: {line:?}");
+    }
+
+    #[test]
+    fn what_a_client_expects_is_recorded() {
+        let (mut writer, mut out) = (writer(), Vec::new());
+        let mut happening = taken(1);
+        if let Happening::Taken { request, .. } = &mut happening {
+            request.expected_output = Some(3);
+        }
+        writer.happened(happening, &mut out);
+        let line: Line = serde_json::from_slice(&out).unwrap();
+        assert!(matches!(line, Line::Request(Request { expected: Some(3), .. })), "{line:?}");
     }
 
     #[test]

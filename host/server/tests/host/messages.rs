@@ -471,12 +471,14 @@ async fn fields_of_this_host_alone_work() {
     let host = Host::start(config()).await;
     host.server.engine().hold_steps();
     let fields = json!({"session_id": "s1", "priority": 3, "seed": 7, "min_p": 0.1, "stream": true,
-        "metadata": {"user_id": "me"}, "cache_salt": "x", "ttft_deadline_ms": 1_000});
+        "metadata": {"user_id": "me"}, "cache_salt": "x", "ttft_deadline_ms": 1_000, "expected_output_tokens": 2});
     let answer = host.post(PATH, &body(&fields)).await;
     let state = host.until("it waits", |s| s["requests"].as_array().is_some_and(|all| all.len() == 1)).await;
     let waiting = &state["requests"][0];
     assert_eq!((&waiting["session"], &waiting["priority"]), (&json!("s1"), &json!(3)), "{waiting}");
     assert_eq!(waiting["user"], "me", "{waiting}");
+    let detail = host.admin_get(&format!("/admin/requests/{}", waiting["id"])).await;
+    assert_eq!(detail["expected_tokens"], 2, "{detail}");
     host.server.engine().release_steps();
     assert_eq!(events(answer).await.last().unwrap().0, "message_stop");
     host.server.shutdown().await;

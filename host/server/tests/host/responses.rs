@@ -178,7 +178,8 @@ async fn response_that_is_cut_off_is_incomplete() {
     let body = whole(
         &host,
         json!({"stop": ["cache"], "seed": 1, "top_k": 5, "min_p": 0.1, "priority": 2,
-        "session_id": "s", "cache_salt": "c", "ttft_deadline_ms": 1000, "chat_template_kwargs": {"x": 1}}),
+        "session_id": "s", "cache_salt": "c", "ttft_deadline_ms": 1000, "expected_output_tokens": 5,
+        "chat_template_kwargs": {"x": 1}}),
     )
     .await;
     assert!(!said(&body).contains("cache") && body["status"] == "completed", "{body}");

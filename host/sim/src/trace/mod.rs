@@ -45,6 +45,8 @@ pub struct Recorded {
     pub output_tokens: u32,
     /// The request's `max_tokens`, at least `output_tokens`. Public formats don't contain it, see [`limited`].
     pub max_tokens: u32,
+    /// How many tokens its client expected it to generate, if the client said so. Public formats don't contain it.
+    pub expected_output: Option<u32>,
     /// Tokens at the start of its prompt that are known to be its conversation's already, beside what `text` shares.
     pub continued: u32,
     /// What its prompt has in common with others.

@@ -197,7 +197,7 @@ impl<'a> Replay<'a> {
             deadline,
             prompt,
             max_new_tokens: limit,
-            expected_output: None,
+            expected_output: recorded.expected_output,
             min_new_tokens: 0,
             stop_tokens: Arc::from([END_TOKEN]),
             sampling,

@@ -52,6 +52,7 @@ pub const FIELDS: &[&str] = &[
     "cache_salt",
     "priority",
     "ttft_deadline_ms",
+    "expected_output_tokens",
     "user",
     "metadata",
 ];
@@ -92,6 +93,8 @@ pub struct Common {
     pub priority: i32,
     /// Time until the first token is due.
     pub ttft_deadline: Option<Duration>,
+    /// How many tokens each output will probably have.
+    pub expected_output: Option<u32>,
     /// Shown to operators.
     pub user: Option<String>,
     /// Shown to operators.
@@ -142,6 +145,7 @@ impl Common {
             cache_salt: label(fields, "cache_salt")?,
             priority: priority(fields)?,
             ttft_deadline: ttft_deadline(fields)?,
+            expected_output: integer(fields, "expected_output_tokens", 1, u32::MAX)?,
             user: label(fields, "user")?,
             metadata: metadata(fields)?,
             model: 0,

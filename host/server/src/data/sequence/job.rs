@@ -351,6 +351,7 @@ impl Job {
                 .map_or(Micros::NEVER, |after| now.plus(Micros(after.as_micros() as u64))),
             prompt: Arc::clone(prompt),
             max_new_tokens: length.max(1),
+            expected_output: common.expected_output.filter(|_| asked.tenant.output_hints),
             min_new_tokens: common.min_tokens,
             stop_tokens: Arc::clone(ends),
             sampling,

@@ -51,6 +51,31 @@ async fn api_keys_open_only_the_data_plane() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_hints_count_unless_the_file_says_otherwise() {
+    let (alice, bob) = (key("alice", ""), key("bob", "output-hints = false"));
+    let (host, _file) = host_with(&[&alice, &bob], config()).await;
+    host.server.engine().hold_steps();
+    let fields = json!({"max_tokens": 40, "n": 2, "expected_output_tokens": 7});
+    let held = [complete(&host, &alice, fields.clone()).await, complete(&host, &bob, fields).await];
+    let state = host.admin_get("/admin/state").await;
+    // Nothing is known of either one's outputs, so the limit is expected.
+    for (tenant, expected) in [("alice", 7), ("bob", 40)] {
+        let mut choices = 0;
+        for row in state["requests"].as_array().unwrap().iter().filter(|row| row["tenant_name"] == tenant) {
+            let detail = host.admin_get(&format!("/admin/requests/{}", row["id"])).await;
+            assert_eq!(detail["expected_tokens"], expected, "{detail}");
+            choices += 1;
+        }
+        assert_eq!(choices, 2, "{state}");
+    }
+    host.server.engine().release_steps();
+    for answer in held {
+        drop(events(answer).await);
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prefixes_are_shared_only_within_tenant_and_salt() {
     let (alice, bob) = (key("alice", ""), key("bob", ""));
     let (host, _file) = host_with(&[&alice, &bob], config()).await;

@@ -37,9 +37,9 @@ so it needs --api text or chat if the server doesn't return token ids (--dialect
 
 A trace's requests are sent at their recorded times, or when those that they waited for have ended, with the \
 recorded lengths and shared prefixes; with --api completions and the dialect named, the host is also told their \
-sessions, priorities and deadlines. A server in this process knows the trace's tenants, too. --rate scales the times of \
-a trace to a mean rate, and keeps their order and their bursts, as that of `infer sim run` does. Which policies suit a \
-trace, live and predicted:
+sessions, priorities, deadlines and expected lengths. A server in this process knows the trace's tenants, too. --rate \
+scales the times of a trace to a mean rate, and keeps their order and their bursts, as that of `infer sim run` does. \
+Which policies suit a trace, live and predicted:
   infer bench serve --trace requests.jsonl --scheduler fair --format json --out fair.json
   infer sim compare --trace requests.jsonl --scheduler fair --scheduler continuous
 
