@@ -20,7 +20,7 @@ use infer_core::request::Constraint as _;
 use infer_model::{Model, ModelConfig, ModelError, Source, Tokenizer};
 use infer_sim::fuzz::{Case, Checks, Violation, generate, play};
 use infer_sim::trace::{Format, Reader, in_order, limited};
-use infer_sim::{Profile, Settings as Simulated, Slo};
+use infer_sim::{Predictions, Profile, Settings as Simulated, Slo};
 use infer_wasm::{LoaderConfig, PolicyLoader};
 use serde_json::json;
 
@@ -388,6 +388,7 @@ fn replay_ordered<'a>(read: &dyn Fn() -> Reader<'a>) -> u64 {
         slo: Slo::default(),
         seed: 1,
         tenants: Vec::new(),
+        predictions: Predictions::Learned,
     };
     let play = || infer_sim::replay(&settings, Policies::builtin(), read(), REPLAYED, |_| {}).ok();
     let outcome = play();

@@ -17,6 +17,7 @@ use crate::metrics::{
     Ended, Ending, Known, Origin, Outcome, Recorder, RequestOutcome, Sample, Slo, Start, Watch, count,
     in_time,
 };
+use crate::predictions::Predictions;
 use crate::trace::{Reader, Replay, TraceError};
 use crate::workload::{Arrival, Capacity, Generator, Traffic, Workload};
 
@@ -41,6 +42,8 @@ pub struct Settings {
     pub seed: u64,
     /// What tenants are granted; the others have the default.
     pub tenants: Vec<(TenantId, TenantTerms)>,
+    /// What requests say of the length of their outputs.
+    pub predictions: Predictions,
 }
 
 /// Simulates `workload` to its end, at a load of the device's own capacity. Calls `progress` with the number of finished
@@ -117,6 +120,8 @@ struct Run<T, W> {
     engine: Engine,
     device: VirtualDevice,
     traffic: T,
+    predictions: Predictions,
+    seed: u64,
     recorder: Recorder,
     live: BTreeMap<SequenceId, Live>,
     /// How many of them are reported on.
@@ -172,12 +177,14 @@ struct Live {
 
 impl<T: Traffic, W: Watch> Run<T, W> {
     fn new(settings: &Settings, policies: Policies, traffic: T, watch: W) -> Self {
-        let Settings { engine: config, profile, host, seed, slo, tenants, .. } = settings;
+        let Settings { engine: config, profile, host, seed, slo, tenants, predictions, .. } = settings;
         let mut engine = Engine::new(config.clone(), policies);
         engine.set_tenants(tenants);
         Self {
             watch,
             traffic,
+            predictions: *predictions,
+            seed: *seed,
             engine,
             device: VirtualDevice::new(profile.clone(), config.block_size, *seed),
             recorder: Recorder::new(*slo, tenants),
@@ -270,12 +277,15 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             background,
             begins,
             follows,
-            request,
+            identity,
+            mut request,
             prompt_tokens,
             output_tokens,
             new_tokens,
             stream,
         } = arrival;
+        let predicted = self.predictions.of(output_tokens, self.seed, identity);
+        request.expected_output = predicted.or(request.expected_output);
         let (tenant, deadline) = (request.tenant.0, request.deadline);
         let origin = Origin { tenant, background };
         if !background && self.begun.is_none() {

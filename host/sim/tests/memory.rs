@@ -7,7 +7,7 @@ use std::cell::Cell;
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
 use infer_core::ids::Micros;
-use infer_sim::{Profile, Settings, Slo, Workload, simulate};
+use infer_sim::{Predictions, Profile, Settings, Slo, Workload, simulate};
 
 struct Counting;
 
@@ -49,6 +49,7 @@ fn most(workload: &str, requests: u64) -> isize {
         slo: Slo::default(),
         seed: 1,
         tenants: Vec::new(),
+        predictions: Predictions::Learned,
     };
     let workload = Workload::named(workload, requests).expect("a known workload");
     let before = HELD.get().0;

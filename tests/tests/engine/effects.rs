@@ -6,7 +6,7 @@ use infer_core::engine::Policies;
 use infer_core::ids::Micros;
 use infer_core::policy::{AnyPolicy, Chain, PolicyKind};
 use infer_sim::workload::Limit;
-use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
+use infer_sim::{Outcome, Predictions, Profile, Settings, Slo, Workload, simulate};
 use infer_tests::bundled;
 
 /// A workload, and the host that serves it.
@@ -20,12 +20,22 @@ struct Run {
     device: &'static str,
     /// `max_tokens` of all requests, if not the workload's.
     max_tokens: Option<u32>,
+    predictions: Predictions,
 }
 
 impl Run {
     const fn new(workload: &'static str, load: f64, blocks: u32, requests: u64) -> Self {
         let admission = Some("memory-aware");
-        Self { workload, load, blocks, requests, admission, device: "h100", max_tokens: None }
+        Self {
+            workload,
+            load,
+            blocks,
+            requests,
+            admission,
+            device: "h100",
+            max_tokens: None,
+            predictions: Predictions::Learned,
+        }
     }
 
     /// Simulates with the policy `name`, and the host's defaults in the other slots.
@@ -47,7 +57,8 @@ impl Run {
         let engine = EngineConfig { limits, total_blocks, max_seq_len: 8_192, ..EngineConfig::default() };
         let profile = Profile::named(self.device, "8b").expect("a known profile");
         let (host, slo) = (Micros::ZERO, Slo::default());
-        let settings = Settings { engine, profile, host, load: self.load, seed: 1, slo, tenants: Vec::new() };
+        let (load, predictions, tenants) = (self.load, self.predictions, Vec::new());
+        let settings = Settings { engine, profile, host, load, seed: 1, slo, tenants, predictions };
         let mut workload = Workload::named(self.workload, self.requests).expect("a known workload");
         if let Some(limit) = self.max_tokens {
             workload.streams.iter_mut().for_each(|stream| stream.limit = Limit::Fixed(limit));
@@ -97,6 +108,16 @@ fn srpt_lowers_mean_latency_where_lengths_differ() {
     let (srpt, continuous) = (run.scheduler("srpt"), run.scheduler("continuous"));
     assert!(srpt.latency_ms.mean < 0.95 * continuous.latency_ms.mean, "{:?}", srpt.latency_ms);
     assert!(srpt.ttft_ms.p50 < 0.5 * continuous.ttft_ms.p50, "{:?}", srpt.ttft_ms);
+}
+
+#[test]
+fn predicted_lengths_lower_the_mean_latency_of_srpt() {
+    let run = Run::new("open-ended", 1.2, 20_000, 800);
+    let mean = |predictions| Run { predictions, ..run }.scheduler("srpt").latency_ms.mean;
+    let [learned, erring, exact] =
+        [Predictions::Learned, Predictions::Erring(0.5), Predictions::Exact].map(mean);
+    assert!(exact < 0.95 * learned, "{exact} ms with, {learned} ms without");
+    assert!(erring < learned, "{erring} ms with, {learned} ms without");
 }
 
 #[test]

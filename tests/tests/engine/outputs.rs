@@ -14,7 +14,7 @@ use infer_core::policy::{
 use infer_policy_sdk::testing::{Host, Spec, limits};
 use infer_policy_sdk::{Plan, SequenceId};
 use infer_sim::trace::{Recorded, in_order};
-use infer_sim::{Profile, Settings, Slo, replay};
+use infer_sim::{Predictions, Profile, Settings, Slo, replay};
 
 /// The `max_tokens` of all requests, more than any output.
 const LONGEST: u32 = 2_000;
@@ -56,6 +56,7 @@ fn in_engine(requests: &[(u32, u32)]) -> Vec<u32> {
         slo: Slo::default(),
         seed: 1,
         tenants: Vec::new(),
+        predictions: Predictions::Learned,
     };
     let recorded = |(id, &(tenant, output_tokens)): (u64, &(u32, u32))| {
         let at_us = id * 60_000_000;

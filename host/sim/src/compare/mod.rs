@@ -48,7 +48,7 @@ pub struct Sweep<'a> {
     /// Traffic.
     pub subjects: Vec<Subject<'a>>,
     /// Seeds; everything is run once with each. A trace is the same with every seed, but the variation of a measured
-    /// device is not.
+    /// device is not, nor are errors of predictions.
     pub seeds: Vec<u64>,
     /// Parallel runs.
     pub threads: usize,

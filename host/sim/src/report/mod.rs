@@ -137,6 +137,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::cost::Profile;
     use crate::metrics::{Attainment, Durations, Fairness, FirstFault, Outcome, Slo, TenantOutcome};
+    use crate::predictions::Predictions;
     use crate::run::Settings;
 
     /// A run of the contender with this index.
@@ -149,6 +150,7 @@ pub(crate) mod tests {
             slo: Slo::default(),
             seed: 1,
             tenants: Vec::new(),
+            predictions: Predictions::Learned,
         };
         Cell {
             subject,

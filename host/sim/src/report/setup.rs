@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::cost::Profile;
 use crate::metrics::{Slo, count};
+use crate::predictions::Predictions;
 use crate::run::Settings;
 
 /// Settings of a run; limits have the names of the host's flags.
@@ -47,6 +48,8 @@ pub struct Setup {
     pub host_us: u64,
     /// Seconds that a sequence may be ignored before its scheduler is removed.
     pub starvation_bound_s: f64,
+    /// What requests say of the length of their outputs: `learned`, `exact`, or the sigma of an error.
+    pub predictions: Predictions,
     /// Latency targets of goodput.
     pub slo: Slo,
 }
@@ -54,7 +57,7 @@ pub struct Setup {
 impl Setup {
     /// Those of a run with `settings`.
     pub fn of(settings: &Settings) -> Self {
-        let Settings { engine, profile, host, slo, seed, .. } = settings;
+        let Settings { engine, profile, host, slo, seed, predictions, .. } = settings;
         let limits = engine.limits;
         let (device, model) = match profile {
             Profile::Roofline(roofline) => {
@@ -82,6 +85,7 @@ impl Setup {
             plan_ahead: engine.plan_ahead,
             host_us: host.0,
             starvation_bound_s: count(engine.starvation_bound.0) / 1e6,
+            predictions: *predictions,
             slo: *slo,
         }
     }
@@ -96,9 +100,14 @@ impl Setup {
             0 => String::new(),
             more => format!(", {more} more in a second level"),
         };
+        let told = match self.predictions {
+            Predictions::Learned => String::new(),
+            Predictions::Exact => ", requests that say how long their outputs get".to_owned(),
+            Predictions::Erring(sigma) => format!(", outputs predicted with a sigma of {sigma}"),
+        };
         format!(
             "{profile}, at most {} running sequences, {} tokens per step, prefill chunks of {} tokens, {} blocks of {} \
-             tokens{offloaded}{}",
+             tokens{offloaded}{}{told}",
             self.max_batch_size,
             self.max_batch_tokens,
             self.prefill_chunk,

@@ -210,6 +210,7 @@ impl<'a> Replay<'a> {
             background: false,
             begins: recorded.after.is_none(),
             follows: recorded.after.is_some(),
+            identity: recorded.id,
             request,
             prompt_tokens: recorded.prompt_tokens,
             output_tokens: wanted,

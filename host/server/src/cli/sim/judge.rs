@@ -9,7 +9,7 @@ use infer_api::trace::Line;
 use infer_core::ids::Micros;
 use infer_core::policy::PolicyKind;
 use infer_sim::metrics::{Durations, Measured};
-use infer_sim::{Outcome, Settings, Slo, replay};
+use infer_sim::{Outcome, Predictions, Settings, Slo, replay};
 use serde::Serialize;
 
 use super::policies::{self, Choice, Components};
@@ -120,6 +120,7 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
             slo: Slo::default(),
             seed: args.seed,
             tenants: crate::trace::terms(&head.tenants),
+            predictions: Predictions::Learned,
         };
         let requests = trace.read().map_err(wrong)?;
         let predicted =

@@ -39,6 +39,8 @@ capacity:
 Gaps between arrivals vary as much as --burstiness says, which is the shape of their gamma distribution as in vLLM's \
 benchmark; this compares Poisson arrivals and gaps with a coefficient of variation of 4:
   infer sim compare --scheduler continuous --scheduler srpt --workload diverse --burstiness 1 --burstiness 0.0625
+What policies would gain by knowing how long outputs get, exactly or by a predictor that errs:
+  infer sim compare --scheduler srpt --workload open-ended --predictions learned --predictions exact --predictions 0.5
 Durations in tables are in milliseconds. TPOT is a request's mean time per token after its first, ITL every time \
 between two tokens; a p99.9 takes 10,000 values. With several --seed, tables show means with 95 % confidence intervals, \
 mark the best of a column with `*`, and are followed by the differences from the first contender, in pairs of runs \

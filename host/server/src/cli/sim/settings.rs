@@ -9,7 +9,7 @@ use infer_core::TenantTerms;
 use infer_core::config::EngineConfig;
 use infer_core::ids::{Micros, TenantId};
 use infer_sim::cost::{Fitted, ProfileError};
-use infer_sim::{Hardware, Host, ModelShape, Profile, Roofline, Settings, Slo};
+use infer_sim::{Hardware, Host, ModelShape, Predictions, Profile, Roofline, Settings, Slo};
 
 use super::Failure;
 use crate::config::parse;
@@ -64,6 +64,11 @@ pub struct HostArgs {
     /// How long an entry of the prompt cache is kept after its last use [default: the recorded host's, or 300]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     prompt_cache_ttl: Vec<u64>,
+    /// What requests say of the length of their outputs, which policies go by in place of what the host learns: with
+    /// `exact` the true length, with a number the true length times a log-normal error of this sigma, as a predictor
+    /// would; with `learned` nothing, unless recorded clients did [default: learned]
+    #[arg(long, value_name = "learned|exact|SIGMA", value_parser = predictions)]
+    predictions: Vec<Predictions>,
     /// Host time per step in microseconds; the device waits for it unless the host plans ahead [default: 0]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(..=60_000_000))]
     host_us: Vec<u64>,
@@ -126,6 +131,7 @@ struct Variant<'a> {
     prefix_caching: Option<bool>,
     prompt_cache_entries: Option<u32>,
     prompt_cache_ttl: Option<u64>,
+    predictions: Option<Predictions>,
     host_us: Option<u64>,
     plan_ahead: Option<bool>,
     /// The values that vary.
@@ -165,6 +171,7 @@ impl HostArgs {
         vary(&mut all, "prompt-cache-ttl", &self.prompt_cache_ttl, |one, value| {
             one.prompt_cache_ttl = Some(*value);
         })?;
+        vary(&mut all, "predictions", &self.predictions, |one, value| one.predictions = Some(*value))?;
         vary(&mut all, "host-us", &self.host_us, |one, value| one.host_us = Some(*value))?;
         vary(&mut all, "plan-ahead", &self.plan_ahead, |one, value| one.plan_ahead = Some(value.0))?;
         Ok(all)
@@ -276,7 +283,8 @@ impl HostArgs {
         let slo = Slo { ttft_ms: self.slo_ttft_ms, itl_ms: self.slo_itl_ms };
         let tenants = self.tenants(head, numbers)?;
         let host = Micros(variant.host_us.unwrap_or(0));
-        Ok(Settings { engine, profile, host, load: 1.0, slo, seed, tenants })
+        let predictions = variant.predictions.unwrap_or_default();
+        Ok(Settings { engine, profile, host, load: 1.0, slo, seed, tenants, predictions })
     }
 
     fn tenants(
@@ -292,6 +300,21 @@ impl HostArgs {
         let numbered =
             (0..).zip(grants).map_while(|(nth, grant)| Some((TenantId(number(nth)?), grant.terms)));
         Ok(numbered.collect())
+    }
+}
+
+/// What requests say of the length of their outputs.
+fn predictions(text: &str) -> Result<Predictions, String> {
+    let range = Predictions::SIGMA;
+    match text {
+        "learned" => Ok(Predictions::Learned),
+        "exact" => Ok(Predictions::Exact),
+        sigma => match sigma.parse::<f64>() {
+            Ok(sigma) if range.contains(&sigma) => Ok(Predictions::Erring(sigma)),
+            _ => {
+                Err(format!("expected learned, exact, or a number from {} to {}", range.start(), range.end()))
+            }
+        },
     }
 }
 

@@ -39,6 +39,13 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
             &["run", "--device", "l4", "--device", "h100"],
             "not several (l4; h100); `infer sim compare` compares hosts",
         ),
+        (&["run", "--predictions", "perfect"], "expected learned, exact, or a number from 0 to 5"),
+        (&["run", "--predictions", "6"], "expected learned, exact, or a number from 0 to 5"),
+        (
+            &["run", "--predictions", "exact", "--predictions", "0.5"],
+            "not several (predictions=exact; predictions=0.5)",
+        ),
+        (&["compare", "--predictions", "0.5", "--predictions", "0.5"], "--predictions 0.5 is given twice"),
         (&["compare", "--plan-ahead", "off", "--plan-ahead", "off"], "--plan-ahead off is given twice"),
         (&["fuzz", "--seeds", "1", "--case-out", "case.json"], "--minimize"),
         (

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{results, sim, text};
+use super::{results, rows, sim, text};
 
 #[test]
 fn hosts_and_policies_are_compared_in_all_combinations() {
@@ -107,6 +107,23 @@ fn caching_can_be_switched_off_in_comparisons() {
     let read = ["max_prefill_requests", "prompt_cache_entries", "prompt_cache_ttl_s"]
         .map(|name| settings[name].as_f64());
     assert_eq!(read, [Some(3.0), Some(7.0), Some(9.0)]);
+}
+
+#[test]
+fn predictions_of_lengths_are_compared_and_reported() {
+    let usual = ["compare", "--workload", "open-ended", "--load", "1.2", "--requests", "400"];
+    let given = ["--predictions", "learned", "--predictions", "exact", "--predictions", "0"];
+    let given = [&usual[..], &["--scheduler", "srpt"], &given].concat();
+    let runs = results(&given);
+    let of = |run: &Value| [&run["contender"], &run["settings"]["predictions"]].map(ToString::to_string);
+    let names = [["predictions=learned", "learned"], ["predictions=exact", "exact"], ["predictions=0", "0"]];
+    let names = names.map(|pair| pair.map(|name| format!("\"{name}\"")));
+    assert_eq!(runs.iter().map(of).collect::<Vec<_>>(), names);
+    assert_ne!(runs[0]["fingerprint"], runs[1]["fingerprint"], "the scheduler goes by them");
+    assert_eq!(runs[1]["fingerprint"], runs[2]["fingerprint"], "no error");
+    let csv = sim(&[&given[..], &["--format", "csv"]].concat());
+    let rows = rows(&text(&csv.stdout));
+    assert_eq!(rows.iter().map(|row| &row["predictions"]).collect::<Vec<_>>(), ["learned", "exact", "0"]);
 }
 
 #[test]

@@ -28,7 +28,7 @@ macro_rules! both {
 }
 
 /// Names are part of the interface: new columns come last, before those of what made a run.
-pub(super) const COLUMNS: [(&str, Read); 103] = [
+pub(super) const COLUMNS: [(&str, Read); 104] = [
     ("workload", Every(|c| c.workload.clone())),
     ("load", Every(|c| c.load.to_string())),
     ("contender", Every(|c| c.contender.clone())),
@@ -138,6 +138,7 @@ pub(super) const COLUMNS: [(&str, Read); 103] = [
     ("latency_p90", both!(o => percentile(o.latency_ms.p90))),
     ("latency_p999", both!(o => percentile(o.latency_ms.p999))),
     ("burstiness", Every(|c| c.burstiness.map_or_else(String::new, |burstiness| burstiness.to_string()))),
+    ("predictions", Every(|c| c.settings.predictions.to_string())),
 ];
 
 fn event(outcome: &Outcome, event: PrefixEvent) -> String {

@@ -32,6 +32,8 @@ pub struct Arrival {
     /// It waited for another one's end, and no other traffic goes on meanwhile: a client sends the next one when this
     /// one ends, so that the traffic lasts at least until then.
     pub follows: bool,
+    /// A number of its own among all of the traffic, whatever the host does.
+    pub identity: u64,
     /// The request.
     pub request: Request,
     /// Tokens of its prompt. A trace's may be longer than any that is accepted; then `request` has only so much of it
@@ -139,7 +141,7 @@ impl Generator {
         let ask = asks.pop_front().expect("it has one");
         let mut prompt = head(prefix);
         text(&mut prompt, ask.text, ask.prompt_tokens);
-        Arrival { background, ..self.request(stream, at, prompt, ask.output_tokens, None) }
+        Arrival { background, ..self.request(stream, at, prompt, &ask, None) }
     }
 
     fn turn(&mut self, conversation: u64, at: Micros) -> Arrival {
@@ -155,7 +157,7 @@ impl Generator {
         let mut prompt = head(state.system);
         state.turns.iter().for_each(|turn| prompt.extend(turn));
         let (stream, background) = (state.stream, state.background);
-        let whole = self.request(stream, at, prompt, ask.output_tokens, Some(conversation));
+        let whole = self.request(stream, at, prompt, &ask, Some(conversation));
         let new_tokens = if continues { ask.prompt_tokens } else { whole.new_tokens };
         Arrival { background, begins: false, new_tokens, ..whole }
     }
@@ -165,9 +167,10 @@ impl Generator {
         stream: usize,
         at: Micros,
         prompt: Vec<u32>,
-        output_tokens: u32,
+        ask: &Ask,
         conversation: Option<u64>,
     ) -> Arrival {
+        let output_tokens = ask.output_tokens;
         let kind = &self.streams[stream].stream;
         let limit = match kind.limit {
             Limit::Tight => output_tokens.next_power_of_two(),
@@ -197,6 +200,7 @@ impl Generator {
             background: false,
             begins: true,
             follows: false,
+            identity: ask.text,
             request,
             prompt_tokens,
             output_tokens,

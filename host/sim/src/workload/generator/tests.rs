@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use infer_core::config::EngineConfig;
 
 use super::*;
-use crate::{Profile, Slo};
+use crate::{Predictions, Profile, Slo};
 
 const CONVERSING: [&str; 4] = ["chat", "window", "flood", "assistants"];
 
 #[derive(Default, PartialEq)]
 struct Asked {
+    identities: BTreeMap<(u64, usize), u64>,
     background: Vec<(u64, usize, u32, u32)>,
     reported: Vec<(u64, usize, u32, u32)>,
 }
@@ -30,6 +31,7 @@ fn generator(workload: &str, requests: u64, max_seq_len: u32) -> Generator {
         slo: Slo::default(),
         seed: 1,
         tenants: Vec::new(),
+        predictions: Predictions::Learned,
     };
     let workload = Workload::named(workload, requests).expect("a known workload");
     Generator::new(&workload, &Capacity::of(&workload, &settings), &settings)
@@ -52,6 +54,7 @@ fn asked(mut traffic: Generator, answer_us: fn(u64) -> u64) -> Asked {
         let id = arrival.conversation.unwrap_or(u64::from(prompt[prompt.len() - 1]));
         let turn = turns.entry(id).and_modify(|turn| *turn += 1).or_default();
         assert!(arrival.output_tokens <= max_new_tokens);
+        asked.identities.insert((id, *turn), arrival.identity);
         let part = if arrival.background { &mut asked.background } else { &mut asked.reported };
         part.push((id, *turn, prompt.len() as u32, arrival.output_tokens));
         if arrival.conversation.is_some() {
@@ -72,6 +75,8 @@ fn requests_do_not_depend_on_the_speed_of_the_host() {
         assert_eq!(quick.reported.len(), 700, "{name}");
         assert_eq!(quick.background.is_empty(), !CONVERSING.contains(&name), "{name}");
         assert!(quick == slow, "{name}");
+        let distinct: BTreeSet<u64> = quick.identities.values().copied().collect();
+        assert_eq!(distinct.len(), quick.identities.len(), "{name}");
     }
 }
 
