@@ -49,6 +49,7 @@ pub fn dist() -> Result<(), String> {
         pack::program(from, &folder.join(program))?;
     }
     policies(&built, &folder.join("policies"))?;
+    completions(&programs[0], &folder.join("completions"))?;
     let archive = folder.with_file_name(format!("{name}.tar.gz"));
     pack::pack(&folder, &archive, time)?;
     let bytes = std::fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
@@ -91,6 +92,21 @@ fn policies(built: &Built, folder: &Path) -> Result<(), String> {
     names.sort();
     let digests = folder.join("SHA256SUMS");
     std::fs::write(&digests, sums(folder, &names)?).map_err(|e| format!("{}: {e}", digests.display()))
+}
+
+/// Writes what shells complete. Only a program for this machine can tell.
+fn completions(infer: &Path, folder: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for (shell, file) in [("bash", "infer"), ("zsh", "_infer"), ("fish", "infer.fish")] {
+        match output(Command::new(infer).args(["completions", shell])) {
+            Ok(script) => {
+                let file = folder.join(file);
+                std::fs::write(&file, script).map_err(|e| format!("{}: {e}", file.display()))?;
+            }
+            Err(why) => eprintln!("{why}; the archive has no completions for {shell}"),
+        }
+    }
+    Ok(())
 }
 
 /// The components that the bundle's table includes. Others in its folder may be left from another build.

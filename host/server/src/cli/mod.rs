@@ -7,6 +7,7 @@ mod out;
 mod admin;
 mod bench;
 mod chat;
+mod completions;
 mod config;
 mod data_plane;
 mod flags;
@@ -75,6 +76,9 @@ enum Command {
     /// Runs benchmarks
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Prints a script with which a shell completes commands and flags
+    #[command(after_help = completions::AFTER_HELP)]
+    Completions(completions::CompletionsArgs),
 }
 
 /// Why a command failed.
@@ -160,6 +164,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Sim(command) => sim::run(command),
         Command::GpuCheck(args) => gpu::check(args),
         Command::Bench(command) => bench::run(command),
+        Command::Completions(args) => completions::run(&args),
     }
 }
 

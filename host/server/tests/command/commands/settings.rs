@@ -54,6 +54,34 @@ fn variables_of_other_commands_are_accepted() {
 }
 
 #[test]
+fn shells_complete_commands_and_flags() {
+    let home = Home::new();
+    for (words, at, completed) in [
+        ("infer pol", 1, "policy"),
+        ("infer policy sw", 2, "swap"),
+        ("infer serve --policy-st", 2, "--policy-state"),
+    ] {
+        let (typed, before) = (words.rsplit(' ').next().unwrap(), words.rsplit(' ').nth(1).unwrap());
+        let script = format!(
+            "source ./completions; COMP_WORDS=({words}); COMP_CWORD={at}; _infer infer {typed} {before}; echo \"${{COMPREPLY[@]}}\""
+        );
+        let written = home.command("", &["completions", "bash"]).output().unwrap();
+        std::fs::write(home.path("completions"), &written.stdout).unwrap();
+        let bash =
+            std::process::Command::new("bash").args(["-c", &script]).current_dir(home.path("")).output();
+        let replies = String::from_utf8(bash.unwrap().stdout).unwrap();
+        assert!(replies.split_whitespace().any(|reply| reply == completed), "{words}: {replies}");
+    }
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        let written = home.command("", &["completions", shell]).output().unwrap();
+        let script = String::from_utf8(written.stdout).unwrap();
+        assert!(script.contains("policy-state"), "{shell}: {script}");
+    }
+    let unknown = home.command("", &["completions", "tcsh"]).output().unwrap();
+    assert!(unknown.status.code() == Some(2), "{}", complaint(&unknown));
+}
+
+#[test]
 fn checked_operators_and_token_are_those_that_a_host_accepts() {
     let home = Home::new();
     let own = "the-hosts-own-token-0123456789";
