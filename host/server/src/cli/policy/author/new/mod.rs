@@ -23,7 +23,7 @@ const WORKSPACE: &str = include_str!(concat!(env!("OUT_DIR"), "/workspace.toml")
 /// The guide for authors, as it is in this repository.
 const GUIDE: &str = include_str!("../../../../../../../plugins/README.md");
 /// What of it is elsewhere in a new crate, or isn't there.
-const MOVED: [(&str, &str); 10] = [
+const MOVED: [(&str, &str); 11] = [
     (
         "# Policies\n",
         "# Policies\n\nThis is `plugins/README.md` of the host's sources; paths that begin with `../` are there.\n",
@@ -31,7 +31,11 @@ const MOVED: [(&str, &str); 10] = [
     ("`../wit`", "`vendor/wit`"),
     ("](../wit/", "](vendor/wit/"),
     ("[ARCHITECTURE](../ARCHITECTURE.md#the-idea)", "`../ARCHITECTURE.md`"),
-    ("[Words](../README.md#words) explains", "`../README.md` explains"),
+    ("[Words](../README.md#words)", "`../README.md`"),
+    (
+        "[`infer sim compare --predictions`](../host/sim/README.md#predicted-lengths---predictions)",
+        "`infer sim compare --predictions`",
+    ),
     ("[limits](../host/wasm/README.md#limits)", "limits"),
     ("[quarantine](../host/server/ADMIN.md#quarantine)", "quarantine (`../host/server/ADMIN.md`)"),
     ("[canary](../host/server/ADMIN.md#canary)", "canary"),
