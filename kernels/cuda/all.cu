@@ -9,5 +9,6 @@
 #include "product.cu"
 #include "product_experts.cu"
 #include "product_few.cu"
+#include "quantized.cu"
 #include "route.cu"
 #include "sample.cu"

@@ -105,6 +105,13 @@ DEVICE float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, 
 DEVICE float rsqrt_fast(float x) { return 1.0f / __builtin_sqrtf(x); }
 DEVICE u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | (b << 16); }
 DEVICE u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
+DEVICE u32 pick_bytes(u32 a, u32 b, u32 digits) {
+    const u64 bytes = static_cast<u64>(b) << 32 | a;
+    u32 picked = 0;
+    for (u32 i = 0; i < 4; i++) picked |= static_cast<u32>(bytes >> (digits >> 4 * i) % 8 * 8 & 0xff) << 8 * i;
+    return picked;
+}
+DEVICE u32 select_bits(u32 a, u32 mask, u32 more) { return (a & mask) | more; }
 DEVICE u32 trailing_zeros(u32 x) { return static_cast<u32>(__builtin_ctz(x)); }
 DEVICE float shuffle_xor(float value, u32 lanes) { return bits_to_float(emulate::shuffle_xor(float_to_bits(value), lanes)); }
 DEVICE u64 shuffle_xor(u64 value, u32 lanes) { return emulate::shuffle_xor(value, lanes); }
@@ -165,6 +172,14 @@ DEVICE float rsqrt_fast(float x) {
 // The low (or high) halves of two words, the first word's half low.
 DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
 DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
+// The bytes, of a (0 to 3) and of b (4 to 7), that the four lowest hexadecimal digits name.
+DEVICE u32 pick_bytes(u32 a, u32 b, u32 digits) { return __byte_perm(a, b, digits); }
+// (a & mask) | more as one instruction, which ptxas doesn't make of two constants: an instruction has one at most.
+DEVICE u32 select_bits(u32 a, u32 mask, u32 more) {
+    u32 bits;
+    asm("lop3.b32 %0, %1, %2, %3, 234;" : "=r"(bits) : "r"(a), "r"(mask), "r"(more));
+    return bits;
+}
 DEVICE u32 trailing_zeros(u32 x) { return static_cast<u32>(__ffs(static_cast<int>(x)) - 1); }
 DEVICE float shuffle_xor(float value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 DEVICE u64 shuffle_xor(u64 value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
@@ -243,6 +258,18 @@ template <>
 struct Number<bf16> {
     static DEVICE float widen(bf16 x) { return bits_to_float(static_cast<u32>(x.bits) << 16); }
     static DEVICE bf16 round(float x) { return bf16{round_bf16(x)}; }
+    // The differences of two pairs, each rounded once.
+    static DEVICE u32 subtract(u32 a, u32 b) {
+#ifdef INFER_EMULATE
+        const auto number = [](u32 pair, u32 shift) { return bits_to_float(pair << shift & 0xffff0000u); };
+        const auto difference = [&](u32 shift) { return number(a, shift) - number(b, shift); };
+        return round_bf16(difference(16)) | static_cast<u32>(round_bf16(difference(0))) << 16;
+#else
+        u32 differences;
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(differences) : "r"(b), "r"(0xbf80bf80u), "r"(a));
+        return differences;
+#endif
+    }
     static DEVICE void multiply(float (&d)[4], const Fragment& a, u32 b0, u32 b1) {
 #ifdef INFER_EMULATE
         emulate::multiply_16x8x16(d, a.a, b0, b1, true);
@@ -260,6 +287,18 @@ template <>
 struct Number<f16> {
     static DEVICE float widen(f16 x) { return widen_f16(x.bits); }
     static DEVICE f16 round(float x) { return f16{round_f16(x)}; }
+    static DEVICE u32 subtract(u32 a, u32 b) {
+#ifdef INFER_EMULATE
+        const auto difference = [&](u32 shift) {
+            return widen_f16(static_cast<u16>(a >> shift)) - widen_f16(static_cast<u16>(b >> shift));
+        };
+        return round_f16(difference(0)) | static_cast<u32>(round_f16(difference(16))) << 16;
+#else
+        u32 differences;
+        asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(differences) : "r"(b), "r"(0xbc00bc00u), "r"(a));
+        return differences;
+#endif
+    }
     static DEVICE void multiply(float (&d)[4], const Fragment& a, u32 b0, u32 b1) {
 #ifdef INFER_EMULATE
         emulate::multiply_16x8x16(d, a.a, b0, b1, false);
@@ -308,6 +347,14 @@ struct Eight {
         }
     }
 };
+
+// Random bits that depend only on seed and index (splitmix64).
+DEVICE u64 random_bits(u64 seed, u64 index) {
+    u64 z = seed + (index + 1) * 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
 
 DEVICE u32 lane_of(u32 thread) { return thread % WARP; }
 DEVICE u32 warp_of(u32 thread) { return thread / WARP; }

@@ -107,16 +107,12 @@ DEVICE void embed(const EmbedParams& p) {
     y.write(out + first);
 }
 
-// A number in [-scale, scale) that depends only on seed and index (splitmix64).
+// A number in [-scale, scale) that depends only on seed and index.
 template <class T>
 DEVICE void fill(const FillParams& p) {
     const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
     for (u64 i = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x; i < p.count; i += step) {
-        u64 z = p.seed + (i + 1) * 0x9e3779b97f4a7c15ull;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-        z ^= z >> 31;
-        const float unit = static_cast<float>(z >> 40) / 8388608.0f - 1.0f;
+        const float unit = static_cast<float>(random_bits(p.seed, i) >> 40) / 8388608.0f - 1.0f;
         static_cast<T*>(p.out)[i] = Number<T>::round(unit * p.scale);
     }
 }

@@ -31,6 +31,9 @@
 // 8 (this one): with up to 8 rows of up to 2,048 inputs, products that store or gate have as many blocks as run at once. They
 // take several groups of 16 outputs each, and request the next group's weights before they end one: a block of so few inputs
 // requested all of its weights when it started, and nothing while it ended. With 4,096 inputs this was 0.6 % slower (8B).
+// Weights may be integers (quantized.cuh): a warp's fragments are then whole numbers, and the sums of each 32 inputs are added
+// to its own sums times the group's scale, in f32, plus the group's base times the sum of its inputs, which is a product with
+// ones. Such kernels have not been on a GPU; what the others compute, and how, is not touched.
 // Measured and left out (H200, a decode of the 1B shape, context 256): before its turn, the product after attention asks for
 // the beginning of the next one's weights in the L2 cache (cp.async.bulk.prefetch): 8 MB cost 1 % of the step, 16 MB 3 %, 32
 // MB 6 %. Blocks of 16 warps, if there are fewer groups than multiprocessors: 1 % faster, but not at context 4,096.
@@ -44,10 +47,11 @@
 // 74 to 95 % of the wide ones, 16 rows 65 to 83 %: each block reads all inputs. Blocks spread by their shared memory
 // (few.rs) make a step 3 % (8B) to 6 % (1B) shorter. Limit: memory bandwidth.
 #include "kv_write.cuh"
+#include "quantized.cuh"
 
 struct FewParams {
     const void* x;         // [row][inputs]
-    const void* w;         // [output][inputs]; read before `wait_turn`.
+    const void* w;         // [output][inputs], or tiles (quantized.cuh); read before `wait_turn`.
     void* y;               // few: [row][outputs]. gated: [row][outputs / 2]. add: [row][outputs], the next product's x.
     const float* squares;  // few, gated, rope: [row][inputs / 16, rounded up] if x lacks the scale of its norm, or null.
     const float* bias;     // add, gated, rope: [outputs], or null; read before `wait_turn`.
@@ -55,8 +59,8 @@ struct FewParams {
     const float* norm;     // add: the next norm's weights, read before `wait_turn`; or null: `y` and `shares_out` aren't written.
     float* shares_out;     // add: [row][gridDim.x], of the residual's squares.
     u32 rows;
-    u32 inputs;            // A multiple of 8, not 0.
-    u32 outputs;           // gated: of both halves.
+    u32 inputs;            // A multiple of 8, of 32 if weights are integers; not 0.
+    u32 outputs;           // gated: of both halves, each a multiple of 8 if weights are integers.
     u32 out_f32;           // few: y is f32 whatever the type.
     float epsilon;         // Of the norm of x.
     u32 gelu;              // gated: see `gate`.
@@ -83,6 +87,8 @@ constexpr u32 PAIRS = OUTPUTS / 2;
 constexpr u32 TURN = 64;
 // Turns of weights in flight: 8 KB a warp.
 constexpr u32 TURNS = 4;
+// Shared memory of a block for them, and as much for integers, which need less.
+constexpr u32 WEIGHT_BYTES = WARPS * TURNS * 4 * WARP * sizeof(Words4);
 // Maximum rows.
 constexpr u32 MOST = 32;
 // Floats of two rows of a warp's sums, between which banks don't conflict: sums are stored eight of four even, or four odd,
@@ -90,6 +96,12 @@ constexpr u32 MOST = 32;
 constexpr u32 PAIR = 2 * OUTPUTS + 8;
 
 enum class After { STORE, ADD, GATE, ROPE };
+
+// Weights in the type of the inputs.
+struct Plain {
+    static constexpr bool PLAIN = true, BASES = false;
+    static constexpr u32 TURNS = few::TURNS;
+};
 
 // Whether a block takes several groups of outputs, one after another, if there are more of them than blocks run at once.
 template <u32 N, After AFTER>
@@ -169,14 +181,86 @@ DEVICE void start_end_rope(const KvWriteParams& p, Place place, End<N>& end) {
     end.to[row] = there ? to + at : NOWHERE;
 }
 
-template <class T, u32 N, After AFTER, class P>
+// A lane's part of the weights if they are integers: those of either half of a group of outputs in memory, and those in flight,
+// each turn's integers and units.
+template <class W>
+struct Tiles {
+    typedef typename W::Integers Integers;
+    typedef typename W::Units Units;
+    static constexpr u32 WARP_INTEGERS = W::TURNS * 2 * WARP;
+    static_assert(quantized::INPUTS == TURN && quantized::OUTPUTS == PAIRS, "a turn is a tile for either half of a group");
+    static_assert(WARPS * WARP_INTEGERS * (sizeof(Integers) + sizeof(Units)) <= WEIGHT_BYTES, "there is room");
+    Integers* integers;
+    Units* units;
+    // The next turn's integers, and how far behind them the lane's units are.
+    const u8* from[2];
+    u32 behind;
+
+    DEVICE Tiles(unsigned char* shared, u32 warp, u32 lane) {
+        integers = reinterpret_cast<Integers*>(shared) + warp * WARP_INTEGERS + lane;
+        units = reinterpret_cast<Units*>(shared + WARPS * WARP_INTEGERS * sizeof(Integers)) + warp * WARP_INTEGERS + lane;
+        behind = static_cast<u32>(quantized::units_at<W>(0, lane) - quantized::integers_at<W>(0, lane));
+    }
+    DEVICE void enter(const void* w, u32 half, u32 output, u32 turns) {
+        const u32 thread = threadIdx.x;
+        const u64 tile = static_cast<u64>(output == NONE ? 0 : output / quantized::OUTPUTS) * turns + warp_of(thread);
+        from[half] = static_cast<const u8*>(w) + quantized::integers_at<W>(tile, lane_of(thread));
+    }
+    DEVICE void start(const void* w, u32 stage, u32 half, bool there) {
+        const u8* at = there ? from[half] : static_cast<const u8*>(w);
+        copy_async<sizeof(Integers)>(integers + (stage * 2 + half) * WARP, at, there);
+        copy_async<sizeof(Units)>(units + (stage * 2 + half) * WARP, at + behind, there);
+        from[half] += WARPS * quantized::TILE_BYTES<W>;
+    }
+};
+template <>
+struct Tiles<Plain> {
+    DEVICE Tiles(unsigned char*, u32, u32) {}
+};
+
+// What a turn's weights add to a warp's sums.
+template <class T, u32 N, class W>
+DEVICE void multiply_integers(const Tiles<W>& tiles, u32 stage, const Words4 (&inputs)[2][N], float (&sums)[N][4]) {
+    const u32 at = stage * 2 * WARP;
+    const typename W::Integers low = tiles.integers[at], high = tiles.integers[at + WARP];
+    const typename W::Units units[2] = {tiles.units[at], tiles.units[at + WARP]};
+#pragma unroll
+    for (u32 group = 0; group < 2; group++) {
+        u32 a[4], b[4];
+        W::template pairs<T>(low, group, a);
+        W::template pairs<T>(high, group, b);
+        const Fragment even = {{a[0], b[0], a[1], b[1]}}, odd = {{a[2], b[2], a[3], b[3]}};
+        const float scales[2] = {W::scale(units[0], group), W::scale(units[1], group)};
+        const float bases[2] = {W::base(units[0], group), W::base(units[1], group)};
+#pragma unroll
+        for (u32 n = 0; n < N; n++) {
+            const Words4& x = inputs[group][n];
+            float part[4] = {}, of_inputs[4] = {};
+            Number<T>::multiply(part, even, x.w[0], x.w[1]);
+            Number<T>::multiply(part, odd, x.w[2], x.w[3]);
+            if constexpr (W::BASES) {
+                constexpr u32 ONES = quantized::Whole<T>::ONES;
+                const Fragment ones = {{ONES, ONES, ONES, ONES}};
+                Number<T>::multiply(of_inputs, ones, x.w[0], x.w[1]);
+                Number<T>::multiply(of_inputs, ones, x.w[2], x.w[3]);
+            }
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                sums[n][j] = multiply_add(part[j], scales[j / 2], sums[n][j]);
+                if constexpr (W::BASES) sums[n][j] = multiply_add(of_inputs[j % 2], bases[j / 2], sums[n][j]);
+            }
+        }
+    }
+}
+
+template <class T, u32 N, After AFTER, class W, class P>
 DEVICE void product(const P& p, unsigned char* shared) {
     constexpr u32 ROWS = N * 8;
     constexpr bool WALKING = WALKS<N, AFTER>;
     const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
     // A lane reads only the words that it copied itself, so no barrier is needed.
     Words4* own = reinterpret_cast<Words4*>(shared) + warp * TURNS * 4 * WARP + lane;
-    constexpr u32 WEIGHT_BYTES = WARPS * TURNS * 4 * WARP * sizeof(Words4);
+    [[maybe_unused]] Tiles<W> tiles(shared, warp, lane);
     End<N>& end = *reinterpret_cast<End<N>*>(shared + WEIGHT_BYTES);
     // The warps' sums have a place of their own if weights of the next group are on their way.
     float* all = reinterpret_cast<float*>(shared + (WALKING ? WEIGHT_BYTES + sizeof(end) : 0));
@@ -197,18 +281,28 @@ DEVICE void product(const P& p, unsigned char* shared) {
 #pragma unroll
         for (u32 half = 0; half < 2; half++)
             outputs[half] = !WALKING || next_group < groups ? output_of<AFTER>(p, next_group, half * 8 + lane / 4) : NONE;
+        if constexpr (!W::PLAIN) {
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) tiles.enter(p.w, half, outputs[half], turns);
+        }
     };
     enter_group();
     const auto start_weights = [&](u32 stage) {
+        if constexpr (W::PLAIN) {
 #pragma unroll
-        for (u32 half = 0; half < 2; half++)
+            for (u32 half = 0; half < 2; half++)
 #pragma unroll
-            for (u32 chunk = 0; chunk < 2; chunk++) {
-                const u32 input = input_of(next_turn, chunk), output = outputs[half];
-                const bool there = input < p.inputs && output != NONE;
-                const u64 at = there ? static_cast<u64>(output) * p.inputs + input : 0;
-                copy_async<16>(place(stage, chunk, half), static_cast<const T*>(p.w) + at, there);
-            }
+                for (u32 chunk = 0; chunk < 2; chunk++) {
+                    const u32 input = input_of(next_turn, chunk), output = outputs[half];
+                    const bool there = input < p.inputs && output != NONE;
+                    const u64 at = there ? static_cast<u64>(output) * p.inputs + input : 0;
+                    copy_async<16>(place(stage, chunk, half), static_cast<const T*>(p.w) + at, there);
+                }
+        } else {
+#pragma unroll
+            for (u32 half = 0; half < 2; half++)
+                tiles.start(p.w, stage, half, next_turn < turns && outputs[half] != NONE);
+        }
         commit_copies();
         next_turn += WARPS;
         if (WALKING && next_turn >= last) {
@@ -261,7 +355,7 @@ DEVICE void product(const P& p, unsigned char* shared) {
     Place row_place = {};
     if constexpr (AFTER == After::ROPE) row_place = read_place(p.write);
 #pragma unroll
-    for (u32 stage = 0; stage < TURNS; stage++) start_weights(stage);
+    for (u32 stage = 0; stage < W::TURNS; stage++) start_weights(stage);
     // Before this thread waits for its row's place.
     let_next_start();
     if constexpr (AFTER == After::ROPE) start_end_rope(p.write, row_place, end);
@@ -274,17 +368,21 @@ DEVICE void product(const P& p, unsigned char* shared) {
     fence_loads();
     float sums[N][4];
     const auto multiply = [&](u32 turn, u32 stage, Words4 (&inputs)[2][N]) {
-        wait_copies<TURNS - 1>();
+        wait_copies<W::TURNS - 1>();
+        if constexpr (W::PLAIN) {
 #pragma unroll
-        for (u32 chunk = 0; chunk < 2; chunk++) {
-            const Words4 low = *place(stage, chunk, 0), high = *place(stage, chunk, 1);
-            const Fragment even = {{low.w[0], high.w[0], low.w[1], high.w[1]}};
-            const Fragment odd = {{low.w[2], high.w[2], low.w[3], high.w[3]}};
+            for (u32 chunk = 0; chunk < 2; chunk++) {
+                const Words4 low = *place(stage, chunk, 0), high = *place(stage, chunk, 1);
+                const Fragment even = {{low.w[0], high.w[0], low.w[1], high.w[1]}};
+                const Fragment odd = {{low.w[2], high.w[2], low.w[3], high.w[3]}};
 #pragma unroll
-            for (u32 n = 0; n < N; n++) {
-                Number<T>::multiply(sums[n], even, inputs[chunk][n].w[0], inputs[chunk][n].w[1]);
-                Number<T>::multiply(sums[n], odd, inputs[chunk][n].w[2], inputs[chunk][n].w[3]);
+                for (u32 n = 0; n < N; n++) {
+                    Number<T>::multiply(sums[n], even, inputs[chunk][n].w[0], inputs[chunk][n].w[1]);
+                    Number<T>::multiply(sums[n], odd, inputs[chunk][n].w[2], inputs[chunk][n].w[3]);
+                }
             }
+        } else {
+            multiply_integers<T, N>(tiles, stage, inputs, sums);
         }
         // The next group begins with the same inputs.
         const u32 next = turn + AHEAD * WARPS;
@@ -386,7 +484,7 @@ DEVICE void product(const P& p, unsigned char* shared) {
         for (u32 turn = warp; turn < turns; turn += AHEAD * WARPS) {
 #pragma unroll
             for (u32 i = 0; i < AHEAD; i++) multiply(turn + i * WARPS, stage + i, x[i]);
-            stage = (stage + AHEAD) % TURNS;
+            stage = (stage + AHEAD) % W::TURNS;
         }
         if (!WALKING) {
             // Copies of the residual or the rope are in the group of the first turn, or in this one if the warp had no turn.
@@ -415,20 +513,33 @@ DEVICE void product(const P& p, unsigned char* shared) {
 
 }  // namespace few
 
-// As many blocks as its shared memory allows fit a multiprocessor of sm_90.
-#define FEW(NAME, PARAMS, T, N, AFTER)                                                       \
-    EARLY_KERNEL(NAME##_##T##_##N, PARAMS, few::THREADS, 3) {                                \
+namespace few {
+
+// Blocks that must fit a multiprocessor of sm_90 by their registers: as many as its shared memory allows. With integers and more
+// than 8 rows, whose sums of groups need more registers, two fit without a limit (0), or with a few spills.
+template <u32 N, class W>
+constexpr u32 BLOCKS = W::PLAIN || N == 1 ? 3 : N == 4 && W::BASES ? 2 : 0;
+
+}  // namespace few
+
+#define FEW(NAME, PARAMS, T, N, AFTER, W)                                                    \
+    EARLY_KERNEL(NAME##_##T##_##N, PARAMS, few::THREADS, (few::BLOCKS<N, W>)) {              \
         SHARED_MEMORY(shared);                                                               \
-        few::product<T, N, few::After::AFTER>(p, shared);                                    \
+        few::product<T, N, few::After::AFTER, W>(p, shared);                                 \
     }
-#define FEW_ROWS(NAME, PARAMS, T, AFTER)                                                     \
-    FEW(NAME, PARAMS, T, 1, AFTER)                                                           \
-    FEW(NAME, PARAMS, T, 2, AFTER)                                                           \
-    FEW(NAME, PARAMS, T, 4, AFTER)
-FEW_ROWS(product_few, FewParams, bf16, STORE)
-FEW_ROWS(product_few, FewParams, f16, STORE)
-FEW_ROWS(product_gated, FewParams, bf16, GATE)
-FEW_ROWS(product_gated, FewParams, f16, GATE)
-FEW_ROWS(product_rope, RopeParams, bf16, ROPE)
-FEW_ROWS(product_rope, RopeParams, f16, ROPE)
-FEW_ROWS(product_add, FewParams, bf16, ADD)
+#define FEW_ROWS(NAME, PARAMS, T, AFTER, W)                                                  \
+    FEW(NAME, PARAMS, T, 1, AFTER, W)                                                        \
+    FEW(NAME, PARAMS, T, 2, AFTER, W)                                                        \
+    FEW(NAME, PARAMS, T, 4, AFTER, W)
+// Of weights that are stored in the type of the inputs, and as integers.
+#define FEW_WEIGHTS(NAME, PARAMS, T, AFTER)                                                  \
+    FEW_ROWS(NAME, PARAMS, T, AFTER, few::Plain)                                             \
+    FEW_ROWS(NAME##_int8, PARAMS, T, AFTER, quantized::Int8)                                 \
+    FEW_ROWS(NAME##_int4, PARAMS, T, AFTER, quantized::Int4)
+FEW_WEIGHTS(product_few, FewParams, bf16, STORE)
+FEW_WEIGHTS(product_few, FewParams, f16, STORE)
+FEW_WEIGHTS(product_gated, FewParams, bf16, GATE)
+FEW_WEIGHTS(product_gated, FewParams, f16, GATE)
+FEW_WEIGHTS(product_rope, RopeParams, bf16, ROPE)
+FEW_WEIGHTS(product_rope, RopeParams, f16, ROPE)
+FEW_WEIGHTS(product_add, FewParams, bf16, ADD)

@@ -35,7 +35,7 @@ pub use cpu::rope::{Qkv, RopeTable};
 pub use element::Element;
 pub use group4::Group4;
 pub use inputs::Inputs;
-pub use matrix::{Format, GROUP, Matrix};
+pub use matrix::{Format, GROUP, Group, Matrix};
 pub use memory::{Arena, OutOfMemory, Pages};
 pub use mx4::Mx4;
 pub use packer::Packer;

@@ -86,6 +86,17 @@ impl Format {
     }
 }
 
+/// 32 weights of a row of integers: `scale * number + base`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Group {
+    /// Distance between neighbouring weights.
+    pub scale: f16,
+    /// The weight of 0; 0 itself unless the format is [`Format::Int4`].
+    pub base: f16,
+    /// -128 to 127, or 0 to 15.
+    pub numbers: [i8; GROUP],
+}
+
 /// A packed matrix.
 #[derive(Debug)]
 pub struct Matrix {
@@ -137,6 +148,43 @@ impl Matrix {
 
     pub(crate) fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// Weights `32 * group` on of a row, as they are held; `None` if they aren't integers. What pads a row counts.
+    ///
+    /// # Panics
+    /// If there are no such weights.
+    pub fn group(&self, row: usize, group: usize) -> Option<Group> {
+        let Shape { format, outputs, .. } = self.shape;
+        assert!(row < outputs && group < self.shape.steps(), "row {row} of {outputs}, group {group}");
+        let column = self.shape.column_of(row);
+        let (data, width) = self.panel(column / PANEL);
+        let (column, bytes) = (column % PANEL, width * format.step_bytes());
+        let step = &data[group * bytes..][..bytes];
+        let unit = |nth: usize| {
+            let at = 2 * (nth * width + column);
+            f16::from_bits(u16::from_ne_bytes([step[at], step[at + 1]]))
+        };
+        let words =
+            step[2 * format.units() * width..].chunks_exact(4 * width).map(|words| &words[4 * column..][..4]);
+        let mut numbers = [0; GROUP];
+        match format {
+            Format::F32 | Format::Bf16 | Format::Mxfp4 => return None,
+            Format::Int8 => {
+                for (numbers, bytes) in numbers.chunks_exact_mut(4).zip(words) {
+                    numbers.iter_mut().zip(bytes).for_each(|(n, byte)| *n = (byte ^ 0x80).cast_signed());
+                }
+            }
+            Format::Int4 => {
+                for (numbers, bytes) in numbers.chunks_exact_mut(8).zip(words) {
+                    for (i, byte) in bytes.iter().enumerate() {
+                        (numbers[i], numbers[4 + i]) = ((byte & 15).cast_signed(), (byte >> 4).cast_signed());
+                    }
+                }
+            }
+        }
+        let base = if format == Format::Int4 { unit(1) } else { f16::ZERO };
+        Some(Group { scale: unit(0), base, numbers })
     }
 
     /// Writes row `row`, times `scale`, to `out`: the embedding lookup of a tied matrix. In a gated matrix the gate's rows

@@ -403,6 +403,7 @@ mod tests {
                     matrices.iter().flat_map(|matrix| (0..outputs).map(move |row| (matrix, row)))
                 {
                     matrix.unpack_row(row, 1.0, &mut got);
+                    check_groups(matrix, row, &got);
                     for (i, got) in got.iter().enumerate() {
                         let (want, group) = (number(row, i), i / GROUP * GROUP);
                         let numbers = (group..inputs.min(group + GROUP)).map(|i| number(row, i));
@@ -419,6 +420,19 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// The groups of a row of integers are what the row is made from.
+    fn check_groups(matrix: &Matrix, row: usize, numbers: &[f32]) {
+        for (index, numbers) in numbers.chunks(GROUP).enumerate() {
+            let group = matrix.group(row, index);
+            let is_integers = matches!(matrix.format(), Format::Int8 | Format::Int4);
+            assert_eq!(group.is_some(), is_integers, "{:?}", matrix.format());
+            let Some(group) = group else { continue };
+            let (scale, base) = (group.scale.to_f32(), group.base.to_f32());
+            let widened = group.numbers.map(|n| f32::from(n) * scale + base);
+            assert_eq!(widened[..numbers.len()], *numbers, "{:?}, row {row}", matrix.format());
         }
     }
 

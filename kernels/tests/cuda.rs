@@ -50,6 +50,13 @@ checks! {
     products_with_gates: "products with gates",
     products_with_residual_sums_and_norms: "products with residual sums and norms",
     products_with_rope_and_kv_writes: "products with rope and KV writes",
+    embeddings_of_integers: "embeddings of integers",
+    widened_integers: "widened integers",
+    products_of_integers: "products of integers",
+    products_of_integers_row_by_row: "products of integers row by row",
+    products_of_integers_with_gates: "products of integers with gates",
+    products_of_integers_with_residual_sums_and_norms: "products of integers with residual sums and norms",
+    products_of_integers_with_rope_and_kv_writes: "products of integers with rope and KV writes",
     choices_of_experts: "choices of experts",
     layers_of_experts: "layers of experts",
     decode_attention: "decode attention",
@@ -138,6 +145,7 @@ fn the_benchmark_runs() {
         "decode attention",
         "prefill attention",
         "products",
+        "products of integers",
         "products with what surrounds them",
         "small kernels",
         "layers of experts",
@@ -159,12 +167,14 @@ fn the_benchmark_runs() {
     assert_eq!(tables[1].1, expected.concat());
     // Four products of one and of forty rows, by each of our two ways.
     assert_eq!(tables[2].1, [["small 1"; 2], ["small 40"; 2]].concat().repeat(4));
+    // With integers of 8 and of 4 bits.
+    assert_eq!(tables[3].1, tables[2].1);
     let kernels = ["add_norm", "kv_write", "gated", "embed", "copy_blocks", "attention_plain"];
-    assert_eq!(tables[3].1, ["small 1"; 5]);
-    assert_eq!(tables[4].1, kernels.map(|kernel| format!("small {kernel}")));
+    assert_eq!(tables[4].1, ["small 1"; 5]);
+    assert_eq!(tables[5].1, kernels.map(|kernel| format!("small {kernel}")));
     // Three forms of products of one row, and one of forty fewer: an expert has twenty of them.
     let experts = [["tiny-experts 1"; 3].as_slice(), &["tiny-experts 40"; 2]].concat();
-    assert_eq!(tables[5].1, experts);
+    assert_eq!(tables[6].1, experts);
     let last = lines.last().expect("some").to_string();
     assert!(last.starts_with("copies at the end ") && last.contains("GB/s, at the start "), "{last}");
 }

@@ -5,7 +5,8 @@ use super::error::CudaError;
 use super::ops::is_gelu;
 use super::params::{FewParams, KvWriteParams, Params, RopeParams};
 use super::product::ProductKind;
-use crate::Activation;
+use super::quantized::{Factors, Quantized};
+use crate::{Activation, GROUP};
 
 /// Maximum rows, for which weights are read once.
 pub const FEW: u32 = 32;
@@ -36,28 +37,60 @@ const fn shared_bytes_of(rows: u32) -> u32 {
 /// Names of a kernel for up to 8, 16 and 32 rows, in bf16 and in f16.
 type Names = [[&'static str; 2]; 3];
 
+/// Names of a kernel by how its weights are stored.
+#[derive(Debug, PartialEq, Eq)]
+struct Kernels {
+    plain: Names,
+    int8: Names,
+    int4: Names,
+}
+
 macro_rules! names {
-    ($($name:ident = $start:literal),* $(,)?) => {$(
-        const $name: Names = [
+    (@ $start:expr) => {
+        [
             [concat!($start, "_bf16_1"), concat!($start, "_f16_1")],
             [concat!($start, "_bf16_2"), concat!($start, "_f16_2")],
             [concat!($start, "_bf16_4"), concat!($start, "_f16_4")],
-        ];
+        ]
+    };
+    ($($name:ident = $start:literal),* $(,)?) => {$(
+        const $name: Kernels = Kernels {
+            plain: names!(@ $start),
+            int8: names!(@ concat!($start, "_int8")),
+            int4: names!(@ concat!($start, "_int4")),
+        };
     )*};
 }
 names!(STORE = "product_few", GATE = "product_gated", ROPE = "product_rope", ADD = "product_add");
 
-/// Up to how many rows the fastest products are ours.
+impl Kernels {
+    fn of(&self, weights: Option<Quantized>) -> &Names {
+        match weights {
+            None => &self.plain,
+            Some(Quantized::Int8) => &self.int8,
+            Some(Quantized::Int4) => &self.int4,
+        }
+    }
+}
+
+/// Up to how many rows the fastest products are ours, if weights aren't integers.
 pub(super) fn few_rows(device: &dyn Device) -> u32 {
     let properties = device.properties();
     if properties.vendor_products.is_some() { properties.switches.few_rows } else { FEW }
 }
 
 /// Whether `rows` rows of this width can be multiplied by [`product_scaled`], [`product_gated`] and [`product_rope`],
-/// instead of by [`super::product`] and the kernels around it.
-pub fn fuses(device: &dyn Device, ty: Type, kind: ProductKind, [rows, inputs]: [u32; 2]) -> bool {
+/// instead of by [`super::product`] and the kernels around it. The vendor's library has no products with integers of groups.
+pub fn fuses(
+    device: &dyn Device,
+    factors: impl Into<Factors>,
+    kind: ProductKind,
+    [rows, inputs]: [u32; 2],
+) -> bool {
+    let Factors { ty, weights, .. } = factors.into();
+    let most = if weights.is_some() { FEW } else { few_rows(device) };
     let fused = device.properties().switches.fused;
-    fused && kind == ProductKind::Fastest && rows <= few_rows(device) && has_fragments(ty, inputs)
+    fused && kind == ProductKind::Fastest && rows <= most && has_fragments(ty, inputs)
 }
 
 /// Whether residual sums and norms can be part of products, too ([`product_add`]). A row that still lacks the scale of
@@ -89,9 +122,13 @@ pub(super) fn has_fragments(ty: Type, inputs: u32) -> bool {
 /// # Safety
 /// The parameters describe memory on the device, whose rows start at multiples of 16 bytes. No kernel in flight writes `w`,
 /// `bias` or `norm`, which may be read before they end.
-pub unsafe fn product_scaled(device: &dyn Device, ty: Type, params: &FewParams) -> Result<(), CudaError> {
+pub unsafe fn product_scaled(
+    device: &dyn Device,
+    factors: impl Into<Factors>,
+    params: &FewParams,
+) -> Result<(), CudaError> {
     // SAFETY: the caller's promise.
-    unsafe { launch(device, ty, &STORE, params, params, params.outputs.div_ceil(OUTPUTS)) }
+    unsafe { launch(device, factors.into(), &STORE, params, params, params.outputs.div_ceil(OUTPUTS)) }
 }
 
 /// `y = activation(x * gate^T) * (x * up^T)`, where `w` is the gate's rows and then as many of the other matrix.
@@ -103,14 +140,16 @@ pub unsafe fn product_scaled(device: &dyn Device, ty: Type, params: &FewParams) 
 /// As for [`product_scaled`].
 pub unsafe fn product_gated(
     device: &dyn Device,
-    ty: Type,
+    factors: impl Into<Factors>,
     activation: Activation,
     params: &FewParams,
 ) -> Result<(), CudaError> {
-    assert!(params.outputs.is_multiple_of(2), "two halves of {} outputs", params.outputs);
+    let factors = factors.into();
+    let halves = if factors.weights.is_some() { OUTPUTS } else { 2 };
+    assert!(params.outputs.is_multiple_of(halves), "two halves of {} outputs", params.outputs);
     let params = FewParams { gelu: is_gelu(activation), ..*params };
     // SAFETY: the caller's promise.
-    unsafe { launch(device, ty, &GATE, &params, &params, (params.outputs / 2).div_ceil(OUTPUTS / 2)) }
+    unsafe { launch(device, factors, &GATE, &params, &params, (params.outputs / 2).div_ceil(OUTPUTS / 2)) }
 }
 
 /// `residual += x * w^T * factor`; then, if there is a `norm`, `y = residual * norm` and `shares_out`, with which the next
@@ -121,11 +160,16 @@ pub unsafe fn product_gated(
 ///
 /// # Safety
 /// As for [`product_scaled`].
-pub unsafe fn product_add(device: &dyn Device, ty: Type, params: &FewParams) -> Result<(), CudaError> {
+pub unsafe fn product_add(
+    device: &dyn Device,
+    factors: impl Into<Factors>,
+    params: &FewParams,
+) -> Result<(), CudaError> {
+    let factors @ Factors { ty, .. } = factors.into();
     assert!(fuses_norms(ty) && params.squares == 0, "a product of {ty:?}, squares at {:#x}", params.squares);
     assert!(params.factor != 0.0, "what a product adds would be nothing");
     // SAFETY: the caller's promise.
-    unsafe { launch(device, ty, &ADD, params, params, shares(params.outputs)) }
+    unsafe { launch(device, factors, &ADD, params, params, shares(params.outputs)) }
 }
 
 /// The product of queries, keys and values, and what [`super::kv_write`] does with them, except for keys and values in
@@ -138,7 +182,7 @@ pub unsafe fn product_add(device: &dyn Device, ty: Type, params: &FewParams) -> 
 /// As for [`product_scaled`] and [`super::kv_write`].
 pub unsafe fn product_rope(
     device: &dyn Device,
-    ty: Type,
+    factors: impl Into<Factors>,
     few: &FewParams,
     write: &KvWriteParams,
 ) -> Result<(), CudaError> {
@@ -149,14 +193,14 @@ pub unsafe fn product_rope(
     let few = FewParams { bias: write.bias, ..*few };
     let params = RopeParams { few, write: *write };
     // SAFETY: the caller's promise.
-    unsafe { launch(device, ty, &ROPE, &few, &params, few.outputs / OUTPUTS) }
+    unsafe { launch(device, factors.into(), &ROPE, &few, &params, few.outputs / OUTPUTS) }
 }
 
-/// Blocks of a kernel of these names. Those that request all weights of a group at once, and read nothing else at its end,
+/// Blocks of one of these kernels. Those that request all weights of a group at once, and read nothing else at its end,
 /// take several groups in turn, and are as many as run at once.
-fn blocks_of(names: &Names, [rows, inputs, groups]: [u32; 3], properties: &Properties) -> u32 {
+fn blocks_of(kernels: &Kernels, [rows, inputs, groups]: [u32; 3], properties: &Properties) -> u32 {
     let few = rows <= WALKING_ROWS && inputs <= WALKING_INPUTS;
-    if !few || ![&STORE, &GATE].contains(&names) || !properties.switches.walk {
+    if !few || ![&STORE, &GATE].contains(&kernels) || !properties.switches.walk {
         return groups;
     }
     groups.min(properties.blocks_at_once(MOST_BLOCKS, SHARED_BYTES))
@@ -178,25 +222,26 @@ fn spread_bytes(blocks: u32, multiprocessors: u32) -> u32 {
 /// As for [`product_scaled`].
 unsafe fn launch(
     device: &dyn Device,
-    ty: Type,
-    names: &Names,
+    Factors { ty, weights, .. }: Factors,
+    kernels: &Kernels,
     few: &FewParams,
     params: &impl Params,
     groups: u32,
 ) -> Result<(), CudaError> {
     let FewParams { rows, inputs, .. } = *few;
     assert!(has_fragments(ty, inputs) && inputs > 0 && rows <= FEW, "{rows} rows of {inputs}, {ty:?}");
+    assert!(weights.is_none() || inputs.is_multiple_of(GROUP as u32), "{inputs} inputs are no whole groups");
     if rows == 0 {
         return Ok(());
     }
-    let [bf16, f16] = names[match rows.div_ceil(8) {
+    let [bf16, f16] = kernels.of(weights)[match rows.div_ceil(8) {
         1 => 0,
         2 => 1,
         _ => 2,
     }];
     let kernel = ty.pick("", bf16, f16);
     let properties = device.properties();
-    let blocks = blocks_of(names, [rows, inputs, groups], properties);
+    let blocks = blocks_of(kernels, [rows, inputs, groups], properties);
     let spread = properties.early && properties.switches.spread;
     let launch = Launch {
         kernel,
@@ -236,7 +281,7 @@ mod tests {
             Properties::hopper(multiprocessors, shared_kib, Switches { walk, ..Switches::default() })
         };
         let (h100, ada) = (properties(132, 228, true), properties(128, 100, true));
-        for (names, sides, properties, blocks) in [
+        for (kernels, sides, properties, blocks) in [
             (&GATE, [1, 2_048, 1_024], &h100, 396),
             (&GATE, [8, 2_048, 1_024], &h100, 396),
             (&GATE, [9, 2_048, 1_024], &h100, 1_024),
@@ -248,7 +293,11 @@ mod tests {
             (&ADD, [1, 2_048, 512], &h100, 512),
             (&ROPE, [1, 2_048, 512], &h100, 512),
         ] {
-            assert_eq!(blocks_of(names, sides, properties), blocks, "{names:?}, {sides:?}, {properties:?}");
+            assert_eq!(
+                blocks_of(kernels, sides, properties),
+                blocks,
+                "{kernels:?}, {sides:?}, {properties:?}"
+            );
         }
     }
 }

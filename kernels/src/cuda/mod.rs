@@ -19,6 +19,7 @@ mod library;
 mod ops;
 mod params;
 mod product;
+mod quantized;
 mod switches;
 
 pub use attention::{
@@ -42,4 +43,5 @@ pub use params::{
     ProductParams, RouteParams, SampleParams, SampleRow,
 };
 pub use product::{ProductKind, product};
+pub use quantized::{Factors, Quantized, embed_integers, fill_integers, widen};
 pub use switches::Switches;

@@ -230,6 +230,38 @@ pub struct ExpertsParams {
     pub limit: f32,
 }
 
+/// `WidenParams` of `quantized.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WidenParams {
+    pub w: u64,
+    pub out: u64,
+    pub outputs: u32,
+    pub inputs: u32,
+}
+
+/// `EmbedIntegersParams` of `quantized.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct EmbedIntegersParams {
+    pub table: u64,
+    pub out: u64,
+    pub tokens: u64,
+    pub width: u32,
+    pub scale: f32,
+}
+
+/// `FillIntegersParams` of `quantized.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FillIntegersParams {
+    pub out: u64,
+    pub tiles: u64,
+    pub seed: u64,
+    pub scale: f32,
+    pub unused: u32,
+}
+
 /// `SampleRow` of `sample.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -299,6 +331,9 @@ params!(
     RouteParams = 9 * 8 + 8 * 4,
     CombineParams = 7 * 8 + 4 * 4,
     ExpertsParams = 7 * 8 + 6 * 4,
+    WidenParams = 2 * 8 + 2 * 4,
+    EmbedIntegersParams = 3 * 8 + 2 * 4,
+    FillIntegersParams = 3 * 8 + 2 * 4,
     SampleParams = 5 * 8 + 2 * 4,
     SampleRow = 15 * 4,
 );

@@ -4,6 +4,7 @@ use super::device::{Device, Launch, Type};
 use super::error::CudaError;
 use super::few::{FEW, few_rows, has_fragments, product_scaled};
 use super::params::{FewParams, Params, ProductParams};
+use super::quantized::{Factors, Quantized, widen};
 
 /// Maximum rows of the narrow tiles, which give the same bits as the large ones.
 const NARROW: u32 = 64;
@@ -33,10 +34,15 @@ pub enum ProductKind {
 /// of 16 bytes. No kernel in flight writes `w`, which may be read before they end.
 pub unsafe fn product(
     device: &dyn Device,
-    ty: Type,
+    factors: impl Into<Factors>,
     kind: ProductKind,
     params: &ProductParams,
 ) -> Result<(), CudaError> {
+    let factors @ Factors { ty, weights, .. } = factors.into();
+    if let Some(weights) = weights {
+        // SAFETY: the caller's promise.
+        return unsafe { product_of_integers(device, factors, weights, kind, params) };
+    }
     let ProductParams { x, w, y, rows, inputs, outputs, out_f32 } = *params;
     if rows == 0 {
         return Ok(());
@@ -69,6 +75,50 @@ pub unsafe fn product(
     let params = FewParams { x, w, y, rows, inputs, outputs, out_f32, ..FewParams::default() };
     // SAFETY: the caller's promise.
     unsafe { product_scaled(device, ty, &params) }
+}
+
+/// The same of integers. Up to 32 rows are multiplied with them as they are. For more, and for any number if a row's bits must be
+/// those of a product of many, they are widened. Without memory for that, rows are multiplied 32 at a time, which gives a row the
+/// same bits whatever their number.
+///
+/// # Safety
+/// As for [`product`].
+unsafe fn product_of_integers(
+    device: &dyn Device,
+    factors: Factors,
+    weights: Quantized,
+    kind: ProductKind,
+    params: &ProductParams,
+) -> Result<(), CudaError> {
+    let Factors { ty, scratch, .. } = factors;
+    let ProductParams { x, w, y, rows, inputs, outputs, out_f32 } = *params;
+    if rows == 0 {
+        return Ok(());
+    }
+    if scratch != 0 && (rows > FEW || kind == ProductKind::RowByRow) {
+        // SAFETY: the caller's promise.
+        unsafe { widen(device, (ty, weights), [w, scratch], [outputs, inputs]) }?;
+        // SAFETY: as above. Only the kernel for few rows would read weights before the one that widens them ends.
+        return unsafe { product(device, ty, kind, &ProductParams { w: scratch, ..*params }) };
+    }
+    let out_bytes = if out_f32 != 0 { Type::F32.bytes() } else { ty.bytes() };
+    for first in (0..rows).step_by(FEW as usize) {
+        let at =
+            |start: u64, width: u32, bytes: usize| start + u64::from(first) * u64::from(width) * bytes as u64;
+        let few = FewParams {
+            x: at(x, inputs, ty.bytes()),
+            w,
+            y: at(y, outputs, out_bytes),
+            rows: (rows - first).min(FEW),
+            inputs,
+            outputs,
+            out_f32,
+            ..FewParams::default()
+        };
+        // SAFETY: the caller's promise.
+        unsafe { product_scaled(device, factors, &few) }?;
+    }
+    Ok(())
 }
 
 /// Whether the vendor's library is asked first.

@@ -127,6 +127,13 @@ fn bytes_are_permuted() {
 }
 
 #[test]
+fn three_bits_are_looked_up() {
+    let words = [0x0f0f, 0x3333, 0xff55_5555];
+    check("lop3.b32 %r9, %r0, %r1, %r2, 234", &[(&words, 0x0f0f & 0x3333 | 0xff55_5555)]);
+    check("lop3.b32 %r9, %r0, %r1, %r2, 150", &[(&words, 0x0f0f ^ 0x3333 ^ 0xff55_5555)]);
+}
+
+#[test]
 fn bits_are_inserted_reversed_and_found() {
     check(
         "bfi.b32 %r9, %r0, %r1, %r2, %r3",
@@ -236,6 +243,11 @@ fn arithmetic_keeps_subnormal_numbers_and_makes_one_nan() {
     // The product alone would round to 1.
     let fused: &[(&[u64], u64)] = &[(&[0x3f80_0001, 0x3f7f_fffe, bits(-1.0)], 0xa880_0000)];
     check("fma.rn.f32 %f9, %f0, %f1, %f2", fused);
+    // 133 - 128 and 256 - 128; 1,029 - 1,024 and a sum that is rounded to even.
+    let pairs: &[(&[u64], u64)] = &[(&[0x4305_4380, 0x3f80_3f80, 0xc300_c300], 0x40a0_4300)];
+    check("fma.rn.bf16x2 %r9, %r0, %r1, %r2", pairs);
+    let pairs: &[(&[u64], u64)] = &[(&[0x6405_6801, 0x3c00_3c00, 0xe400_3c00], 0x4500_6802)];
+    check("fma.rn.f16x2 %r9, %r0, %r1, %r2", pairs);
     check("sqrt.rn.f32 %f9, %f0", &[(&[bits(2.0)], bits(std::f32::consts::SQRT_2)), (&[bits(-1.0)], NAN)]);
     check("rcp.rn.f32 %f9, %f0", &[(&[0x7e80_0000], 0x0080_0000), (&[0x7f00_0000], 0x0040_0000)]);
 }

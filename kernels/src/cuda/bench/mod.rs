@@ -15,9 +15,10 @@ mod small;
 use std::sync::Arc;
 
 use super::{
-    Buffer, CudaError, Device, ExpertShape, FEW, PrefillForm, ProductKind, ProductParams, SampleParams,
-    SampleRow, Type, fill_random, product, sample,
+    Buffer, CudaError, Device, ExpertShape, FEW, Factors, PrefillForm, ProductKind, ProductParams, Quantized,
+    SampleParams, SampleRow, Type, fill_integers, fill_random, product, sample,
 };
+use crate::GROUP;
 use attention::{Contexts, decode_us, prefill_us};
 pub use line::{Cell, Line, Table};
 pub use plan::{Extent, ModelShape, Plan};
@@ -138,6 +139,20 @@ static PRODUCTS: Table = Table {
         ("tflop_per_s", "TFLOP/s"),
     ],
 };
+static INTEGERS: Table = Table {
+    title: "products of integers",
+    columns: &[
+        ("model", "model"),
+        ("rows", "rows"),
+        ("outputs", "outputs"),
+        ("inputs", "inputs"),
+        ("weights", "weights"),
+        ("us", "us"),
+        ("gb_per_s", "GB/s of weights"),
+        ("share_of_copies", "of the copy rate"),
+        ("tflop_per_s", "TFLOP/s"),
+    ],
+};
 static SAMPLING: Table = Table {
     title: "sampling",
     columns: &[("rows", "rows"), ("vocabulary", "vocabulary"), ("how", "how"), ("us", "us")],
@@ -171,6 +186,7 @@ pub fn run(device: &Arc<dyn Device>, plan: &Plan<'_>, say: &mut dyn FnMut(Line))
             "(repeats of our own products overlap by early launches, 1 to 2 us each; Vendor's can't)";
         (bench.say)(Line::Note(overlap.to_owned()));
     }
+    bench.table(&INTEGERS, others, Bench::integers)?;
     bench.table(&fused::FUSED, others, Bench::fused)?;
     bench.table(&small::SMALL, others, Bench::small_kernels)?;
     (bench.say)(Line::Head(&experts::EXPERTS));
@@ -266,6 +282,33 @@ impl Bench<'_> {
                         cell(rate.map(|rate| f64::from(rows) * rate / 1e12), 1),
                     ]));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Beside the same products above: what is saved where weights are read as integers, and what widening costs.
+    fn integers(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
+        let of_groups = |(_, inputs): &(u32, u32)| inputs.is_multiple_of(GROUP as u32);
+        for (outputs, inputs) in shape.products().into_iter().filter(of_groups) {
+            for (&rows, weights) in
+                self.extent.rows.iter().flat_map(|rows| [(rows, Quantized::Int8), (rows, Quantized::Int4)])
+            {
+                let us = integers_us(self.device, weights, [rows, inputs, outputs], self.extent.cycle_bytes)?;
+                let sides = [outputs as usize, inputs as usize];
+                let rate = weights.bytes(sides) as f64 / us * 1e6;
+                let operations = 2.0 * f64::from(rows) * f64::from(outputs) * f64::from(inputs) / us * 1e6;
+                (self.say)(INTEGERS.row([
+                    shape.name.into(),
+                    rows.into(),
+                    outputs.into(),
+                    inputs.into(),
+                    Cell::Text(format!("{weights:?}")),
+                    Cell::Number(us, 1),
+                    Cell::Number(rate / 1e9, 0),
+                    Cell::Share(rate / self.bytes_per_s),
+                    Cell::Number(operations / 1e12, 1),
+                ]));
             }
         }
         Ok(())
@@ -436,6 +479,36 @@ fn product_us(
         Ok(())
     })?;
     Ok((!refused).then_some(us))
+}
+
+/// Time of a product of integers. See [`Weights`] for `cycle_bytes`.
+fn integers_us(
+    device: &Arc<dyn Device>,
+    weights: Quantized,
+    [rows, inputs, outputs]: [u32; 3],
+    cycle_bytes: usize,
+) -> Result<f64, CudaError> {
+    let (ty, sides) = (Type::Bf16, [outputs as usize, inputs as usize]);
+    let matrix_bytes = weights.bytes(sides);
+    let matrices = cycle_bytes.div_ceil(matrix_bytes).max(1);
+    let data = Buffer::new(device, matrices * matrix_bytes)?;
+    for matrix in 0..matrices {
+        let at = data.at() + (matrix * matrix_bytes) as u64;
+        // SAFETY: allocated for these matrices.
+        unsafe { fill_integers(device.as_ref(), weights, at, sides, (matrix as u64, 1.0)) }?;
+    }
+    let x = random(device, ty, (rows * inputs) as usize)?;
+    let y = Buffer::new(device, rows as usize * outputs as usize * 2)?;
+    let scratch = Buffer::new(device, sides[0] * sides[1] * ty.bytes())?;
+    let factors = Factors { ty, weights: Some(weights), scratch: scratch.at() };
+    let turn = std::cell::Cell::new(0);
+    time_us(device.as_ref(), &mut || {
+        turn.set((turn.get() + 1) % matrices);
+        let w = data.at() + (turn.get() * matrix_bytes) as u64;
+        let params = ProductParams { x: x.at(), w, y: y.at(), rows, inputs, outputs, out_f32: 0 };
+        // SAFETY: shapes as allocated.
+        unsafe { product(device.as_ref(), factors, ProductKind::Fastest, &params) }
+    })
 }
 
 fn sample_us(

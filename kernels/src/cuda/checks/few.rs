@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::support::{Effort, close, numbers, poisoned, rounded, said, tolerance};
-use crate::Activation;
-use crate::Random;
-use crate::cuda::{Buffer, Device, FewParams, Type, product_add, product_gated, product_scaled, shares};
+use super::support::{Effort, Weights, close, numbers, poisoned, rounded, said, tolerance};
+use crate::cuda::{
+    Buffer, Device, FewParams, Quantized, Type, product_add, product_gated, product_scaled, shares,
+};
 use crate::reference;
+use crate::{Activation, GROUP, Random};
 
 const EPSILON: f32 = 1e-5;
 
@@ -21,17 +22,45 @@ pub(super) fn weights(random: &mut Random, ty: Type, outputs: usize, inputs: usi
     random.numbers(outputs * inputs).into_iter().map(|w| rounded(ty, w * scale)).collect()
 }
 
+/// A random number of inputs of a product, up to 8 `most`: whole groups if weights are integers.
+pub(super) fn inputs(random: &mut Random, most: usize, weights: Option<Quantized>) -> usize {
+    match weights {
+        None => 8 * random.size(1, most),
+        Some(_) => GROUP * random.size(1, most.div_ceil(GROUP / 8)),
+    }
+}
+
 pub(super) fn gated(device: &Arc<dyn Device>, effort: Effort, random: &mut Random) -> Result<String, String> {
+    gated_of(device, effort, random, None)
+}
+
+pub(super) fn gated_integers(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    gated_of(device, effort, random, Some(Quantized::Int8))?;
+    gated_of(device, effort, random, Some(Quantized::Int4))
+}
+
+fn gated_of(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+    stored: Option<Quantized>,
+) -> Result<String, String> {
     for ty in [Type::Bf16, Type::F16] {
         for activation in [Activation::Silu, Activation::GeluTanh] {
             for rows in rows(random) {
                 let biased = random.size(0, 1) == 1;
-                let (inputs, width) =
-                    (8 * random.size(1, effort.pick(20, 400)), random.size(1, effort.pick(200, 3_400)));
+                let inputs = inputs(random, effort.pick(20, 400), stored);
+                let width = random.size(1, effort.pick(200, 3_400));
+                let width = if stored.is_some() { width.next_multiple_of(8) } else { width };
                 let x = random.rounded(ty, rows * inputs);
                 let w = weights(random, ty, 2 * width, inputs);
                 let bias = random.rounded(Type::F32, 2 * width);
-                let (given, matrix) = (numbers(device, ty, &x)?, numbers(device, ty, &w)?);
+                let given = numbers(device, ty, &x)?;
+                let matrix = Weights::new(device, (ty, stored), &w, inputs, true)?;
                 let biases = numbers(device, Type::F32, &bias)?;
                 let out = poisoned(device, ty, rows * width)?;
                 let params = FewParams {
@@ -45,10 +74,13 @@ pub(super) fn gated(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
                     ..FewParams::default()
                 };
                 // SAFETY: shapes as allocated.
-                unsafe { product_gated(device.as_ref(), ty, activation, &params) }.map_err(said)?;
-                let want = gates(activation, &x, &w, biased.then_some(&bias[..]), [inputs, width]);
+                unsafe { product_gated(device.as_ref(), matrix.factors, activation, &params) }
+                    .map_err(said)?;
+                let want =
+                    gates(activation, &x, &matrix.numbers, biased.then_some(&bias[..]), [inputs, width]);
                 let got = out.read_numbers(ty, rows * width).map_err(said)?;
-                let what = format!("{ty:?} {activation:?} {rows} x {width} x {inputs}, biased: {biased}");
+                let what =
+                    format!("{ty:?} {stored:?} {activation:?} {rows} x {width} x {inputs}, biased: {biased}");
                 near(&got, &want, width, ty, &what)?;
             }
         }
@@ -62,6 +94,24 @@ pub(super) fn add_norm(
     effort: Effort,
     random: &mut Random,
 ) -> Result<String, String> {
+    add_norm_of(device, effort, random, None)
+}
+
+pub(super) fn add_norm_integers(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    add_norm_of(device, effort, random, Some(Quantized::Int8))?;
+    add_norm_of(device, effort, random, Some(Quantized::Int4))
+}
+
+fn add_norm_of(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+    stored: Option<Quantized>,
+) -> Result<String, String> {
     let small = Case { size: 1e-3, ..Case::USUAL };
     for case in [
         Case::USUAL,
@@ -74,12 +124,12 @@ pub(super) fn add_norm(
         Case { many: true, biased: true, ..Case::USUAL },
     ] {
         for rows in rows(random) {
-            let layer = Layer::new(effort, random, &case);
+            let layer = Layer::new(device, effort, random, (&case, stored))?;
             let x = random.rounded(TYPE, rows * layer.inputs);
             let stream: Vec<f32> =
                 random.numbers(rows * layer.width).into_iter().map(|x| x * 4.0 * case.size).collect();
             let got = layer.run(device, &x, &stream)?;
-            let what = format!("{rows} x {} x {}, {case:?}", layer.width, layer.inputs);
+            let what = format!("{rows} x {} x {}, {stored:?}, {case:?}", layer.width, layer.inputs);
             layer.compare(&got, &x, &stream, &what)?;
             let row = random.size(0, rows - 1);
             let of = |all: &[f32]| all[row * all.len() / rows..(row + 1) * all.len() / rows].to_vec();
@@ -123,14 +173,14 @@ struct Layer {
     factor: f32,
     inputs: usize,
     width: usize,
-    weights: Vec<f32>,
+    weights: Weights,
     bias: Option<Vec<f32>>,
     /// `None`: nothing comes after it.
     norm: Option<Vec<f32>>,
     outputs: usize,
-    next: Vec<f32>,
+    next: Weights,
     gates: usize,
-    gate_up: Vec<f32>,
+    gate_up: Weights,
     gate_bias: Option<Vec<f32>>,
 }
 
@@ -156,30 +206,40 @@ impl Written {
 }
 
 impl Layer {
-    fn new(effort: Effort, random: &mut Random, case: &Case) -> Self {
+    fn new(
+        device: &Arc<dyn Device>,
+        effort: Effort,
+        random: &mut Random,
+        (case, stored): (&Case, Option<Quantized>),
+    ) -> Result<Self, String> {
         let Case { biased, last, wide, many, size, factor } = *case;
         // The stream's width is both the outputs of the sum and the inputs of the next products.
-        let [inputs, width] = [0; 2].map(|_| 8 * random.size(1, effort.pick(40, 500)));
+        let [inputs, width] = [0; 2].map(|_| inputs(random, effort.pick(40, 500), stored));
         let width = if wide { width + 2_048 } else { width };
         let [outputs, gates] = [100, 50].map(|quick| random.size(1, effort.pick(quick, 2_000)));
         let (width, outputs, gates) = match many {
             true => (width.min(320), outputs + effort.pick(200, 6_400), gates + effort.pick(100, 3_200)),
             false => (width, outputs, gates),
         };
-        let small = |numbers: Vec<f32>| numbers.into_iter().map(|x| rounded(TYPE, x * size)).collect();
-        Self {
+        let gates = if stored.is_some() { gates.next_multiple_of(8) } else { gates };
+        let small = |numbers: Vec<f32>| -> Vec<f32> {
+            numbers.into_iter().map(|x| rounded(TYPE, x * size)).collect()
+        };
+        let matrix =
+            |given: &[f32], inputs, gated| Weights::new(device, (TYPE, stored), given, inputs, gated);
+        Ok(Self {
             factor,
             inputs,
             width,
-            weights: small(weights(random, TYPE, width, inputs)),
+            weights: matrix(&small(weights(random, TYPE, width, inputs)), inputs, false)?,
             bias: biased.then(|| small(random.numbers(width))),
             norm: (!last).then(|| random.numbers(width)),
             outputs,
-            next: weights(random, TYPE, outputs, width),
+            next: matrix(&weights(random, TYPE, outputs, width), width, false)?,
             gates,
-            gate_up: weights(random, TYPE, 2 * gates, width),
+            gate_up: matrix(&weights(random, TYPE, 2 * gates, width), width, true)?,
             gate_bias: biased.then(|| random.numbers(2 * gates)),
-        }
+        })
     }
 
     fn run(&self, device: &Arc<dyn Device>, x: &[f32], stream: &[f32]) -> Result<Written, String> {
@@ -189,7 +249,7 @@ impl Layer {
         };
         let at = |given: &Option<Buffer>| given.as_ref().map_or(0, Buffer::at);
         let read = |buffer: &Buffer, ty, count| buffer.read_numbers(ty, count).map_err(said);
-        let (x, matrix) = (numbers(device, TYPE, x)?, numbers(device, TYPE, &self.weights)?);
+        let x = numbers(device, TYPE, x)?;
         let (bias, norm) = (optional(&self.bias)?, optional(&self.norm)?);
         let stream = numbers(device, Type::F32, stream)?;
         let handed_on = poisoned(device, TYPE, rows * self.width)?;
@@ -197,7 +257,7 @@ impl Layer {
         let squares = poisoned(device, Type::F32, count)?;
         let params = FewParams {
             x: x.at(),
-            w: matrix.at(),
+            w: self.weights.at(),
             y: handed_on.at(),
             bias: at(&bias),
             residual: stream.at(),
@@ -210,7 +270,7 @@ impl Layer {
             ..FewParams::default()
         };
         // SAFETY: shapes as allocated.
-        unsafe { product_add(device.as_ref(), TYPE, &params) }.map_err(said)?;
+        unsafe { product_add(device.as_ref(), self.weights.factors, &params) }.map_err(said)?;
         let mut written = Written {
             stream: read(&stream, Type::F32, rows * self.width)?,
             handed_on: read(&handed_on, TYPE, rows * self.width)?,
@@ -229,26 +289,26 @@ impl Layer {
             inputs: self.width as u32,
             ..FewParams::default()
         };
-        let (matrix, y) =
-            (numbers(device, TYPE, &self.next)?, poisoned(device, Type::F32, rows * self.outputs)?);
+        let y = poisoned(device, Type::F32, rows * self.outputs)?;
         // In f32, which shows the last bits of the scale.
         let outputs = self.outputs as u32;
-        let params = FewParams { w: matrix.at(), y: y.at(), outputs, out_f32: 1, ..next };
+        let params = FewParams { w: self.next.at(), y: y.at(), outputs, out_f32: 1, ..next };
         // SAFETY: shapes as allocated.
-        unsafe { product_scaled(device.as_ref(), TYPE, &params) }.map_err(said)?;
+        unsafe { product_scaled(device.as_ref(), self.next.factors, &params) }.map_err(said)?;
         written.scaled = read(&y, Type::F32, rows * self.outputs)?;
-        let (matrix, y) = (numbers(device, TYPE, &self.gate_up)?, poisoned(device, TYPE, rows * self.gates)?);
+        let y = poisoned(device, TYPE, rows * self.gates)?;
         let bias = optional(&self.gate_bias)?;
         let outputs = 2 * self.gates as u32;
-        let params = FewParams { w: matrix.at(), y: y.at(), bias: at(&bias), outputs, ..next };
+        let params = FewParams { w: self.gate_up.at(), y: y.at(), bias: at(&bias), outputs, ..next };
         // SAFETY: shapes as allocated.
-        unsafe { product_gated(device.as_ref(), TYPE, Activation::Silu, &params) }.map_err(said)?;
+        unsafe { product_gated(device.as_ref(), self.gate_up.factors, Activation::Silu, &params) }
+            .map_err(said)?;
         written.gated = read(&y, TYPE, rows * self.gates)?;
         Ok(written)
     }
 
     fn compare(&self, got: &Written, x: &[f32], stream: &[f32], what: &str) -> Result<(), String> {
-        let mut sums = reference::matmul(x, &self.weights, self.inputs);
+        let mut sums = reference::matmul(x, &self.weights.numbers, self.inputs);
         for (i, (sum, before)) in sums.iter_mut().zip(stream).enumerate() {
             let bias = self.bias.as_ref().map_or(0.0, |bias| bias[i % self.width]);
             *sum = before + (*sum + bias) * self.factor;
@@ -262,10 +322,11 @@ impl Layer {
         };
         let normed: Vec<f32> =
             sums.chunks(self.width).flat_map(|row| reference::rms_norm(row, norm, EPSILON)).collect();
-        let want = reference::matmul(&normed, &self.next, self.width);
+        let want = reference::matmul(&normed, &self.next.numbers, self.width);
         near(&got.scaled, &want, self.outputs, TYPE, &format!("{what}, {} outputs", self.outputs))?;
         let shape = [self.width, self.gates];
-        let want = gates(Activation::Silu, &normed, &self.gate_up, self.gate_bias.as_deref(), shape);
+        let gate_up = &self.gate_up.numbers;
+        let want = gates(Activation::Silu, &normed, gate_up, self.gate_bias.as_deref(), shape);
         near(&got.gated, &want, self.gates, TYPE, &format!("{what}, {} gates", self.gates))
     }
 }

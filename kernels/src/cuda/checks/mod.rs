@@ -6,6 +6,7 @@ mod choices;
 mod experts;
 mod few;
 mod product;
+mod quantized;
 mod rope;
 mod sample;
 mod sample_exact;
@@ -52,6 +53,13 @@ pub fn all() -> &'static [Check] {
         Check { name: "products with gates", run: few::gated },
         Check { name: "products with residual sums and norms", run: few::add_norm },
         Check { name: "products with rope and KV writes", run: rope::writes },
+        Check { name: "embeddings of integers", run: quantized::embeddings },
+        Check { name: "widened integers", run: quantized::widened },
+        Check { name: "products of integers", run: quantized::products },
+        Check { name: "products of integers row by row", run: quantized::rows_alone },
+        Check { name: "products of integers with gates", run: few::gated_integers },
+        Check { name: "products of integers with residual sums and norms", run: few::add_norm_integers },
+        Check { name: "products of integers with rope and KV writes", run: rope::writes_of_integers },
         Check { name: "choices of experts", run: choices::route },
         Check { name: "layers of experts", run: experts::layers },
         Check { name: "decode attention", run: attention::decode },

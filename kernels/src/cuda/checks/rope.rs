@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::few::{near, rows, weights};
-use super::support::{Effort, indexes, numbers, poisoned, said};
-use crate::cuda::{Device, FewParams, KvWriteParams, NONE, Type, product_rope};
+use super::few::{inputs, near, rows, weights};
+use super::support::{Effort, Weights, indexes, numbers, poisoned, said};
+use crate::cuda::{Device, FewParams, KvWriteParams, NONE, Quantized, Type, product_rope};
 use crate::{Random, RopeTable, reference};
 
 const EPSILON: f32 = 1e-5;
@@ -15,18 +15,39 @@ pub(super) fn writes(
     effort: Effort,
     random: &mut Random,
 ) -> Result<String, String> {
+    writes_of(device, effort, random, None)
+}
+
+pub(super) fn writes_of_integers(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    writes_of(device, effort, random, Some(Quantized::Int8))?;
+    writes_of(device, effort, random, Some(Quantized::Int4))
+}
+
+fn writes_of(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+    stored: Option<Quantized>,
+) -> Result<String, String> {
     for ty in [Type::Bf16, Type::F16] {
         for rows in rows(random) {
             for (biased, scaled) in [(false, true), (true, true), (true, false)] {
-                let layer = Layer::new(effort, random, ty, [biased, scaled]);
+                let layer = Layer::new(effort, random, (ty, stored), [biased, scaled]);
+                let matrix = layer.matrix(device, stored)?;
+                let layer = Layer { weights: matrix.numbers.clone(), ..layer };
                 let batch = Rows::new(random, &layer, rows);
-                let got = layer.run(device, &batch)?;
+                let got = layer.run(device, &matrix, &batch)?;
                 let Layer { heads, kv_heads, width, inputs, .. } = layer;
                 let shape = format!("{heads}/{kv_heads} heads of {width} x {inputs}");
-                let what = format!("{ty:?} {rows} rows, {shape}, biased: {biased}, scaled: {scaled}");
+                let what =
+                    format!("{ty:?} {stored:?} {rows} rows, {shape}, biased: {biased}, scaled: {scaled}");
                 layer.compare(&got, &batch, &what)?;
                 let row = random.size(0, rows - 1);
-                let alone = layer.run(device, &batch.only(row))?;
+                let alone = layer.run(device, &matrix, &batch.only(row))?;
                 if layer.bits(&got, &batch, row) != layer.bits(&alone, &batch.only(row), 0) {
                     return Err(format!("{what}: row {row} has other bits alone"));
                 }
@@ -104,11 +125,16 @@ impl Rows {
 }
 
 impl Layer {
-    fn new(effort: Effort, random: &mut Random, ty: Type, [biased, scaled]: [bool; 2]) -> Self {
+    fn new(
+        effort: Effort,
+        random: &mut Random,
+        (ty, stored): (Type, Option<Quantized>),
+        [biased, scaled]: [bool; 2],
+    ) -> Self {
         let kv_heads = random.size(1, 3);
         let heads = kv_heads * random.size(1, effort.pick(3, 8));
         let width = random.one_of(&[16, 32, 48, 64, 80, 96, 128, 256]);
-        let inputs = 8 * random.size(1, effort.pick(20, 500));
+        let inputs = inputs(random, effort.pick(20, 500), stored);
         let outputs = (heads + 2 * kv_heads) * width;
         let block_size = random.one_of(&[1, 5, 16, 32]);
         Self {
@@ -126,6 +152,11 @@ impl Layer {
         }
     }
 
+    /// The weights as they are stored.
+    fn matrix(&self, device: &Arc<dyn Device>, stored: Option<Quantized>) -> Result<Weights, String> {
+        Weights::new(device, (self.ty, stored), &self.weights, self.inputs, false)
+    }
+
     fn outputs(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.width
     }
@@ -136,13 +167,12 @@ impl Layer {
         ((block * self.kv_heads + kv_head) * self.block_size + offset) * self.width
     }
 
-    fn run(&self, device: &Arc<dyn Device>, batch: &Rows) -> Result<Written, String> {
+    fn run(&self, device: &Arc<dyn Device>, matrix: &Weights, batch: &Rows) -> Result<Written, String> {
         let (rows, outputs) = (batch.inputs.len(), self.outputs());
         let rope = RopeTable::new(&self.frequencies, POSITIONS, 1.0);
         let table: Vec<f32> =
             (0..POSITIONS as u32).flat_map(|at| [rope.at(at).0, rope.at(at).1].concat()).collect();
-        let (x, matrix) =
-            (numbers(device, self.ty, &batch.inputs.concat())?, numbers(device, self.ty, &self.weights)?);
+        let x = numbers(device, self.ty, &batch.inputs.concat())?;
         let squares = numbers(device, Type::F32, &batch.squares.concat())?;
         let bias = numbers(device, Type::F32, self.bias.as_deref().unwrap_or(&[0.0]))?;
         let rope = numbers(device, Type::F32, &table)?;
@@ -177,7 +207,7 @@ impl Layer {
             ..KvWriteParams::default()
         };
         // SAFETY: shapes as allocated.
-        unsafe { product_rope(device.as_ref(), self.ty, &few, &write) }.map_err(said)?;
+        unsafe { product_rope(device.as_ref(), matrix.factors, &few, &write) }.map_err(said)?;
         let read = |buffer: &crate::cuda::Buffer, count| buffer.read_numbers(self.ty, count).map_err(said);
         Ok(Written {
             qkv: read(&qkv, rows * outputs)?,

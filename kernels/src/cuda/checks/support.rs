@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::Random;
-use crate::cuda::{Buffer, CudaError, Device, Type};
+use crate::cuda::quantized::OUTPUTS as STRIPE;
+use crate::cuda::{Buffer, CudaError, Device, Factors, Quantized, Type};
+use crate::{Format, Packer, Random};
 
 /// Size of the shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,65 @@ pub(super) fn poisoned(device: &Arc<dyn Device>, ty: Type, count: usize) -> Resu
 /// Numbers on the device.
 pub(super) fn numbers(device: &Arc<dyn Device>, ty: Type, numbers: &[f32]) -> Result<Buffer, String> {
     Buffer::from_numbers(device, ty, numbers).map_err(said)
+}
+
+/// A matrix of weights on the device.
+pub(super) struct Weights {
+    /// The weights as they are multiplied.
+    pub numbers: Vec<f32>,
+    pub factors: Factors,
+    data: Buffer,
+}
+
+impl Weights {
+    /// Rows of `inputs` numbers, rounded to the type or to integers; if `gated`, of the two halves of a gated layer. What pads
+    /// outputs is NaN.
+    pub(super) fn new(
+        device: &Arc<dyn Device>,
+        (ty, weights): (Type, Option<Quantized>),
+        given: &[f32],
+        inputs: usize,
+        gated: bool,
+    ) -> Result<Self, String> {
+        let factors = Factors { ty, weights, scratch: 0 };
+        let Some(weights) = weights else {
+            let rounded = given.iter().map(|number| rounded(ty, *number)).collect();
+            return Ok(Self { numbers: rounded, factors, data: numbers(device, ty, given)? });
+        };
+        let outputs = given.len() / inputs;
+        let row = |row: usize, out: &mut [f32]| out.copy_from_slice(&given[row * inputs..][..inputs]);
+        let format = match weights {
+            Quantized::Int8 => Format::Int8,
+            Quantized::Int4 => Format::Int4,
+        };
+        let mut packer = Packer::new(1).map_err(|error| error.to_string())?;
+        let matrix = match gated {
+            true => packer.gated(format, outputs / 2, inputs, row),
+            false => packer.matrix(format, outputs, inputs, row),
+        };
+        let matrix = matrix.map_err(|error| error.to_string())?;
+        if Quantized::of(&matrix, ty) != Some(weights) {
+            return Err(format!("{outputs} x {inputs} would be widened"));
+        }
+        let mut widened = vec![0.0; outputs * inputs];
+        for (row, numbers) in widened.chunks_exact_mut(inputs).enumerate() {
+            matrix.unpack_row(row, 1.0, numbers);
+        }
+        let mut bytes = vec![0; weights.bytes([outputs, inputs])];
+        for (stripe, bytes) in bytes.chunks_exact_mut(weights.stripe_bytes(inputs)).enumerate() {
+            weights.pack(&matrix, stripe, bytes);
+            for tile in bytes.chunks_exact_mut(weights.tile_bytes()) {
+                let padding = (0..STRIPE).filter(|output| stripe * STRIPE + output >= outputs);
+                padding.flat_map(|output| weights.places(output)).for_each(|place| tile[place].fill(0xff));
+            }
+        }
+        let data = Buffer::from_bytes(device, &bytes).map_err(said)?;
+        Ok(Self { numbers: widened, factors, data })
+    }
+
+    pub(super) fn at(&self) -> u64 {
+        self.data.at()
+    }
 }
 
 /// Indexes on the device.

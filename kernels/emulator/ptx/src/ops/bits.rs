@@ -38,6 +38,7 @@ pub(super) fn forms() -> Vec<Form> {
         // How far to shift left until the highest set bit is on top.
         form!("bfind.shiftamt.u32", |a: u32| -> u32 { if a == 0 { u32::MAX } else { a.leading_zeros() } }),
         form!("bfi.b32", |a: u32, b: u32, start: u32, length: u32| -> u32 { inserted(a, b, start, length) }),
+        form!("lop3.b32", |a: u32, b: u32, c: u32, table: u32| -> u32 { looked_up([a, b, c], table) }),
         form!("prmt.b32", |a: u32, b: u32, select: u32| -> u32 { permuted(a, b, select) }),
     ]
 }
@@ -49,6 +50,15 @@ fn inserted(a: u32, b: u32, start: u32, length: u32) -> u32 {
     let mask = field.checked_shl(start).unwrap_or(0) as u32;
     let value = u64::from(a).checked_shl(start).unwrap_or(0) as u32;
     b & !mask | value & mask
+}
+
+/// Any function of three bits, for each bit of a word: the bit of the table at the number that these make.
+fn looked_up([a, b, c]: [u32; 3], table: u32) -> u32 {
+    let bit = |at: u32| {
+        let number = (a >> at & 1) << 2 | (b >> at & 1) << 1 | c >> at & 1;
+        (table >> number & 1) << at
+    };
+    (0..32).map(bit).sum()
 }
 
 /// Each hexadecimal digit of `select` chooses one of the eight bytes of `b` and `a`; its highest bit asks for copies of that

@@ -32,15 +32,18 @@ pub(super) fn forms() -> Vec<Form> {
         form!("cvt.rzi.u64.f32", |a: f32| -> u64 { if a.is_nan() { 1 << 63 } else { a as u64 } }),
         form!("cvt.rzi.u64.f64", |a: f64| -> u64 { if a.is_nan() { 1 << 63 } else { a as u64 } }),
         form!("cvt.rn.bf16.f32", |a: f32| -> u16 { bf16(a) }),
-        form!("cvt.rn.f16.f32", |a: f32| -> u16 {
-            if a.is_nan() { 0x7fff } else { half::f16::from_f32(a).to_bits() }
-        }),
+        form!("cvt.rn.f16.f32", |a: f32| -> u16 { f16(a) }),
         form!("cvt.f32.f16", |a: u16| -> f32 { canonical(half::f16::from_bits(a).to_f32()) }),
     ]
 }
 
 /// To nearest even.
-fn bf16(value: f32) -> u16 {
+pub(super) fn f16(value: f32) -> u16 {
+    if value.is_nan() { 0x7fff } else { half::f16::from_f32(value).to_bits() }
+}
+
+/// To nearest even.
+pub(super) fn bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     match value.is_nan() {
         true => 0x7fff,

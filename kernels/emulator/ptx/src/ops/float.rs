@@ -2,6 +2,7 @@
 //! may contract a product and a sum, which is not done here. Results that are NaN have the canonical bits in f32. Subnormal
 //! numbers are kept unless the instruction says `.ftz`.
 
+use super::convert::{bf16, f16};
 use super::{Form, Value, form};
 
 /// The NaN of f32 results.
@@ -13,6 +14,12 @@ pub(super) fn forms() -> Vec<Form> {
         form!("sub.f32", |a: f32, b: f32| -> f32 { canonical(a - b) }),
         form!("mul.f32", |a: f32, b: f32| -> f32 { canonical(a * b) }),
         form!("fma.rn.f32", |a: f32, b: f32, c: f32| -> f32 { canonical(a.mul_add(b, c)) }),
+        form!("fma.rn.bf16x2", |a: u32, b: u32, c: u32| -> u32 {
+            pairs([a, b, c], |bits| f64::from(half::bf16::from_bits(bits)), bf16)
+        }),
+        form!("fma.rn.f16x2", |a: u32, b: u32, c: u32| -> u32 {
+            pairs([a, b, c], |bits| f64::from(half::f16::from_bits(bits)), f16)
+        }),
         form!("div.rn.f32", |a: f32, b: f32| -> f32 { canonical(a / b) }),
         form!("rcp.rn.f32", |a: f32| -> f32 { canonical(1.0 / a) }),
         form!("sqrt.rn.f32", |a: f32| -> f32 { canonical(a.sqrt()) }),
@@ -38,6 +45,16 @@ pub(super) fn forms() -> Vec<Form> {
 pub(crate) fn canonical(value: f32) -> f32 {
     let bits = value.to_bits();
     if bits << 1 > 0xff00_0000 { NAN } else { f32::from_bits(bits) }
+}
+
+/// The product of either half of two words plus that of a third. A product of such numbers is exact in f64; results that f32
+/// doesn't hold are rounded twice.
+fn pairs(words: [u32; 3], widen: fn(u16) -> f64, round: fn(f32) -> u16) -> u32 {
+    let half = |shift: u32| {
+        let [a, b, c] = words.map(|word| widen((word >> shift) as u16));
+        u32::from(round((a * b + c) as f32)) << shift
+    };
+    half(0) | half(16)
 }
 
 /// The number if only one operand is; +0 is larger than -0.
