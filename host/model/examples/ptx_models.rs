@@ -10,12 +10,13 @@ use std::time::Instant;
 use infer_cuda_emulator::{Emulator, Module};
 use infer_kernels::cuda::Device;
 use infer_model::cuda::checks::{
-    Extent, checkpoints, contiguous_is_paged, golden, graphs_are_eager, tokens_stand_alone,
+    Extent, checkpoints, contiguous_is_paged, golden, graphs_are_eager, integers, tokens_stand_alone,
 };
 
 type Check = fn(&Arc<dyn Device>, &Path) -> Result<String, String>;
 
-const CHECKS: [(&str, Check); 3] = [
+const CHECKS: [(&str, Check); 4] = [
+    ("weights as integers", integers),
     ("graphs draw as launches do", graphs_are_eager),
     ("paged is contiguous", contiguous_is_paged),
     ("deterministic tokens stand alone", tokens_stand_alone),

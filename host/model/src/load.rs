@@ -9,8 +9,8 @@ use crate::DType;
 pub struct LoadOptions {
     /// Type of weights and KV cache; `None` keeps the checkpoint's.
     pub dtype: Option<DType>,
-    /// Whether a GPU will compute. GPUs compute in f16, but not with integers: quantized weights are widened, MXFP4
-    /// only on the way to the GPU. Otherwise f16 checkpoints become f32, since bf16 would drop three bits.
+    /// Whether a GPU will compute. GPUs compute in f16; otherwise f16 checkpoints become f32, since bf16 would drop three bits.
+    /// But they multiply experts as floats: quantized ones are widened, MXFP4 only on the way to the GPU.
     pub for_gpu: bool,
     /// Whether weight matrices become integers.
     pub quantize: Quantize,
@@ -19,14 +19,14 @@ pub struct LoadOptions {
 /// Whether weight matrices become integers, with a scale per 32 inputs of an output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
-    /// If the file stores them in 8 bits or fewer, a CPU computes and no type is requested: MXFP4 as it is (beside it floats stay
-    /// floats if the file isn't GGUF), Q4_0, Q4_1 and Q4_K as 4-bit integers, all others as 8-bit integers. Projections of the
-    /// same input (query, key and value; gate and up) have one type, 8 bits unless all are stored in 4.
+    /// If the file stores them in 8 bits or fewer and no type is requested: MXFP4 as it is (beside it floats stay floats if the
+    /// file isn't GGUF), Q4_0, Q4_1 and Q4_K as 4-bit integers, all others as 8-bit integers. Projections of the same input (query,
+    /// key and value; gate and up) have one type, 8 bits unless all are stored in 4.
     #[default]
     Auto,
     /// Never.
     Off,
-    /// All as 8-bit integers, on a CPU only, as with 4 bits. Q8_0 blocks keep their bits.
+    /// All as 8-bit integers. Q8_0 blocks keep their bits.
     Q8,
     /// As 4-bit integers; tensors of Q4_0, Q4_1, Q4_K and MXFP4 keep theirs. Embedding and head as 8-bit integers, unless they are
     /// stored in 4 bits.
@@ -46,7 +46,7 @@ pub enum WeightType {
     Q8,
     /// 4-bit integers in groups of 32, at least some of them; the others are 8-bit integers.
     Q4,
-    /// 4-bit floats in blocks of 32, MXFP4, those that the file stores so: the experts of gpt-oss.
+    /// 4-bit floats in blocks of 32, MXFP4, those that the file stores so: the experts of gpt-oss. On a CPU only.
     Mxfp4,
 }
 

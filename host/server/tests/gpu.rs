@@ -179,18 +179,16 @@ fn draft_tokens_save_steps_and_change_no_answer() {
     }
 }
 
-/// A GPU would hold them as wide as all others.
 #[test]
-fn weights_as_integers_are_computed_on_the_cpu() {
-    let Some(machine) = Machine::new() else { return };
-    let flags = |device| ["--device", device, "--quantize", "q8"];
-    let words = ["--device: --quantize q8 works only on the CPU", "use `cpu` or `auto`"];
-    machine.home.fails(2, Machine::VARIABLES, &flags("cuda"), &words);
-    let host = Host::start(machine.home.serve(&Machine::before(""), &flags("auto")));
-    host.serves();
-    host.ends();
-    let log = machine.log();
-    assert!(log.contains("--quantize q8") && log.contains("computing on the CPU"), "{log}");
+fn weights_may_be_integers() {
+    for quantize in ["q8", "q4"] {
+        let Some(machine) = Machine::new() else { return };
+        let host = machine.serve("", &["--quantize", quantize]);
+        host.serves();
+        host.ends();
+        let log = machine.log();
+        assert!(log.contains("computing on cuda:0 (Emulated GPU)"), "{log}");
+    }
 }
 
 /// Ampere launches nothing early.

@@ -15,7 +15,7 @@ use infer_kernels::cuda::{CudaError, Device};
 use super::{DeviceExecutor, DeviceModel, DeviceOptions};
 use crate::shapes::Shape;
 use crate::walk::{Chunk, Draws, Walk};
-use crate::{DType, ModelConfig};
+use crate::{ModelConfig, WeightType};
 
 const BLOCK_SIZE: u32 = 16;
 const CHUNK: usize = 2_048;
@@ -62,14 +62,24 @@ impl Sizes {
     }
 }
 
-/// Measures these shapes; each line goes to `say`.
+/// What to measure.
+#[derive(Clone, Copy)]
+pub struct Measured<'a> {
+    /// Models.
+    pub shapes: &'a [Shape],
+    /// Types of their weights, see [`DeviceModel::random`].
+    pub weights: &'a [WeightType],
+    /// Fewer batches and lengths.
+    pub quick: bool,
+}
+
+/// Measures every shape with every type of weights; each line goes to `say`.
 ///
 /// # Errors
 /// If the device fails.
 pub fn run(
     device: &Arc<dyn Device>,
-    shapes: &[Shape],
-    quick: bool,
+    Measured { shapes, weights, quick }: &Measured<'_>,
     say: &mut dyn FnMut(Line),
 ) -> Result<(), String> {
     let said = |error: CudaError| error.message;
@@ -77,8 +87,11 @@ pub fn run(
     let products = bench::product_rate(device, 8_192).map_err(said)?;
     say(Line::Note(bench::rates_say(device.as_ref(), bytes_per_s, products)));
     let limits = Limits { bytes_per_s, operations_per_s: products.operations_per_s };
-    for shape in shapes {
-        measure(device, shape.name, &shape.config(), &limits, if quick { &FEW } else { &ALL }, say)?;
+    let sizes = if *quick { &FEW } else { &ALL };
+    for shape in *shapes {
+        for weights in *weights {
+            measure(device, (shape.name, *weights), &shape.config(), (&limits, sizes), say)?;
+        }
     }
     say(Line::Note(bench::copies_say(device, COPY_BYTES, bytes_per_s).map_err(said)?));
     Ok(())
@@ -86,14 +99,18 @@ pub fn run(
 
 fn measure(
     device: &Arc<dyn Device>,
-    name: &str,
+    (name, weights): (&str, WeightType),
     config: &ModelConfig,
-    limits: &Limits,
-    sizes: &Sizes,
+    (limits, sizes): (&Limits, &Sizes),
     say: &mut dyn FnMut(Line),
 ) -> Result<(), String> {
     let sizes = &sizes.within(config.max_positions);
-    let model = DeviceModel::random(config, DType::Bf16, device, 1).map_err(|error| error.to_string())?;
+    let model = DeviceModel::random(config, weights, device, 1).map_err(|error| error.to_string())?;
+    // What is usual needs no name.
+    let name = &match weights {
+        WeightType::Bf16 => name.to_owned(),
+        other => format!("{name} {other}"),
+    };
     let most = |list: &[u32]| list.iter().copied().max().unwrap_or(1);
     let (rows, longest) = (most(sizes.batches), most(sizes.contexts).max(most(sizes.prompts)));
     let mut options = DeviceOptions {
@@ -136,7 +153,7 @@ fn measure(
                 column.get(&(*batch, *context)).map_or(Cell::Absent, |ms| Cell::Number(*ms, 3))
             };
             say(DECODE.row([
-                name.into(),
+                Cell::Text(name.clone()),
                 (*batch).into(),
                 (*context).into(),
                 Cell::Number(ms, 3),
@@ -153,7 +170,7 @@ fn measure(
         let ms = prefill_ms(&mut executor, *tokens)?;
         let operations = operations(config, *tokens);
         say(PREFILL.row([
-            name.into(),
+            Cell::Text(name.clone()),
             (*tokens).into(),
             Cell::Number(ms, 2),
             Cell::Number(f64::from(*tokens) / ms * 1e3, 0),
@@ -336,7 +353,8 @@ mod tests {
         let limits = Limits { bytes_per_s: 1e9, operations_per_s: 1e9 };
         let sizes = Sizes { batches: &[2], contexts: &[18, 20, 33, 65], prompts: &[5, 65], steps: 2 };
         let mut lines = Vec::new();
-        measure(&device, "tiny", &tiny(), &limits, &sizes, &mut |line| lines.push(line)).expect("it runs");
+        let named = ("tiny", WeightType::Q4);
+        measure(&device, named, &tiny(), (&limits, &sizes), &mut |line| lines.push(line)).expect("it runs");
         let rows: Vec<&Vec<Cell>> = lines
             .iter()
             .filter_map(|line| match line {
@@ -357,7 +375,7 @@ mod tests {
     #[test]
     fn overlapped_decodes_are_all_collected() {
         let Some(device) = emulator() else { return };
-        let model = DeviceModel::random(&tiny(), DType::Bf16, &device, 1).expect("it fits");
+        let model = DeviceModel::random(&tiny(), WeightType::Bf16, &device, 1).expect("it fits");
         let options = DeviceOptions {
             block_size: BLOCK_SIZE,
             total_blocks: 4,

@@ -32,6 +32,8 @@ pub(super) struct Buffers {
     pub projected: Buffer,
     pub gate_up: Buffer,
     pub gated: Buffer,
+    /// Where a layer's matrix of integers is widened for products of many rows.
+    pub scratch: Buffer,
     /// If layers consist of experts.
     pub experts: Option<ExpertBuffers>,
     pub logits: Buffer,
@@ -85,7 +87,7 @@ impl Pool {
 
 impl Buffers {
     pub(super) fn new(model: &DeviceModel, options: &DeviceOptions) -> Result<Self, CudaError> {
-        let DeviceModel { config, ty, device, .. } = model;
+        let DeviceModel { config, ty, device, weights } = model;
         let (shape, properties) = (shape(config, *ty), device.properties());
         let prefill = prefill_form(&shape, properties, options);
         let layout = StepLayout::new(tile_tokens(&shape, properties, options), options);
@@ -113,6 +115,7 @@ impl Buffers {
             projected: buffer(projected)?,
             gate_up: buffer(gate_up)?,
             gated: buffer(gated)?,
+            scratch: buffer(weights.scratch_bytes(*ty))?,
             experts: match config.has_experts() {
                 true => {
                     let sizes = experts::bytes(config, *ty, options.max_tokens as usize);

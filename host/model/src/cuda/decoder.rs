@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use infer_kernels::cuda::{
-    AttentionParams, AttentionShape, CopyParams, CudaError, Device, KvWriteParams, NormParams, ProductKind,
-    ProductParams, Type, add_norm, copy_blocks, decode, embed, fill_random, follow_draws, prefill, product,
+    AttentionParams, AttentionShape, CopyParams, CudaError, Device, Factors, KvWriteParams, NormParams,
+    ProductKind, ProductParams, Type, add_norm, copy_blocks, decode, embed, embed_integers, fill_random,
+    follow_draws, prefill, product,
 };
 
 use super::buffers::Buffers;
@@ -24,7 +25,7 @@ pub(super) struct DeviceDecoder {
     pub device: Arc<dyn Device>,
     pub buffers: Buffers,
     pub ty: Type,
-    weights: Arc<DeviceWeights>,
+    pub weights: Arc<DeviceWeights>,
     shape: AttentionShape,
     options: DeviceOptions,
 }
@@ -81,12 +82,8 @@ impl DeviceDecoder {
     /// Computes all tokens up to the last layer's projection. Returns whether that was added to the residual stream, too;
     /// otherwise [`DeviceDecoder::logits`] or [`DeviceDecoder::settle`] does.
     pub(super) fn forward(&self, plan: &Plan) -> Result<bool, CudaError> {
-        let (config, buffers) = (&self.config, &self.buffers);
-        let tokens = self.word(buffers.layout.tokens);
-        let places = [self.weights.embedding.data.at(), tokens, buffers.residual.at()];
-        let (width, scale) = (config.hidden as u32, config.embedding_scale);
-        // SAFETY: tokens were checked against the vocabulary; the residual has room for `max_tokens`.
-        unsafe { embed(self.device.as_ref(), self.ty, places, width, scale, plan.tokens) }?;
+        let buffers = &self.buffers;
+        self.embed(plan.tokens)?;
         let rows = plan.tokens;
         let fusion = self.fusion(rows);
         let layers = &self.weights.layers;
@@ -127,6 +124,21 @@ impl DeviceDecoder {
             }
         }
         Ok(fusion.norms)
+    }
+
+    /// Rows of the embedding as the residual stream.
+    fn embed(&self, tokens: u32) -> Result<(), CudaError> {
+        let (device, table) = (self.device.as_ref(), &self.weights.embedding);
+        let given = self.word(self.buffers.layout.tokens);
+        let places = [table.data.at(), given, self.buffers.residual.at()];
+        let (width, scale) = (self.config.hidden as u32, self.config.embedding_scale);
+        // SAFETY: tokens were checked against the vocabulary; the residual has room for `max_tokens`.
+        unsafe {
+            match table.integers {
+                None => embed(device, self.ty, places, width, scale, tokens),
+                Some(integers) => embed_integers(device, integers, places, (width, scale), tokens),
+            }
+        }
     }
 
     /// Adds the last layer's projection for all tokens, so that logits can be computed in parts, or vectors.
@@ -255,6 +267,11 @@ impl DeviceDecoder {
         if self.options.deterministic { ProductKind::RowByRow } else { ProductKind::Fastest }
     }
 
+    /// What a product with this matrix multiplies.
+    pub(super) fn factors(&self, matrix: &DeviceMatrix) -> Factors {
+        matrix.factors(self.ty, &self.buffers.scratch)
+    }
+
     /// The product without the bias, which the next kernel adds.
     pub(super) fn product(
         &self,
@@ -272,7 +289,8 @@ impl DeviceDecoder {
             outputs: matrix.outputs as u32,
             out_f32: u32::from(out_f32),
         };
+        let factors = self.factors(matrix);
         // SAFETY: `x` and `y` are activation buffers of these widths with room for the rows.
-        unsafe { product(self.device.as_ref(), self.ty, self.kind(), &params) }
+        unsafe { product(self.device.as_ref(), factors, self.kind(), &params) }
     }
 }

@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "kernel launches; see the SAFETY lines")]
 
 use infer_kernels::cuda::{
-    Buffer, CudaError, FewParams, KvWriteParams, fuses, fuses_norms, fuses_rope, gated, kv_write,
+    Buffer, CudaError, Factors, FewParams, KvWriteParams, fuses, fuses_norms, fuses_rope, gated, kv_write,
     kv_write_whole, product_add, product_gated, product_rope, product_scaled,
 };
 
@@ -28,7 +28,8 @@ impl DeviceDecoder {
     pub(super) fn fusion(&self, rows: u32) -> Fusion {
         let ModelConfig { hidden, intermediate, input_norms, output_norms, qk_norm, head_dim, .. } =
             self.config;
-        let fuses = |inputs: usize| fuses(self.device.as_ref(), self.ty, self.kind(), [rows, inputs as u32]);
+        let factors = Factors { weights: self.weights.integers(), ..self.ty.into() };
+        let fuses = |inputs: usize| fuses(self.device.as_ref(), factors, self.kind(), [rows, inputs as u32]);
         let gates = fuses(hidden);
         let back = fuses(self.config.q_width()) && fuses(intermediate);
         let norms = gates && back && input_norms && !output_norms && fuses_norms(self.ty);
@@ -46,13 +47,14 @@ impl DeviceDecoder {
         let (device, rows) = (self.device.as_ref(), write.tokens);
         let places = [self.buffers.normed.at(), write.qkv];
         let few = self.few(&layer.qkv.matrix, places, rows, scaled);
+        let factors = self.factors(&layer.qkv.matrix);
         if fusion.rope {
             // SAFETY: as for `product`; slots and positions come from the engine and were checked; no kernel writes them.
-            return unsafe { product_rope(device, self.ty, &few, write) };
+            return unsafe { product_rope(device, factors, &few, write) };
         }
         if scaled {
             // SAFETY: as for `product`.
-            unsafe { product_scaled(device, self.ty, &few) }?;
+            unsafe { product_scaled(device, factors, &few) }?;
         } else {
             self.product(&layer.qkv.matrix, places, rows, false)?;
         }
@@ -82,7 +84,7 @@ impl DeviceDecoder {
             ..self.few(&linear.matrix, [x.at(), buffers.normed.at()], rows, false)
         };
         // SAFETY: as for `product`; there is room for the shares of as many rows as are fused.
-        unsafe { product_add(self.device.as_ref(), self.ty, &params) }
+        unsafe { product_add(self.device.as_ref(), self.factors(&linear.matrix), &params) }
     }
 
     /// The feed-forward layer up to its activations.
@@ -93,8 +95,9 @@ impl DeviceDecoder {
         if fusion.gates {
             let places = [buffers.normed.at(), buffers.gated.at()];
             let params = FewParams { bias, ..self.few(&gate_up.matrix, places, rows, fusion.norms) };
+            let factors = self.factors(&gate_up.matrix);
             // SAFETY: as for `product`; the output is half as wide.
-            return unsafe { product_gated(device, self.ty, config.activation, &params) };
+            return unsafe { product_gated(device, factors, config.activation, &params) };
         }
         self.product(&gate_up.matrix, [buffers.normed.at(), buffers.gate_up.at()], rows, false)?;
         let places = [buffers.gate_up.at(), bias, buffers.gated.at()];

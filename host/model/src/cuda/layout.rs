@@ -151,7 +151,7 @@ pub(super) fn activation_bytes(
     ]
 }
 
-/// See `DeviceModel::working_bytes`.
+/// See `DeviceModel::working_bytes`, which adds what depends on the weights.
 pub(super) fn working_bytes(
     config: &ModelConfig,
     ty: Type,

@@ -60,18 +60,13 @@ pub struct DeviceOptions {
 }
 
 impl Model {
-    /// Copies the weights to a device. The model can be dropped afterwards.
+    /// Copies the weights to a device. The model can be dropped afterwards. Integers stay integers, but for experts' and where
+    /// the model computes in f32 or rows are not whole groups; these and 4-bit floats are widened.
     ///
     /// # Errors
-    /// If a part of the model or the type of its weights has no kernel, or device memory runs out.
+    /// If a part of the model has no kernel, or device memory runs out.
     pub fn to_device(&self, device: &Arc<dyn Device>) -> Result<DeviceModel, ModelError> {
         check(&self.config)?;
-        if matches!(self.weight_type, WeightType::Q8 | WeightType::Q4 | WeightType::Mxfp4) {
-            return Err(ModelError::unsupported(format!(
-                "quantized weights ({}) have no kernels on GPUs; load them for a GPU, without quantize",
-                self.weight_type
-            )));
-        }
         if !self.adapters.is_empty() {
             let message = "adapters have no kernels on GPUs; use --device cpu";
             return Err(ModelError::unsupported(message.to_owned()));
@@ -88,19 +83,24 @@ impl Model {
 }
 
 impl DeviceModel {
-    /// Creates a model of this configuration with random weights on the device, for benchmarks.
+    /// Creates a model of this configuration with random weights of a type on the device, for benchmarks. Beside integers all is
+    /// bf16, as are 4-bit floats.
     ///
     /// # Errors
     /// As [`Model::to_device`].
     pub fn random(
         config: &ModelConfig,
-        dtype: DType,
+        weight_type: WeightType,
         device: &Arc<dyn Device>,
         seed: u64,
     ) -> Result<Self, ModelError> {
         check(config)?;
-        let ty = device_type(dtype);
-        let weights = DeviceWeights::random(device, ty, config, seed).map_err(too_heavy)?;
+        let ty = match weight_type {
+            WeightType::F32 => Type::F32,
+            WeightType::F16 => Type::F16,
+            WeightType::Bf16 | WeightType::Q8 | WeightType::Q4 | WeightType::Mxfp4 => Type::Bf16,
+        };
+        let weights = DeviceWeights::random(device, (ty, weight_type), config, seed).map_err(too_heavy)?;
         Ok(Self { config: config.clone(), ty, device: Arc::clone(device), weights: Arc::new(weights) })
     }
 
@@ -114,7 +114,8 @@ impl DeviceModel {
 
     /// Bytes that an executor needs besides its pool.
     pub fn working_bytes(&self, options: &DeviceOptions) -> u64 {
-        layout::working_bytes(&self.config, self.ty, self.device.properties(), options)
+        let scratch = self.weights.scratch_bytes(self.ty) as u64;
+        scratch + layout::working_bytes(&self.config, self.ty, self.device.properties(), options)
     }
 
     /// Bytes of all weight matrices on the device.

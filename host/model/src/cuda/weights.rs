@@ -1,10 +1,12 @@
-//! Weights on a device: matrices row by row in the device's type; norms and biases in f32.
+//! Weights on a device: matrices row by row in the device's type, or as integers where there are kernels for these; norms and
+//! biases in f32.
 
 use std::sync::Arc;
 
 use infer_kernels::Matrix;
-use infer_kernels::cuda::{Buffer, CudaError, Device, Type, fill_random};
+use infer_kernels::cuda::{Buffer, CudaError, Device, Factors, Quantized, Type, fill_integers, fill_random};
 
+use crate::WeightType;
 use crate::config::{ExpertsConfig, LayerConfig, ModelConfig};
 use crate::weights::{Experts, Gated, LayerWeights, Linear, Mlp, Weights};
 
@@ -81,6 +83,16 @@ impl DeviceLayer {
             }
     }
 
+    /// Matrices of tokens, none of which is chosen by a router.
+    fn dense(&self) -> impl Iterator<Item = &DeviceMatrix> {
+        let mlp = match &self.mlp {
+            DeviceMlp::Dense(DeviceGated { gate_up, down }) => Some([gate_up, down]),
+            DeviceMlp::Experts(_) => None,
+        };
+        let attention = [&self.qkv, &self.output].into_iter();
+        attention.chain(mlp.into_iter().flatten()).map(|linear| &linear.matrix)
+    }
+
     /// Bytes of the experts' matrices, and which they are.
     fn experts(&self) -> Option<(usize, ExpertsConfig)> {
         match &self.mlp {
@@ -109,6 +121,21 @@ pub(super) struct DeviceMatrix {
     pub data: Buffer,
     pub outputs: usize,
     pub inputs: usize,
+    /// How they are stored if they are integers.
+    pub integers: Option<Quantized>,
+}
+
+impl DeviceMatrix {
+    /// What products in this type multiply, with memory where integers can be widened.
+    pub(super) fn factors(&self, ty: Type, scratch: &Buffer) -> Factors {
+        let fits = self.widened_bytes(ty) <= scratch.bytes();
+        Factors { ty, weights: self.integers, scratch: if fits { scratch.at() } else { 0 } }
+    }
+
+    /// Bytes of its numbers in this type.
+    fn widened_bytes(&self, ty: Type) -> usize {
+        self.outputs * self.inputs * ty.bytes()
+    }
 }
 
 /// The address of an optional buffer, or 0.
@@ -133,13 +160,19 @@ impl DeviceWeights {
         })
     }
 
-    /// Random weights that keep activations near 1, so that no type overflows.
+    /// Random weights that keep activations near 1, so that no type overflows. Integers as loading a checkpoint makes them:
+    /// embedding and head have 8 bits, experts none.
     pub(super) fn random(
         device: &Arc<dyn Device>,
-        ty: Type,
+        (ty, weight_type): (Type, WeightType),
         config: &ModelConfig,
         seed: u64,
     ) -> Result<Self, CudaError> {
+        let (integers, of_ends) = match weight_type {
+            WeightType::F32 | WeightType::Bf16 | WeightType::F16 | WeightType::Mxfp4 => (None, None),
+            WeightType::Q8 => (Some(Quantized::Int8), Some(Quantized::Int8)),
+            WeightType::Q4 => (Some(Quantized::Int4), Some(Quantized::Int8)),
+        };
         let mut chance = Chance { device, ty, seed };
         let hidden = config.hidden;
         let (q, kv) = (config.q_width(), config.kv_width());
@@ -148,34 +181,37 @@ impl DeviceWeights {
         let [q_norm, k_norm] = [0, 1].map(|i| config.qk_norm_widths().map(|widths| widths[i]));
         let input_norm = || config.input_norms.then(|| ones(hidden)).transpose();
         let output_norm = || config.output_norms.then(|| ones(hidden)).transpose();
+        let gate_up = [2 * config.intermediate, hidden];
         let mut layer = |layer: &LayerConfig| -> Result<DeviceLayer, CudaError> {
             Ok(DeviceLayer {
                 input_norm: input_norm()?,
-                qkv: chance.linear(q + 2 * kv, hidden)?,
+                qkv: chance.linear([q + 2 * kv, hidden], integers)?,
                 q_norm: q_norm.map(ones).transpose()?,
                 k_norm: k_norm.map(ones).transpose()?,
                 sinks: config.sinks.then(|| constant(0.0, config.heads)).transpose()?,
-                output: chance.linear(hidden, q)?,
+                output: chance.linear([hidden, q], integers)?,
                 attention_output_norm: output_norm()?,
                 mlp_norm: input_norm()?,
                 mlp: match layer.experts {
                     None => DeviceMlp::Dense(DeviceGated {
-                        gate_up: chance.linear(2 * config.intermediate, hidden)?,
-                        down: chance.linear(hidden, config.intermediate)?,
+                        gate_up: chance
+                            .linear(gate_up, integers.filter(|_| Quantized::fits(gate_up, true, ty)))?,
+                        down: chance.linear([hidden, config.intermediate], integers)?,
                     }),
                     Some(experts) => DeviceMlp::Experts(DeviceExperts {
                         config: experts,
-                        router: chance.linear(experts.count, hidden)?,
-                        gate_up: chance.linear(experts.count * 2 * experts.intermediate, hidden)?,
-                        down: chance.linear(experts.count * hidden, experts.intermediate)?,
+                        router: chance.linear([experts.count, hidden], None)?,
+                        gate_up: chance.linear([experts.count * 2 * experts.intermediate, hidden], None)?,
+                        down: chance.linear([experts.count * hidden, experts.intermediate], None)?,
                     }),
                 },
                 mlp_output_norm: output_norm()?,
             })
         };
         let layers = config.layers.iter().map(&mut layer).collect::<Result<_, _>>()?;
-        let embedding = chance.matrix(config.vocab, hidden)?;
-        let head = (!config.tied_head).then(|| chance.matrix(config.vocab, hidden)).transpose()?;
+        let ends = [config.vocab, hidden];
+        let embedding = chance.matrix(ends, of_ends)?;
+        let head = (!config.tied_head).then(|| chance.matrix(ends, of_ends)).transpose()?;
         let divided_norm = divided(device, &vec![1.0; hidden], config)?;
         Ok(Self { embedding, head, final_norm: ones(hidden)?, divided_norm, layers })
     }
@@ -188,6 +224,21 @@ impl DeviceWeights {
     /// Weights of the norm before that matrix.
     pub(super) fn logit_norm(&self) -> &Buffer {
         self.divided_norm.as_ref().unwrap_or(&self.final_norm)
+    }
+
+    /// How layers' matrices are stored if all but experts' and routers' are integers: then the vendor's library, which has no
+    /// products with them, is no reason to take other kernels for more rows.
+    pub(super) fn integers(&self) -> Option<Quantized> {
+        let mut all = self.layers.iter().flat_map(DeviceLayer::dense).map(|matrix| matrix.integers);
+        let first = all.next()??;
+        all.all(|integers| integers.is_some()).then_some(first)
+    }
+
+    /// Bytes in which any matrix of integers of a layer can be widened. A larger head isn't.
+    pub(super) fn scratch_bytes(&self, ty: Type) -> usize {
+        let dense = self.layers.iter().flat_map(DeviceLayer::dense);
+        let integers = dense.filter(|matrix| matrix.integers.is_some());
+        integers.map(|matrix| matrix.widened_bytes(ty)).max().unwrap_or(0)
     }
 
     /// Bytes of all matrices.
@@ -272,11 +323,12 @@ impl Upload<'_> {
         let bytes = outputs * inputs * self.ty.bytes();
         let data = Buffer::new(self.device, linears.len() * bytes)?;
         for (index, linear) in linears.iter().enumerate() {
-            self.convert(&linear.matrix, &data, index * bytes)?;
+            self.widen(&linear.matrix, &data, index * bytes)?;
         }
         let biases: Vec<&[f32]> = linears.iter().filter_map(|linear| linear.bias.as_deref()).collect();
         let bias = (!biases.is_empty()).then(|| self.vector(&biases.concat())).transpose()?;
-        Ok(DeviceLinear { matrix: DeviceMatrix { data, outputs: linears.len() * outputs, inputs }, bias })
+        let outputs = linears.len() * outputs;
+        Ok(DeviceLinear { matrix: DeviceMatrix { data, outputs, inputs, integers: None }, bias })
     }
 
     fn vector(&self, numbers: &[f32]) -> Result<Buffer, CudaError> {
@@ -285,37 +337,62 @@ impl Upload<'_> {
 
     fn matrix(&self, matrix: &Matrix) -> Result<DeviceMatrix, CudaError> {
         let (outputs, inputs) = (matrix.outputs(), matrix.inputs());
-        let data = Buffer::new(self.device, outputs * inputs * self.ty.bytes())?;
-        self.convert(matrix, &data, 0)?;
-        Ok(DeviceMatrix { data, outputs, inputs })
+        let integers = Quantized::of(matrix, self.ty);
+        let bytes = match integers {
+            Some(integers) => integers.bytes([outputs, inputs]),
+            None => outputs * inputs * self.ty.bytes(),
+        };
+        let data = Buffer::new(self.device, bytes)?;
+        match integers {
+            Some(integers) => {
+                let parts = [Quantized::stripes(outputs), integers.stripe_bytes(inputs)];
+                let pack = |stripe, bytes: &mut [u8]| integers.pack(matrix, stripe, bytes);
+                self.convert(parts, (&data, 0), pack)?;
+            }
+            None => self.widen(matrix, &data, 0)?,
+        }
+        Ok(DeviceMatrix { data, outputs, inputs, integers })
     }
 
-    /// Converts rows on several threads, and copies them chunk by chunk to the bytes from `start` on.
-    fn convert(&self, matrix: &Matrix, to: &Buffer, start: usize) -> Result<(), CudaError> {
-        let (outputs, inputs) = (matrix.outputs(), matrix.inputs());
+    /// Copies rows in the device's type to the bytes from `start` on.
+    fn widen(&self, matrix: &Matrix, to: &Buffer, start: usize) -> Result<(), CudaError> {
+        let inputs = matrix.inputs();
         let row_bytes = inputs * self.ty.bytes();
-        let rows = (CHUNK_BYTES / row_bytes).clamp(1, outputs.max(1));
+        self.convert([matrix.outputs(), row_bytes], (to, start), |row, bytes| {
+            let (mut numbers, mut converted) = (vec![0.0; inputs], Vec::with_capacity(row_bytes));
+            matrix.unpack_row(row, 1.0, &mut numbers);
+            numbers.iter().for_each(|number| self.ty.write(*number, &mut converted));
+            bytes.copy_from_slice(&converted);
+        })
+    }
+
+    /// Makes parts of so many bytes on several threads, and copies them chunk by chunk to a buffer from a place on.
+    fn convert(
+        &self,
+        [parts, part_bytes]: [usize; 2],
+        (to, start): (&Buffer, usize),
+        part: impl Fn(usize, &mut [u8]) + Sync,
+    ) -> Result<(), CudaError> {
+        let at_once = (CHUNK_BYTES / part_bytes).clamp(1, parts.max(1));
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         // Starting a thread takes as long as it converts a few hundred kilobytes, and experts are many small matrices.
-        let threads = threads.min((outputs * row_bytes).div_ceil(THREAD_BYTES)).max(1);
-        let mut bytes = vec![0; rows * row_bytes];
-        for first in (0..outputs).step_by(rows) {
-            let count = rows.min(outputs - first);
+        let threads = threads.min((parts * part_bytes).div_ceil(THREAD_BYTES)).max(1);
+        let mut bytes = vec![0; at_once * part_bytes];
+        for first in (0..parts).step_by(at_once) {
+            let count = at_once.min(parts - first);
             let share = count.div_ceil(threads);
             std::thread::scope(|scope| {
-                for (part, bytes) in bytes[..count * row_bytes].chunks_mut(share * row_bytes).enumerate() {
+                let shares = bytes[..count * part_bytes].chunks_mut(share * part_bytes);
+                for (nth, bytes) in shares.enumerate() {
+                    let part = &part;
                     scope.spawn(move || {
-                        let (mut row, mut converted) = (vec![0.0; inputs], Vec::with_capacity(row_bytes));
-                        for (i, bytes) in bytes.chunks_exact_mut(row_bytes).enumerate() {
-                            matrix.unpack_row(first + part * share + i, 1.0, &mut row);
-                            converted.clear();
-                            row.iter().for_each(|number| self.ty.write(*number, &mut converted));
-                            bytes.copy_from_slice(&converted);
+                        for (i, bytes) in bytes.chunks_exact_mut(part_bytes).enumerate() {
+                            part(first + nth * share + i, bytes);
                         }
                     });
                 }
             });
-            to.write(start + first * row_bytes, &bytes[..count * row_bytes])?;
+            to.write(start + first * part_bytes, &bytes[..count * part_bytes])?;
         }
         Ok(())
     }
@@ -329,19 +406,35 @@ struct Chance<'a> {
 }
 
 impl Chance<'_> {
-    fn matrix(&mut self, outputs: usize, inputs: usize) -> Result<DeviceMatrix, CudaError> {
-        let data = Buffer::new(self.device, outputs * inputs * self.ty.bytes())?;
+    /// As integers if any are asked for and products take them.
+    fn matrix(
+        &mut self,
+        [outputs, inputs]: [usize; 2],
+        integers: Option<Quantized>,
+    ) -> Result<DeviceMatrix, CudaError> {
+        let integers = integers.filter(|_| Quantized::fits([outputs, inputs], false, self.ty));
+        let bytes = match integers {
+            Some(integers) => integers.bytes([outputs, inputs]),
+            None => outputs * inputs * self.ty.bytes(),
+        };
+        let data = Buffer::new(self.device, bytes)?;
         self.seed = self.seed.wrapping_add(0x9e37_79b9);
         let scale = (3.0 / inputs as f32).sqrt();
+        let device = self.device.as_ref();
         #[allow(unsafe_code, reason = "a kernel launch; see SAFETY")]
         // SAFETY: the buffer was just allocated for this many numbers.
         unsafe {
-            fill_random(self.device.as_ref(), self.ty, data.at(), outputs * inputs, self.seed, scale)?;
+            match integers {
+                None => fill_random(device, self.ty, data.at(), outputs * inputs, self.seed, scale)?,
+                Some(integers) => {
+                    fill_integers(device, integers, data.at(), [outputs, inputs], (self.seed, scale))?;
+                }
+            }
         }
-        Ok(DeviceMatrix { data, outputs, inputs })
+        Ok(DeviceMatrix { data, outputs, inputs, integers })
     }
 
-    fn linear(&mut self, outputs: usize, inputs: usize) -> Result<DeviceLinear, CudaError> {
-        Ok(DeviceLinear { matrix: self.matrix(outputs, inputs)?, bias: None })
+    fn linear(&mut self, sides: [usize; 2], integers: Option<Quantized>) -> Result<DeviceLinear, CudaError> {
+        Ok(DeviceLinear { matrix: self.matrix(sides, integers)?, bias: None })
     }
 }

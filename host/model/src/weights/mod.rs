@@ -5,6 +5,7 @@
 mod copy;
 mod expert;
 mod files;
+mod formats;
 mod four;
 mod fused;
 mod interleaved;
@@ -23,14 +24,15 @@ pub(crate) use self::copy::copy;
 pub(crate) use self::expert::{ExpertMatrix, Within};
 use self::files::Files;
 pub(crate) use self::files::{PREFIXES, Shard};
-use self::order::{GatedStacks, MlpStacks, ReadAhead, Stack, Stacks, ends, stacks};
+use self::formats::Formats;
+use self::order::{GatedStacks, MlpStacks, ReadAhead, Stack, Stacks, ends};
 use self::stacked::Stacked;
 pub(crate) use self::stored::{Mxfp4, RowOrder, Stored, StoredType};
 use crate::config::{ExpertsConfig, ModelConfig};
 use crate::error::ModelError;
 use crate::memory;
 use crate::source::Source;
-use crate::{DType, LoadOptions, LoadProgress, Quantize, WeightType};
+use crate::{DType, LoadOptions, LoadProgress, WeightType};
 
 /// All weights of a decoder.
 pub(crate) struct Weights {
@@ -103,32 +105,7 @@ impl Weights {
         let stored = files.stored_type(&typical(config));
         let dtype = dtype(options, config, stored)?;
         let in_blocks = matches!(stored, Some(StoredType::Blocks(_) | StoredType::Mxfp4(_)));
-        let stay_blocks = in_blocks && options.dtype.is_none() && !options.for_gpu;
-        let floats = match dtype {
-            DType::F32 => (WeightType::F32, Format::F32),
-            DType::Bf16 => (WeightType::Bf16, Format::Bf16),
-            // CPUs have no f16 products; the device rounds the f32 weights that it receives.
-            DType::F16 => (WeightType::F16, Format::F32),
-        };
-        let (weight_type, formats) = match options.quantize {
-            Quantize::Q8 | Quantize::Q4 if options.for_gpu => {
-                let message = "weights as integers are computed on CPUs only; leave quantize out";
-                return Err(ModelError::unsupported(message));
-            }
-            Quantize::Auto if stay_blocks && stored == Some(StoredType::Mxfp4(Mxfp4::Apart)) => {
-                (WeightType::Mxfp4, Formats::Blocks { others: floats.1 })
-            }
-            // They become the same floats when they are copied to the device; until then they take a quarter of the memory.
-            Quantize::Auto | Quantize::Off
-                if options.for_gpu && matches!(stored, Some(StoredType::Mxfp4(_))) =>
-            {
-                (floats.0, Formats::Blocks { others: floats.1 })
-            }
-            Quantize::Auto if stay_blocks => (WeightType::Q8, Formats::AsStored),
-            Quantize::Q8 => (WeightType::Q8, Formats::All(Format::Int8)),
-            Quantize::Q4 => (WeightType::Q4, Formats::Four),
-            Quantize::Auto | Quantize::Off => (floats.0, Formats::All(floats.1)),
-        };
+        let (weight_type, formats) = Formats::chosen(options, dtype, stored);
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let packer = Packer::new(threads)
             .map_err(|error| ModelError::machine(format!("can't start {threads} threads: {error}")))?;
@@ -204,46 +181,6 @@ fn typical(config: &ModelConfig) -> String {
     match config.layers.iter().position(|layer| layer.experts.is_some()) {
         None => "layers.0.mlp.down_proj.weight".to_owned(),
         Some(layer) => format!("layers.{layer}.mlp.experts.0.down_proj.weight"),
-    }
-}
-
-/// The formats of matrices.
-#[derive(Clone, Copy)]
-enum Formats {
-    All(Format),
-    /// [`Quantize::Auto`] of quantized files. Blocks of other than 4 bits lose almost nothing as groups of 8-bit integers, and
-    /// Q8_0 loses nothing.
-    AsStored,
-    /// [`Quantize::Auto`] of files of floats with some tensors in MXFP4: these stay as they are.
-    Blocks {
-        others: Format,
-    },
-    /// [`Quantize::Q4`].
-    Four,
-}
-
-impl Formats {
-    /// The format of a stack, which is that of all its tensors.
-    fn of(self, stack: &Stacked<'_>) -> Format {
-        match self {
-            _ if stack.is_exact() => Format::F32,
-            Self::All(format) => format,
-            Self::AsStored | Self::Blocks { .. } | Self::Four if stack.is_mxfp4() => Format::Mxfp4,
-            Self::Blocks { others } => others,
-            Self::AsStored if stack.is_four_bits() => Format::Int4,
-            Self::Four if stack.is_four_bits() || stack.in_layer() => Format::Int4,
-            Self::AsStored | Self::Four => Format::Int8,
-        }
-    }
-
-    /// Bytes of all matrices in these formats, up to the first stack with a tensor that is missing or has another shape:
-    /// loading reports it.
-    fn bytes(self, files: &Files<'_>, config: &ModelConfig) -> u64 {
-        let sizes = stacks(config).map_while(|stack| {
-            let format = self.of(&Stacked::open(files, &stack).ok()?);
-            Some(size([stack.outputs(), stack.inputs], format))
-        });
-        sizes.fold(0, u64::saturating_add)
     }
 }
 

@@ -13,6 +13,8 @@ use crate::error::ModelError;
 
 /// How the names of matrices between embedding and head begin.
 const LAYERS: &str = "layers.";
+/// What names of experts' matrices contain.
+const EXPERTS: &str = ".mlp.experts.";
 
 /// A stack's tensors, from the top.
 pub(super) struct Stacked<'a> {
@@ -43,6 +45,11 @@ impl<'a> Stacked<'a> {
     /// Whether the stack belongs to a layer: it is neither embedding nor head.
     pub(super) fn in_layer(&self) -> bool {
         self.stack.parts.iter().all(|(name, _)| name.starts_with(LAYERS))
+    }
+
+    /// Whether the stack belongs to one of several experts.
+    pub(super) fn is_expert(&self) -> bool {
+        self.stack.parts.iter().all(|(name, _)| name.starts_with(LAYERS) && name.contains(EXPERTS))
     }
 
     /// Whether the matrix is held in f32, whatever others become.
@@ -130,8 +137,9 @@ mod tests {
     use super::*;
     use crate::config::ModelConfig;
     use crate::source::Source;
+    use crate::weights::Weights;
+    use crate::weights::formats::{Formats, Rule};
     use crate::weights::order::{GatedStacks, MlpStacks, Stacks};
-    use crate::weights::{Formats, Weights};
     use crate::{LoadOptions, Quantize};
 
     const CONFIG: &str = r#"{"model_type":"qwen2","hidden_size":64,"intermediate_size":96,"num_hidden_layers":1,
@@ -180,7 +188,7 @@ mod tests {
         let MlpStacks::Dense(GatedStacks { gate_up, .. }) = mlp else { panic!("there are no experts") };
         for (stack, gated) in [(qkv, false), (gate_up, true)] {
             let stacked = Stacked::open(&files, &stack).unwrap();
-            let format = Formats::Four.of(&stacked);
+            let format = Formats::from(Rule::Four).of(&stacked);
             assert_eq!(format, Format::Int4);
             let matrix = stacked.pack(&mut packer, format, gated).unwrap();
             let all = |row: usize, out: &mut [f32]| stacked.row(row, out).unwrap();
@@ -204,16 +212,20 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (source, config) = mixed(&directory.path().join("mixed.gguf"));
         let files = Files::open(&source, &config).unwrap();
-        for (quantize, formats) in [
-            (Quantize::Auto, Formats::AsStored),
-            (Quantize::Q4, Formats::Four),
-            (Quantize::Q8, Formats::All(Format::Int8)),
-            (Quantize::Off, Formats::All(Format::F32)),
+        for (quantize, rule) in [
+            (Quantize::Auto, Rule::AsStored),
+            (Quantize::Q4, Rule::Four),
+            (Quantize::Q8, Rule::All(Format::Int8)),
+            (Quantize::Off, Rule::All(Format::F32)),
         ] {
             let options = LoadOptions { quantize, ..LoadOptions::default() };
             let loaded =
                 Weights::load(&source, &config, &options, &mut |_| ControlFlow::Continue(())).unwrap();
-            assert_eq!(formats.bytes(&files, &config), loaded.weights.bytes() as u64, "{quantize:?}");
+            assert_eq!(
+                Formats::from(rule).bytes(&files, &config),
+                loaded.weights.bytes() as u64,
+                "{quantize:?}"
+            );
         }
     }
 }

@@ -5,6 +5,7 @@ mod experts;
 mod faults;
 mod fusion;
 mod gpu_check;
+mod integers;
 mod logits;
 mod refused;
 mod steps;

@@ -178,23 +178,45 @@ fn blocks_of_4_bit_floats_are_held_as_they_are() {
     assert!(worst < BOUND && mean < MEAN_BOUND && worst < of_eight, "{worst:.3}, {mean:.3}, {of_eight:.3}");
 }
 
-/// GPUs have no kernels for integers, so nothing may be rounded to them on the way there.
+/// A GPU gets the integers that the CPU computes with, or floats if asked for.
 #[test]
-fn blocks_are_widened_for_a_gpu() {
+fn blocks_for_a_gpu_are_those_of_the_cpu_unless_they_are_to_be_widened() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     for kind in [GgmlDType::Q4_0, GgmlDType::Q8_0] {
         let source = Source::gguf(&convert::convert("qwen3-bf16", kind, directory.path())).expect("sound");
         let on_cpu = load(&source, None, Quantize::Auto);
-        let options = LoadOptions { for_gpu: true, ..LoadOptions::default() };
-        let widened = Model::load_with(&source, &options, &mut |_| ControlFlow::Continue(()));
-        let widened = widened.expect("it loads");
-        assert_eq!((widened.weight_type, widened.dtype), (WeightType::Bf16, DType::Bf16), "{kind:?}");
-        assert!(widened.stored_blocks.is_some_and(|bytes| bytes < widened.weight_bytes()), "{kind:?}");
-        assert!(on_cpu.weight_bytes() < widened.weight_bytes(), "{kind:?}");
-        let asked = load(&source, Some(DType::Bf16), Quantize::Off);
-        let prompts: Vec<Vec<u32>> =
-            expected("qwen3-bf16").into_iter().map(|(ids, ..)| ids).take(8).collect();
-        assert_eq!(logits(&widened, &prompts), logits(&asked, &prompts), "{kind:?}");
+        let for_gpu = |dtype, quantize| {
+            let options = LoadOptions { for_gpu: true, dtype, quantize };
+            Model::load_with(&source, &options, &mut |_| ControlFlow::Continue(())).expect("it loads")
+        };
+        let held = for_gpu(None, Quantize::Auto);
+        assert_eq!((held.weight_type, held.dtype), (on_cpu.weight_type, DType::Bf16), "{kind:?}");
+        assert_eq!(held.checksums(1), on_cpu.checksums(1), "{kind:?}");
+        for widened in [for_gpu(None, Quantize::Off), for_gpu(Some(DType::Bf16), Quantize::Auto)] {
+            assert_eq!((widened.weight_type, widened.dtype), (WeightType::Bf16, DType::Bf16), "{kind:?}");
+            assert!(widened.stored_blocks.is_some_and(|bytes| bytes < widened.weight_bytes()), "{kind:?}");
+            let asked = load(&source, Some(DType::Bf16), Quantize::Off);
+            assert_eq!(widened.checksums(1), asked.checksums(1), "{kind:?}");
+        }
+    }
+}
+
+/// GPUs multiply experts as floats, so they are not rounded to integers on the way there.
+#[test]
+fn experts_for_a_gpu_are_floats() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = convert::convert("qwen3moe-bf16", GgmlDType::Q4_0, directory.path());
+    let source = Source::gguf(&path).expect("sound");
+    for quantize in [Quantize::Auto, Quantize::Q8, Quantize::Q4] {
+        let options = LoadOptions { for_gpu: true, quantize, ..LoadOptions::default() };
+        let model =
+            Model::load_with(&source, &options, &mut |_| ControlFlow::Continue(())).expect("it loads");
+        let on_cpu = load(&source, None, quantize);
+        // Three layers of eight, each of three matrices. The CPU has 32 weights in 34 or 20 bytes.
+        let weights = 3 * 8 * 3 * 32 * 64;
+        let of_32 = if quantize == Quantize::Q8 { 34 } else { 20 };
+        let wider = weights * 2 - weights / 32 * of_32;
+        assert_eq!(model.weight_bytes() - on_cpu.weight_bytes(), wider, "{quantize:?}");
     }
 }
 

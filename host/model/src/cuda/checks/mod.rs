@@ -4,6 +4,7 @@
 
 mod embeddings;
 mod golden;
+mod integers;
 mod report;
 mod same;
 mod walk;
@@ -18,6 +19,7 @@ use infer_kernels::cuda::checks::{Check, Effort, all};
 
 pub use embeddings::embeddings;
 pub use golden::{Extent, checkpoints, golden};
+pub use integers::{integers, integers_are_recorded, integers_stand_alone};
 pub use report::Report;
 pub use same::{
     contiguous_is_paged, copied_blocks_continue, drafts_change_no_token, graphs_are_eager, memory_runs_out,
@@ -28,6 +30,9 @@ pub use same::{
 /// layers of experts, also with biases and sinks, and those of float32.
 const FAMILIES: [&str; 6] =
     ["llama-wide-bf16", "qwen3-wide-bf16", "gemma3-wide-bf16", "qwen3moe-bf16", "gptoss-bf16", "llama-f32"];
+
+/// Those whose weights become integers: rope in products, norms behind them, experts beside them.
+const OF_INTEGERS: [&str; 3] = ["llama-wide-bf16", "gemma3-wide-bf16", "qwen3moe-bf16"];
 
 /// The golden checkpoint that embeds.
 const EMBEDDING: &str = "qwen3-embedding-bf16";
@@ -41,6 +46,13 @@ const MODEL_CHECKS: [(&str, ModelCheck); 6] = [
     ("deterministic tokens stand alone", tokens_stand_alone),
     ("draft tokens change no token", drafts_change_no_token),
     ("memory runs out", memory_runs_out),
+];
+
+/// The same with weights as integers.
+const INTEGER_CHECKS: [(&str, ModelCheck); 3] = [
+    ("weights as integers", integers),
+    ("graphs draw as launches do, weights as integers", integers_are_recorded),
+    ("deterministic tokens stand alone, weights as integers", integers_stand_alone),
 ];
 
 /// What to check.
@@ -76,9 +88,11 @@ pub fn run(device: &Arc<dyn Device>, scope: Scope<'_>, say: &mut dyn FnMut(Strin
     let family = EMBEDDING;
     report
         .check(&format!("embeddings, {family}"), || embeddings(device, &directory.join(family), Extent::All));
-    for (name, check) in MODEL_CHECKS {
-        for family in FAMILIES {
-            report.check(&format!("{name}, {family}"), || check(device, &directory.join(family)));
+    for (checks, families) in [(&MODEL_CHECKS[..], &FAMILIES[..]), (&INTEGER_CHECKS, &OF_INTEGERS)] {
+        for (name, check) in checks {
+            for family in families {
+                report.check(&format!("{name}, {family}"), || check(device, &directory.join(family)));
+            }
         }
     }
     report.finish()

@@ -57,9 +57,12 @@ fn load(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<DeviceModel, Stri
 /// # Errors
 /// Says what differs.
 pub fn graphs_are_eager(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
-    let model = load(device, checkpoint)?;
-    let (eager, none) = sampled(&model, 16, Mode::LAUNCHED, 12)?;
-    let (recorded, launches) = sampled(&model, 16, Mode::RECORDED, 12)?;
+    recorded_is_launched(&load(device, checkpoint)?)
+}
+
+pub(super) fn recorded_is_launched(model: &DeviceModel) -> Result<String, String> {
+    let (eager, none) = sampled(model, 16, Mode::LAUNCHED, 12)?;
+    let (recorded, launches) = sampled(model, 16, Mode::RECORDED, 12)?;
     if none != 0 || launches < 6 {
         return Err(format!("{launches} recorded decodes were launched, {none} where there should be none"));
     }
@@ -130,10 +133,13 @@ pub fn copied_blocks_continue(device: &Arc<dyn Device>, checkpoint: &Path) -> Re
 /// # Errors
 /// Says what differs.
 pub fn tokens_stand_alone(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
-    let model = load(device, checkpoint)?;
+    each_stands_alone(&load(device, checkpoint)?)
+}
+
+pub(super) fn each_stands_alone(model: &DeviceModel) -> Result<String, String> {
     let mode = Mode { graphs: true, deterministic: true };
-    let (streams, launches) = sampled(&model, 16, mode, 12)?;
-    let mut walk = Walk::new(&model, 16, MAX_SEQ_LEN, mode)?;
+    let (streams, launches) = sampled(model, 16, mode, 12)?;
+    let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, mode)?;
     let mut compared = 0;
     for (sequence, (stream, prompt)) in (0_u64..).zip(streams.iter().zip(PROMPTS)) {
         for known in (prompt as usize..stream.len()).step_by(5) {

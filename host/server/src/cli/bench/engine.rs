@@ -15,10 +15,10 @@ down. Read bandwidth and instruction rates are measured in the same run; the las
 limit that a step reaches. The default shapes need up to 6 GB of memory.
 
 On a GPU: decodes at batches of 1 to 256 and contexts of 256 to 16,384 tokens, and prompts of 512 to 16,384, \
-as far as model and memory allow, in bf16; with and without graphs, and deterministic. The median of decodes \
-and the best prompt count, as shares of the copy and product rates measured in the same run. The default \
-shapes are llama-1b, qwen3-1.7b, gemma3-1b and llama-8b, which needs 16 GB and more. Only --shape, --quick \
-and --format apply.";
+as far as model and memory allow, in bf16 or with --weights; with and without graphs, and deterministic. The \
+median of decodes and the best prompt count, as shares of the copy and product rates measured in the same run. \
+The default shapes are llama-1b, qwen3-1.7b, gemma3-1b and llama-8b, which needs 16 GB and more. Only --shape, \
+--weights, --quick and --format apply.";
 
 /// Arguments of `infer bench engine`.
 #[derive(Args)]

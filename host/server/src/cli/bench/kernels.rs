@@ -29,7 +29,7 @@ pub struct KernelArgs {
 /// Runs the benchmark.
 pub fn run(args: &KernelArgs) -> Result<(), Failure> {
     let measured = &args.measured;
-    if measured.on_gpu(&[], measure_kernels)? {
+    if measured.on_gpu(&[("--weights", measured.names_weights())], measure_kernels)? {
         return Ok(());
     }
     let plan =

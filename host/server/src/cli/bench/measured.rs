@@ -18,7 +18,7 @@ pub struct Measured {
     /// Shapes to measure [default: smollm-135m and llama-1b; see below for a GPU]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.map(|shape| shape.name)))]
     shape: Vec<String>,
-    /// Storage type of the weights; q8 and q4 are integers with a scale per 32 [default: bf16, q8 and q4]
+    /// Storage type of the weights; q8 and q4 are integers with a scale per 32 [default: bf16, q8 and q4; on a GPU bf16]
     #[arg(long, value_enum, value_name = "TYPE")]
     weights: Vec<Weights>,
     /// Compute threads [default: all cores]
@@ -50,6 +50,18 @@ enum Weights {
     Mxfp4,
 }
 
+impl Weights {
+    fn kind(self) -> WeightType {
+        match self {
+            Self::F32 => WeightType::F32,
+            Self::Bf16 => WeightType::Bf16,
+            Self::Q8 => WeightType::Q8,
+            Self::Q4 => WeightType::Q4,
+            Self::Mxfp4 => WeightType::Mxfp4,
+        }
+    }
+}
+
 impl Measured {
     /// Calls `measure` if `--device` names a GPU; else returns false. `more` are the command's other flags, and whether they
     /// are given: a GPU's measurements have no use for them.
@@ -65,12 +77,17 @@ impl Measured {
                 false => Ok(false),
             };
         };
-        let own = [("--weights", !self.weights.is_empty()), ("--threads", self.threads.is_some())];
+        let own = [("--threads", self.threads.is_some())];
         if let Some((flag, _)) = own.iter().chain(more).find(|(_, given)| *given) {
             return usage(format!(
-                "{flag}: has no meaning on a GPU, whose measurements take --shape, --quick and --format; leave it out, or use \
-                 --device cpu"
+                "{flag}: has no meaning on a GPU, whose measurements take --shape, --quick and --format, of whole steps also \
+                 --weights; leave it out, or use --device cpu"
             ));
+        }
+        if self.weights.contains(&Weights::Mxfp4) {
+            return usage(
+                "--weights: mxfp4 becomes bf16 on a GPU; measure that, or use --device cpu".to_owned(),
+            );
         }
         let shapes = match self.shape.is_empty() {
             true => Vec::new(),
@@ -78,7 +95,8 @@ impl Measured {
         };
         crate::log::start("info")?;
         let json = self.format == Output::Json;
-        measure(&Measurement { index, shapes, quick: self.quick, json }).map_err(Failure::Failed)?;
+        let weights = self.weights.iter().map(|weights| weights.kind()).collect();
+        measure(&Measurement { index, shapes, weights, quick: self.quick, json }).map_err(Failure::Failed)?;
         Ok(true)
     }
 
@@ -93,14 +111,12 @@ impl Measured {
     pub(super) fn weights(&self) -> Vec<WeightType> {
         let named: &[Weights] =
             if self.weights.is_empty() { &[Weights::Bf16, Weights::Q8, Weights::Q4] } else { &self.weights };
-        let kind = |weights: &Weights| match weights {
-            Weights::F32 => WeightType::F32,
-            Weights::Bf16 => WeightType::Bf16,
-            Weights::Q8 => WeightType::Q8,
-            Weights::Q4 => WeightType::Q4,
-            Weights::Mxfp4 => WeightType::Mxfp4,
-        };
-        named.iter().map(kind).collect()
+        named.iter().map(|weights| weights.kind()).collect()
+    }
+
+    /// Whether types of weights are named.
+    pub(super) fn names_weights(&self) -> bool {
+        !self.weights.is_empty()
     }
 
     pub(super) fn threads(&self) -> usize {
@@ -148,10 +164,11 @@ mod tests {
     #[test]
     fn flags_without_a_meaning_on_a_gpu_are_refused_by_name() {
         for command in ["kernels", "engine"] {
-            for flag in ["--weights q8", "--threads 2"] {
+            for flag in ["--weights mxfp4", "--threads 2"] {
                 assert!(refused(&format!("{command} --device cuda:99 {flag}"), flag), "{command} {flag}");
             }
         }
+        assert!(refused("kernels --device cuda:99 --weights q8", "--weights"));
         for flag in ["--context 128", "--steps 16", "--passes 3", "--neighbours 0"] {
             assert!(
                 refused(&format!("engine --device cuda {flag}"), flag),
@@ -160,7 +177,7 @@ mod tests {
         }
         assert!(refused("kernels --quick --shape demo", "--quick"));
         // These get as far as the GPU.
-        for command in ["kernels", "engine"] {
+        for command in ["kernels", "engine", "engine --weights q4"] {
             let failure = fails(&format!("{command} --device cuda:99 --shape demo --quick --format json"));
             assert!(matches!(failure, Failure::Failed(_)), "{command}");
         }
@@ -184,14 +201,23 @@ mod tests {
             #[command(flatten)]
             measured: Measured,
         }
-        for line in ["bench --device cuda:3", "bench --device cuda --format json --quick --shape llama-1b"] {
+        for line in [
+            "bench --device cuda:3",
+            "bench --device cuda --format json --quick --shape llama-1b --weights q8",
+        ] {
             let line = Line::try_parse_from(line.split(' ')).expect("flags that exist");
             assert!(matches!(line.measured.on_gpu(&[], measure), Ok(true)));
         }
         let named = Shape::named("llama-1b").expect("a shape");
         let wanted = [
-            Measurement { index: 3, shapes: Vec::new(), quick: false, json: false },
-            Measurement { index: 0, shapes: vec![named], quick: true, json: true },
+            Measurement { index: 3, shapes: Vec::new(), weights: Vec::new(), quick: false, json: false },
+            Measurement {
+                index: 0,
+                shapes: vec![named],
+                weights: vec![WeightType::Q8],
+                quick: true,
+                json: true,
+            },
         ];
         assert_eq!(*TOLD.lock().unwrap(), wanted);
         let cpu = Line::try_parse_from(["bench"]).expect("no flags");

@@ -11,7 +11,7 @@ use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Driver, Memory};
 use infer_model::cuda::checks::{self, Scope};
 use infer_model::cuda::{DeviceModel, DeviceOptions, bench as engine_bench};
 use infer_model::shapes::Shape;
-use infer_model::{Model, ModelError, ModelErrorKind};
+use infer_model::{Model, ModelError, ModelErrorKind, WeightType};
 use serde_json::{Value, json};
 
 use super::{Cause, Measurement, Refusal};
@@ -86,7 +86,8 @@ impl Gpu {
             tracing::info!(
                 stored_bytes,
                 weight_bytes = placed.weight_bytes(),
-                "the file's quantized weights became {}: GPUs have no kernels for them",
+                "the file's quantized weights became {}; experts are floats on a GPU, as are all weights of a model that \
+                 computes in f32",
                 model.weight_type
             );
         }
@@ -190,7 +191,12 @@ pub fn measure_kernels(what: &Measurement) -> Result<(), String> {
 pub fn measure_engine(what: &Measurement) -> Result<(), String> {
     let mut print = printer(what.json);
     let device = introduced(what.index, &mut print)?;
-    engine_bench::run(&device, &shapes(what, &engine_bench::MEASURED), what.quick, &mut print)
+    let measured = engine_bench::Measured {
+        shapes: &shapes(what, &engine_bench::MEASURED),
+        weights: if what.weights.is_empty() { &[WeightType::Bf16] } else { &what.weights },
+        quick: what.quick,
+    };
+    engine_bench::run(&device, &measured, &mut print)
 }
 
 /// The shapes to measure: those that are named, or the usual ones.
@@ -309,7 +315,8 @@ mod tests {
     #[test]
     fn usual_shapes_exist_and_give_way_to_named_ones() {
         let named = Shape::named("smollm-135m").expect("a shape");
-        let mut what = Measurement { index: 0, shapes: Vec::new(), quick: false, json: false };
+        let mut what =
+            Measurement { index: 0, shapes: Vec::new(), weights: Vec::new(), quick: false, json: false };
         let names = |what: &Measurement, usual: &[&str]| {
             shapes(what, usual).iter().map(|shape| shape.name).collect::<Vec<_>>()
         };

@@ -8,7 +8,7 @@ mod gpu;
 mod gpu;
 
 use infer_model::shapes::Shape;
-use infer_model::{KvCacheKind, Quantize};
+use infer_model::{KvCacheKind, WeightType};
 
 pub use gpu::{Gpu, Placed, gpu_check, measure_engine, measure_kernels};
 
@@ -51,6 +51,8 @@ pub struct Measurement {
     pub index: u32,
     /// Model shapes; empty for the usual ones.
     pub shapes: Vec<Shape>,
+    /// Storage types of weights, of whole steps; empty for bf16.
+    pub weights: Vec<WeightType>,
     /// Fewer batches and lengths.
     pub quick: bool,
     /// A JSON object per line instead of tables.
@@ -101,15 +103,12 @@ pub fn excluded(config: &Config) -> Option<String> {
     if !config.lora.is_empty() {
         return Some("--lora works only on the CPU, since GPUs have no kernels for adapters".to_owned());
     }
-    let setting = match (config.kv_cache, config.quantize) {
-        (KvCacheKind::Contiguous, _) => {
-            return Some("--kv-cache contiguous, the reference backend, works only on the CPU".to_owned());
+    match config.kv_cache {
+        KvCacheKind::Contiguous => {
+            Some("--kv-cache contiguous, the reference backend, works only on the CPU".to_owned())
         }
-        (KvCacheKind::Paged, Quantize::Q8) => "--quantize q8",
-        (KvCacheKind::Paged, Quantize::Q4) => "--quantize q4",
-        (KvCacheKind::Paged, Quantize::Auto | Quantize::Off) => return None,
-    };
-    Some(format!("{setting} works only on the CPU, since GPUs have no kernels for integers"))
+        KvCacheKind::Paged => None,
+    }
 }
 
 /// Accepts that no GPU is used, unless one was requested or a setting is wrong.
@@ -129,6 +128,8 @@ fn do_without(refusal: Refusal, config: &Config) -> Result<(), StartError> {
 
 #[cfg(test)]
 mod tests {
+    use infer_model::Quantize;
+
     use super::*;
     use crate::config::AdapterChoice;
 
@@ -160,11 +161,11 @@ mod tests {
         let auto = Config::default();
         let lora = vec![AdapterChoice { name: "a".to_owned(), place: "x".to_owned() }];
         assert_eq!(excluded(&auto), None);
-        assert_eq!(excluded(&Config { quantize: Quantize::Off, ..auto.clone() }), None);
+        for quantize in [Quantize::Off, Quantize::Q8, Quantize::Q4] {
+            assert_eq!(excluded(&Config { quantize, ..auto.clone() }), None);
+        }
         for (config, setting) in [
             (Config { kv_cache: KvCacheKind::Contiguous, ..auto.clone() }, "--kv-cache contiguous"),
-            (Config { quantize: Quantize::Q8, ..auto.clone() }, "--quantize q8"),
-            (Config { quantize: Quantize::Q4, ..auto.clone() }, "--quantize q4"),
             (Config { lora, ..auto }, "--lora"),
         ] {
             assert!(choose(&config).is_ok_and(|gpu| gpu.is_none()), "{setting}: the CPU serves");
