@@ -1,4 +1,5 @@
 // One translation unit with every kernel: what the build compiles.
+#include "adapters.cu"
 #include "attention_decode.cu"
 #include "attention_plain.cu"
 #include "attention_prefill.cu"

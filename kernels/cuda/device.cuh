@@ -120,6 +120,8 @@ DEVICE float load_now(const float* from) { return *from; }
 DEVICE u32 load_now(const u32* from) { return *from; }
 DEVICE u32 load_early(const u32* from) { return *from; }
 DEVICE void fence_loads() {}
+template <class T>
+DEVICE const T* in_global(const T* at) { return at; }
 DEVICE u32 shared_address(const void* at) { return emulate::shared_address(at); }
 DEVICE void sync_block() { emulate::sync_block(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { u32 old = *at; *at += value; return old; }
@@ -205,6 +207,12 @@ DEVICE u32 load_early(const u32* from) {
 // Loads written before this are issued before it, and uses written after it wait until then. All lanes of a warp must
 // get here together. `load_now` doesn't suffice where later arithmetic could be scheduled between the loads.
 DEVICE void fence_loads() { __syncwarp(); }
+// A pointer that a kernel read from memory. nvcc knows only of those among a kernel's parameters that they are global.
+template <class T>
+DEVICE const T* in_global(const T* at) {
+    __builtin_assume(__isGlobal(at));
+    return at;
+}
 DEVICE u32 shared_address(const void* at) { return static_cast<u32>(__cvta_generic_to_shared(at)); }
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }

@@ -59,6 +59,7 @@ checks! {
     products_of_integers_with_rope_and_kv_writes: "products of integers with rope and KV writes",
     choices_of_experts: "choices of experts",
     layers_of_experts: "layers of experts",
+    adapters: "adapters",
     decode_attention: "decode attention",
     decode_attention_in_fixed_parts: "decode attention in fixed parts",
     attention_right_after_kv_writes: "attention right after KV writes",
@@ -148,6 +149,7 @@ fn the_benchmark_runs() {
         "products of integers",
         "products with what surrounds them",
         "small kernels",
+        "adapters",
         "layers of experts",
         "sampling",
     ];
@@ -172,9 +174,11 @@ fn the_benchmark_runs() {
     let kernels = ["add_norm", "kv_write", "gated", "embed", "copy_blocks", "attention_plain"];
     assert_eq!(tables[4].1, ["small 1"; 5]);
     assert_eq!(tables[5].1, kernels.map(|kernel| format!("small {kernel}")));
+    // Four products of one row, and of forty of one adapter and of many.
+    assert_eq!(tables[6].1, [["small 1"; 4].as_slice(), &["small 40"; 8]].concat());
     // Three forms of products of one row, and one of forty fewer: an expert has twenty of them.
     let experts = [["tiny-experts 1"; 3].as_slice(), &["tiny-experts 40"; 2]].concat();
-    assert_eq!(tables[6].1, experts);
+    assert_eq!(tables[7].1, experts);
     let last = lines.last().expect("some").to_string();
     assert!(last.starts_with("copies at the end ") && last.contains("GB/s, at the start "), "{last}");
 }

@@ -5,6 +5,7 @@
 //! for tests. Everything above the trait (launch shapes, parameters, the decoder) is shared. Memory is allocated once at
 //! start; nothing here allocates within a step.
 
+mod adapters;
 mod attention;
 pub mod bench;
 mod blas;
@@ -22,6 +23,7 @@ mod product;
 mod quantized;
 mod switches;
 
+pub use adapters::{ADAPTER_PARTS, AdapterLists, AdapterRows, AdapterShape, add_adapters, padded_rank};
 pub use attention::{
     AttentionShape, Partition, PrefillForm, decode, decode_blocks, partial_numbers, prefill, tickets,
 };
@@ -39,8 +41,8 @@ pub use ops::{
     add_norm, copy_blocks, embed, fill_random, follow_draws, gated, kv_write, kv_write_whole, sample,
 };
 pub use params::{
-    AttentionParams, CombineParams, CopyParams, ExpertsParams, FewParams, KvWriteParams, NONE, NormParams,
-    ProductParams, RouteParams, SampleParams, SampleRow,
+    AdapterDelta, AdapterPart, AdaptersParams, AttentionParams, CombineParams, CopyParams, ExpertsParams,
+    FewParams, KvWriteParams, NONE, NormParams, ProductParams, RouteParams, SampleParams, SampleRow,
 };
 pub use product::{ProductKind, product};
 pub use quantized::{Factors, Quantized, embed_integers, fill_integers, widen};

@@ -262,6 +262,45 @@ pub(super) struct FillIntegersParams {
     pub unused: u32,
 }
 
+/// `AdapterPart` of `adapters.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AdapterPart {
+    pub wide: u64,
+    pub first: u32,
+    pub outputs: u32,
+    pub rank: u32,
+    pub scale: f32,
+}
+
+/// `AdapterDelta` of `adapters.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AdapterDelta {
+    pub narrow: u64,
+    pub ranks: u32,
+    pub unused: u32,
+    pub parts: [AdapterPart; 3],
+}
+
+/// `AdaptersParams` of `adapters.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AdaptersParams {
+    pub x: u64,
+    pub y: u64,
+    pub deltas: u64,
+    pub narrow: u64,
+    pub places: u64,
+    pub tiles: u64,
+    pub inputs: u32,
+    pub outputs: u32,
+    pub stride: u32,
+    pub room: u32,
+    pub slice: u32,
+    pub slices: u32,
+}
+
 /// `SampleRow` of `sample.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -334,9 +373,18 @@ params!(
     WidenParams = 2 * 8 + 2 * 4,
     EmbedIntegersParams = 3 * 8 + 2 * 4,
     FillIntegersParams = 3 * 8 + 2 * 4,
+    AdapterDelta = 8 + 2 * 4 + 3 * (8 + 4 * 4),
+    AdaptersParams = 6 * 8 + 6 * 4,
     SampleParams = 5 * 8 + 2 * 4,
     SampleRow = 15 * 4,
 );
+
+impl AdapterDelta {
+    /// Its bytes, as kernels read them.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes()
+    }
+}
 
 impl SampleRow {
     /// A row that samples nothing.

@@ -5,6 +5,7 @@
 //! rows look better than they are. With early launches, repeats of our own kernels also overlap, which repeats of cuBLASLt's
 //! can't.
 
+mod adapters;
 mod attention;
 mod experts;
 mod fused;
@@ -189,6 +190,7 @@ pub fn run(device: &Arc<dyn Device>, plan: &Plan<'_>, say: &mut dyn FnMut(Line))
     bench.table(&INTEGERS, others, Bench::integers)?;
     bench.table(&fused::FUSED, others, Bench::fused)?;
     bench.table(&small::SMALL, others, Bench::small_kernels)?;
+    bench.table(&adapters::ADAPTERS, others, Bench::adapters)?;
     (bench.say)(Line::Head(&experts::EXPERTS));
     extent.experts.iter().try_for_each(|(name, shape)| bench.experts(name, *shape))?;
     bench.table(&SAMPLING, others, Bench::samples)?;
@@ -345,6 +347,25 @@ impl Bench<'_> {
                     Cell::Number(rate / 1e9, 0),
                     Cell::Share(rate / self.bytes_per_s),
                 ]));
+            }
+        }
+        Ok(())
+    }
+
+    fn adapters(&mut self, shape: &ModelShape) -> Result<(), CudaError> {
+        for &rows in self.extent.rows {
+            for count in adapters::counts(rows) {
+                for ([outputs, inputs], us, own_us) in adapters::times(self.device, shape, [rows, count])? {
+                    (self.say)(adapters::ADAPTERS.row([
+                        shape.name.into(),
+                        rows.into(),
+                        count.into(),
+                        outputs.into(),
+                        inputs.into(),
+                        Cell::Number(us, 1),
+                        Cell::Share(us / own_us),
+                    ]));
+                }
             }
         }
         Ok(())

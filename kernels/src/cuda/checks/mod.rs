@@ -1,6 +1,7 @@
 //! Every kernel against [`crate::reference`], on random shapes with ragged edges. Outputs and unused slots of the pool are
 //! filled with NaN first. The same checks run on the emulator in the test suite and on a GPU in `infer gpu-check`.
 
+mod adapters;
 mod attention;
 mod choices;
 mod experts;
@@ -62,6 +63,7 @@ pub fn all() -> &'static [Check] {
         Check { name: "products of integers with rope and KV writes", run: rope::writes_of_integers },
         Check { name: "choices of experts", run: choices::route },
         Check { name: "layers of experts", run: experts::layers },
+        Check { name: "adapters", run: adapters::adapters },
         Check { name: "decode attention", run: attention::decode },
         Check { name: "decode attention in fixed parts", run: attention::fixed_parts },
         Check { name: "attention right after KV writes", run: attention::after_writes },
