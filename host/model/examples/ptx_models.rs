@@ -10,7 +10,8 @@ use std::time::Instant;
 use infer_cuda_emulator::{Emulator, Module};
 use infer_kernels::cuda::Device;
 use infer_model::cuda::checks::{
-    Extent, checkpoints, contiguous_is_paged, golden, graphs_are_eager, integers, tokens_stand_alone,
+    Extent, adapted_graphs_are_eager, adapted_tokens_stand_alone, adapters, checkpoints, contiguous_is_paged,
+    golden, graphs_are_eager, integers, tokens_stand_alone,
 };
 
 type Check = fn(&Arc<dyn Device>, &Path) -> Result<String, String>;
@@ -21,11 +22,20 @@ const CHECKS: [(&str, Check); 4] = [
     ("paged is contiguous", contiguous_is_paged),
     ("deterministic tokens stand alone", tokens_stand_alone),
 ];
-/// Golden checkpoints for these, the smallest of each kind.
+/// Those of adapters, on one checkpoint.
+const ADAPTED: [(&str, Check); 2] = [
+    ("graphs with adapters draw as launches do", adapted_graphs_are_eager),
+    ("deterministic tokens with adapters stand alone", adapted_tokens_stand_alone),
+];
+/// Golden checkpoints for the others, the smallest of each kind.
 const FAMILIES: [&str; 5] = ["llama-bf16", "gemma3-bf16", "qwen3moe-bf16", "gptoss-bf16", "llama-f32"];
 
 fn logits(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
     golden(device, checkpoint, Extent::UpTo(12))
+}
+
+fn logits_of_adapters(device: &Arc<dyn Device>, directory: &Path) -> Result<String, String> {
+    adapters(device, directory, Extent::UpTo(17))
 }
 
 fn check() -> Result<bool, String> {
@@ -37,6 +47,8 @@ fn check() -> Result<bool, String> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
     let mut jobs: Vec<(&str, Check, PathBuf)> = Vec::new();
     jobs.extend(checkpoints(&directory)?.into_iter().map(|path| ("golden logits", logits as Check, path)));
+    jobs.push(("golden logits of adapters", logits_of_adapters, directory.clone()));
+    jobs.extend(ADAPTED.map(|(name, check)| (name, check, directory.join(FAMILIES[0]))));
     for family in FAMILIES {
         jobs.extend(CHECKS.map(|(name, check)| (name, check, directory.join(family))));
     }

@@ -1,6 +1,6 @@
 //! From a checkpoint (Hugging Face's layout or GGUF) to an executor of batches: configuration, weights, one decoder for all
 //! families, adapters beside it, KV storage (paged and contiguous), the sampler and the tokenizer. With the feature `cuda` the
-//! same decoder runs on a GPU, without adapters. Not here: scheduling, memory policy, chat templates and HTTP.
+//! same decoder runs on a GPU. Not here: scheduling, memory policy, chat templates and HTTP.
 #![deny(unsafe_code)]
 
 mod bytes;

@@ -36,6 +36,8 @@ pub(super) struct Buffers {
     pub scratch: Buffer,
     /// If layers consist of experts.
     pub experts: Option<ExpertBuffers>,
+    /// What adapters pass between their kernels.
+    pub narrow: Buffer,
     pub logits: Buffer,
     pub partial: Buffer,
     /// Counters of attention; all zero between steps.
@@ -90,7 +92,8 @@ impl Buffers {
         let DeviceModel { config, ty, device, weights } = model;
         let (shape, properties) = (shape(config, *ty), device.properties());
         let prefill = prefill_form(&shape, properties, options);
-        let layout = StepLayout::new(tile_tokens(&shape, properties, options), options);
+        let adapters = &model.weights.adapters;
+        let layout = StepLayout::new(tile_tokens(&shape, properties, options), options, adapters.count);
         let [residual, normed, qkv, attended, projected, gate_up, gated, logits, partial, tickets, squares] =
             activation_bytes(config, *ty, properties, options);
         let rows = options.max_rows as usize;
@@ -123,6 +126,7 @@ impl Buffers {
                 }
                 false => None,
             },
+            narrow: buffer(adapters.narrow_bytes(properties, options))?,
             logits: buffer(logits)?,
             partial: buffer(partial)?,
             tickets: zeros(tickets)?,

@@ -85,7 +85,7 @@ impl DeviceDecoder {
         let buffers = &self.buffers;
         self.embed(plan.tokens)?;
         let rows = plan.tokens;
-        let fusion = self.fusion(rows);
+        let fusion = self.fusion(plan);
         let layers = &self.weights.layers;
         for (index, layer) in layers.iter().enumerate() {
             let first = index == 0;
@@ -100,6 +100,7 @@ impl DeviceDecoder {
             } else {
                 let back = [buffers.attended.at(), buffers.projected.at()];
                 self.product(&layer.output.matrix, back, rows, false)?;
+                self.adapt(&layer.deltas.output, back, fusion)?;
                 let delta_norm = address(&layer.attention_output_norm);
                 let delta_bias = address(&layer.output.bias);
                 let delta = buffers.projected.at();
@@ -115,12 +116,13 @@ impl DeviceDecoder {
                     continue;
                 }
             };
-            self.gates(gate_up, rows, fusion)?;
+            self.gates(gate_up, &layer.deltas.gate_up, rows, fusion)?;
             if fusion.norms {
                 self.add(down, &buffers.gated, next, rows)?;
             } else {
                 let back = [buffers.gated.at(), buffers.projected.at()];
                 self.product(&down.matrix, back, rows, false)?;
+                self.adapt(&layer.deltas.down, back, fusion)?;
             }
         }
         Ok(fusion.norms)
@@ -264,7 +266,7 @@ impl DeviceDecoder {
     }
 
     pub(super) fn kind(&self) -> ProductKind {
-        if self.options.deterministic { ProductKind::RowByRow } else { ProductKind::Fastest }
+        self.options.kind()
     }
 
     /// What a product with this matrix multiplies.

@@ -5,9 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use infer_core::{
-    AdapterId, Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput,
-};
+use infer_core::{Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
 use infer_kernels::cuda::{CudaError, CudaErrorKind, Graph, NONE};
 
 use super::decoder::DeviceDecoder;
@@ -15,6 +13,7 @@ use super::plan::Plan;
 use super::{DeviceModel, DeviceOptions, fault, unfit};
 use crate::error::ModelError;
 use crate::executor::Drawing;
+use crate::lora::apply::Places;
 use crate::rows::{Limits, drawn_but};
 
 /// Maximum tokens of a step: the limit of a grid's second and third dimension.
@@ -24,8 +23,10 @@ const MAX_TOKENS: u32 = 65_535;
 pub struct DeviceExecutor {
     pub(super) decoder: DeviceDecoder,
     pub(super) options: DeviceOptions,
-    /// Recorded decodes by padded size.
-    pub(super) graphs: HashMap<u32, Recorded>,
+    /// Recorded decodes by padded size, and whether rows have adapters.
+    pub(super) graphs: HashMap<(u32, bool), Recorded>,
+    /// Tokens of the step being built that have adapters.
+    pub(super) places: Places,
     /// Which slots of kept logits are filled.
     pub(super) kept: Vec<bool>,
     pub(super) drawing: Drawing,
@@ -113,6 +114,7 @@ impl DeviceExecutor {
             decoder,
             options,
             graphs: HashMap::new(),
+            places: Places::default(),
             kept: vec![false; options.prompt_cache_entries as usize],
             drawing: Drawing::default(),
             scratch: Vec::new(),
@@ -185,7 +187,7 @@ impl DeviceExecutor {
         limits.check(batch, |row| {
             let span = row.token_start as usize..(row.token_start + row.token_len) as usize;
             let room = u64::from(row.table_len) * u64::from(self.options.block_size);
-            batch.positions[span].iter().all(|at| u64::from(*at) < room) && row.adapter == AdapterId::NONE
+            batch.positions[span].iter().all(|at| u64::from(*at) < room) && row.adapter.0 <= layout.adapters
         })
     }
 

@@ -4,11 +4,13 @@
 #![allow(unsafe_code, reason = "kernel launches; see the SAFETY lines")]
 
 use infer_kernels::cuda::{
-    Buffer, CudaError, Factors, FewParams, KvWriteParams, fuses, fuses_norms, fuses_rope, gated, kv_write,
-    kv_write_whole, product_add, product_gated, product_rope, product_scaled,
+    AdapterRows, Buffer, CudaError, Factors, FewParams, KvWriteParams, fuses, fuses_norms, fuses_rope, gated,
+    kv_write, kv_write_whole, product_add, product_gated, product_rope, product_scaled,
 };
 
+use super::adapters::DeviceDelta;
 use super::decoder::DeviceDecoder;
+use super::plan::Plan;
 use super::weights::{DeviceLayer, DeviceLinear, DeviceMatrix, address};
 use crate::config::{ModelConfig, QkNorm};
 
@@ -21,11 +23,17 @@ pub(super) struct Fusion {
     pub norms: bool,
     /// Bias, rope, and the writes of keys and values.
     pub rope: bool,
+    /// Rows to whose products adapters add. Then products include nothing, since what they include comes after that.
+    pub adapted: Option<AdapterRows>,
 }
 
 impl DeviceDecoder {
-    /// What products of this many rows include.
-    pub(super) fn fusion(&self, rows: u32) -> Fusion {
+    /// What the products of a step include.
+    pub(super) fn fusion(&self, plan: &Plan) -> Fusion {
+        let (rows, adapted) = (plan.tokens, plan.adapted);
+        if adapted.is_some() {
+            return Fusion { gates: false, norms: false, rope: false, adapted };
+        }
         let ModelConfig { hidden, intermediate, input_norms, output_norms, qk_norm, head_dim, .. } =
             self.config;
         let factors = Factors { weights: self.weights.integers(), ..self.ty.into() };
@@ -33,7 +41,8 @@ impl DeviceDecoder {
         let gates = fuses(hidden);
         let back = fuses(self.config.q_width()) && fuses(intermediate);
         let norms = gates && back && input_norms && !output_norms && fuses_norms(self.ty);
-        Fusion { gates, norms, rope: gates && qk_norm == QkNorm::None && fuses_rope(head_dim as u32) }
+        let rope = gates && qk_norm == QkNorm::None && fuses_rope(head_dim as u32);
+        Fusion { gates, norms, rope, adapted }
     }
 
     /// Queries, keys and values of normed inputs. `scaled`: these lack the scale of their norm.
@@ -58,6 +67,7 @@ impl DeviceDecoder {
         } else {
             self.product(&layer.qkv.matrix, places, rows, false)?;
         }
+        self.adapt(&layer.deltas.qkv, places, fusion)?;
         let kv_write = match self.config.qk_norm {
             QkNorm::None | QkNorm::Heads => kv_write,
             QkNorm::Whole => kv_write_whole,
@@ -88,7 +98,13 @@ impl DeviceDecoder {
     }
 
     /// The feed-forward layer up to its activations.
-    pub(super) fn gates(&self, gate_up: &DeviceLinear, rows: u32, fusion: Fusion) -> Result<(), CudaError> {
+    pub(super) fn gates(
+        &self,
+        gate_up: &DeviceLinear,
+        delta: &Option<DeviceDelta>,
+        rows: u32,
+        fusion: Fusion,
+    ) -> Result<(), CudaError> {
         let (config, buffers) = (&self.config, &self.buffers);
         let device = self.device.as_ref();
         let bias = address(&gate_up.bias);
@@ -99,7 +115,9 @@ impl DeviceDecoder {
             // SAFETY: as for `product`; the output is half as wide.
             return unsafe { product_gated(device, factors, config.activation, &params) };
         }
-        self.product(&gate_up.matrix, [buffers.normed.at(), buffers.gate_up.at()], rows, false)?;
+        let places = [buffers.normed.at(), buffers.gate_up.at()];
+        self.product(&gate_up.matrix, places, rows, false)?;
+        self.adapt(delta, places, fusion)?;
         let places = [buffers.gate_up.at(), bias, buffers.gated.at()];
         // SAFETY: both buffers have room for `max_tokens`.
         unsafe { gated(device, self.ty, config.activation, places, config.intermediate as u32, rows) }

@@ -6,7 +6,7 @@ use infer_kernels::cuda::{
     shares, tickets,
 };
 
-use super::{DeviceOptions, experts, shape};
+use super::{DeviceOptions, adapters, experts, shape};
 use crate::config::ModelConfig;
 
 /// Maximum words of histories and lists of a step's samples; rows beyond it are sampled on the host.
@@ -17,8 +17,8 @@ const FIXED_PART: u32 = 512;
 /// Words of `SampleRow`.
 pub(super) const ROW_WORDS: usize = size_of::<SampleRow>() / 4;
 
-/// Offsets of the host's arrays, in 32-bit words. The first ones are copied together, the last two only as far as they are
-/// used.
+/// Offsets of the host's arrays, in 32-bit words. The first ones are copied together, those from `copies` on only as far as
+/// they are used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepLayout {
     pub tokens: usize,
@@ -31,20 +31,25 @@ pub(super) struct StepLayout {
     pub rows: usize,
     pub copies: usize,
     pub follows: usize,
+    /// Rows with adapters, by adapter, and their tiles.
+    pub places: usize,
+    pub place_tiles: usize,
     pub blocks: usize,
     pub lists: usize,
     pub end: usize,
+    pub adapters: u32,
     pub max_copies: usize,
     pub max_tokens: u32,
 }
 
 impl StepLayout {
-    /// `tile`: the fewest tokens of a tile of prefill, if prompts attend in tiles.
-    pub(super) fn new(tile: Option<u32>, options: &DeviceOptions) -> Self {
+    /// `tile`: the fewest tokens of a tile of prefill, if prompts attend in tiles. `adapters`: how many there are.
+    pub(super) fn new(tile: Option<u32>, options: &DeviceOptions, adapters: u32) -> Self {
         let (tokens, rows) = (options.max_tokens as usize, options.max_rows as usize);
         let max_tiles = tile.map_or(0, |tile| tokens / tile as usize + rows);
         let table = options.max_seq_len.div_ceil(options.block_size) as usize;
         let lists = (rows * 2 * options.max_seq_len as usize).min(MAX_LIST_WORDS);
+        let [places, place_tiles] = adapters::words(adapters, options.max_tokens);
         let mut end = 0;
         let mut take = |words: usize| {
             let start = end;
@@ -62,9 +67,12 @@ impl StepLayout {
             rows: take(rows * ROW_WORDS),
             copies: take(2 * rows),
             follows: take(2 * rows),
+            places: take(places),
+            place_tiles: take(place_tiles),
             blocks: take(rows * table),
             lists: take(lists),
             end,
+            adapters,
             max_copies: rows,
             max_tokens: options.max_tokens,
         }
@@ -151,7 +159,7 @@ pub(super) fn activation_bytes(
     ]
 }
 
-/// See `DeviceModel::working_bytes`, which adds what depends on the weights.
+/// See `DeviceModel::working_bytes`, which adds what depends on the weights and what adapters need.
 pub(super) fn working_bytes(
     config: &ModelConfig,
     ty: Type,
@@ -159,7 +167,7 @@ pub(super) fn working_bytes(
     options: &DeviceOptions,
 ) -> u64 {
     let shape = shape(config, ty);
-    let step = StepLayout::new(tile_tokens(&shape, properties, options), options).end * 4;
+    let step = StepLayout::new(tile_tokens(&shape, properties, options), options, 0).end * 4;
     let activations: usize = activation_bytes(config, ty, properties, options).iter().sum();
     let experts: usize = experts::bytes(config, ty, options.max_tokens as usize).iter().sum();
     let rope = config.ropes.len() * options.max_seq_len as usize * config.head_dim * 4;

@@ -4,6 +4,7 @@
 //! allocated when an executor is created, never within a step, so addresses never change, and a decode can be recorded once
 //! per batch size and repeated (a CUDA graph). This is independent of the device: tests run it on the emulated one.
 
+mod adapters;
 mod answer;
 pub mod bench;
 mod buffers;
@@ -21,7 +22,7 @@ mod weights;
 use std::sync::Arc;
 
 use infer_core::{DeviceFault, DeviceFaultKind};
-use infer_kernels::cuda::{AttentionShape, CudaError, CudaErrorKind, Device, Type};
+use infer_kernels::cuda::{AttentionShape, CudaError, CudaErrorKind, Device, ProductKind, Type};
 
 use crate::config::ModelConfig;
 use crate::error::{ModelError, ModelErrorKind};
@@ -59,20 +60,25 @@ pub struct DeviceOptions {
     pub graphs: bool,
 }
 
+impl DeviceOptions {
+    /// What computes products.
+    fn kind(&self) -> ProductKind {
+        if self.deterministic { ProductKind::RowByRow } else { ProductKind::Fastest }
+    }
+}
+
 impl Model {
-    /// Copies the weights to a device. The model can be dropped afterwards. Integers stay integers, but for experts' and where
-    /// the model computes in f32 or rows are not whole groups; these and 4-bit floats are widened.
+    /// Copies the weights to a device, with those of adapters. The model can be dropped afterwards. Integers stay integers, but
+    /// for experts' and where the model computes in f32 or rows are not whole groups; these and 4-bit floats are widened.
     ///
     /// # Errors
     /// If a part of the model has no kernel, or device memory runs out.
     pub fn to_device(&self, device: &Arc<dyn Device>) -> Result<DeviceModel, ModelError> {
         check(&self.config)?;
-        if !self.adapters.is_empty() {
-            let message = "adapters have no kernels on GPUs; use --device cpu";
-            return Err(ModelError::unsupported(message.to_owned()));
-        }
         let ty = device_type(self.dtype);
-        let weights = DeviceWeights::upload(device, ty, &self.config, &self.weights).map_err(too_heavy)?;
+        let mut weights =
+            DeviceWeights::upload(device, ty, &self.config, &self.weights).map_err(too_heavy)?;
+        weights.adapt(device, ty, &self.config, &self.adapters).map_err(too_many)?;
         Ok(DeviceModel {
             config: self.config.clone(),
             ty,
@@ -114,11 +120,24 @@ impl DeviceModel {
 
     /// Bytes that an executor needs besides its pool.
     pub fn working_bytes(&self, options: &DeviceOptions) -> u64 {
+        let properties = self.device.properties();
         let scratch = self.weights.scratch_bytes(self.ty) as u64;
-        scratch + layout::working_bytes(&self.config, self.ty, self.device.properties(), options)
+        layout::working_bytes(&self.config, self.ty, properties, options)
+            + scratch
+            + self.weights.adapters.working_bytes(properties, options)
     }
 
-    /// Bytes of all weight matrices on the device.
+    /// Adapters beside the model.
+    pub fn adapters(&self) -> u32 {
+        self.weights.adapters.count
+    }
+
+    /// Bytes of the matrices of all adapters on the device, and of the list of them.
+    pub fn adapter_bytes(&self) -> u64 {
+        self.weights.adapters.bytes()
+    }
+
+    /// Bytes of all weight matrices on the device, without those of adapters.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
     }
@@ -166,6 +185,14 @@ fn check(config: &ModelConfig) -> Result<(), ModelError> {
 /// The error for weights that can't be copied to a device.
 fn too_heavy(error: CudaError) -> ModelError {
     refused(&error, "; the weights don't fit: end other processes on the device, or take a smaller model")
+}
+
+/// The error for adapters that can't be copied to a device.
+fn too_many(error: CudaError) -> ModelError {
+    refused(
+        &error,
+        "; the adapters don't fit beside the weights: end other processes on the device, or serve fewer",
+    )
 }
 
 /// The error for an executor that can't be set up on a device.

@@ -1,7 +1,7 @@
 //! From a batch to the words that kernels read: where tokens go, how they attend, and which ones are sampled.
 
 use infer_core::{Batch, Row};
-use infer_kernels::cuda::{AttentionShape, NONE, PrefillForm};
+use infer_kernels::cuda::{AdapterRows, AttentionShape, NONE, PrefillForm};
 
 use super::layout::StepLayout;
 use crate::rows::samples;
@@ -21,6 +21,8 @@ pub(super) struct Plan {
     pub logits: u32,
     /// Block tables' words.
     pub blocks: usize,
+    /// Rows with adapters, if there are any.
+    pub adapted: Option<AdapterRows>,
 }
 
 /// The recorded size of a decode batch: batches are padded, so that few sizes need to be recorded.
@@ -79,7 +81,7 @@ pub(super) fn form(
     most.and_smaller(shape).find(is_enough).unwrap_or_else(|| most.least(shape))
 }
 
-/// Writes everything but samples. Without `tiles` all tokens attend one by one; `padded` is the number of tokens to pad to,
+/// Writes everything but samples and rows with adapters. Without `tiles` all tokens attend one by one; `padded` is the number of tokens to pad to,
 /// if every row is a decode.
 pub(super) fn write(
     words: &mut [u32],
@@ -132,6 +134,7 @@ pub(super) fn write(
         form: tiling.map(|tiles| tiles.form),
         logits: logits as u32,
         blocks: batch.block_tables.len(),
+        adapted: None,
     };
     let missing = count..tokens as usize;
     for (array, nothing) in
@@ -192,7 +195,7 @@ mod tests {
     #[test]
     fn step_with_prompts_is_padded_and_starts_with_the_longest_contexts() {
         let options = crate::cuda::layout::tests::OPTIONS;
-        let layout = StepLayout::new(Some(64), &options);
+        let layout = StepLayout::new(Some(64), &options, 0);
         let planned = |prompt: u32| {
             let count = prompt as usize + 1;
             let row = |token_start, token_len| Row { token_start, token_len, ..Row::default() };
@@ -224,7 +227,7 @@ mod tests {
 
     #[test]
     fn draft_tokens_are_decodes_that_share_a_table() {
-        let layout = StepLayout::new(Some(64), &crate::cuda::layout::tests::OPTIONS);
+        let layout = StepLayout::new(Some(64), &crate::cuda::layout::tests::OPTIONS, 0);
         let row = |token_start, guesses, table_start| Row {
             token_start,
             token_len: 1 + guesses,

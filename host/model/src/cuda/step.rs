@@ -2,8 +2,9 @@
 #![allow(unsafe_code, reason = "launches and copies; see the SAFETY lines")]
 
 use infer_core::{Batch, LogitsSlot, Row};
-use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Graph, SampleParams, sample};
+use infer_kernels::cuda::{AdapterRows, CudaError, CudaErrorKind, Device, Graph, SampleParams, sample};
 
+use super::adapters;
 use super::drawing::{self, Lists};
 use super::executor::{DeviceExecutor, Pending, Recorded, words_mut};
 use super::plan::{self, Plan, Tiles};
@@ -46,7 +47,8 @@ impl DeviceExecutor {
             words[layout.follows + follows..][..2].copy_from_slice(&[token, drawn]);
             follows += 2;
         }
-        let plan = plan::write(words, &layout, batch, tiles, padded);
+        let mut plan = plan::write(words, &layout, batch, tiles, padded);
+        plan.adapted = adapters::list(words, &layout, &mut self.places, batch, padded);
         let mut pending = self.spare.pop().unwrap_or_default().reused(plan);
         let mut lists = Lists::new(&layout);
         let (mut computed_row, mut kept_row) = (0, plan.logits as usize);
@@ -87,6 +89,10 @@ impl DeviceExecutor {
         let draws = padded.map_or(pending.draws.len(), |padded| padded as usize);
         (pending.draws.len()..draws).for_each(|index| drawing::write_nothing(words, &layout, index));
         self.send(0..layout.copies)?;
+        if let Some(AdapterRows { rows, tiles }) = plan.adapted {
+            self.send(layout.places..layout.places + rows as usize)?;
+            self.send(layout.place_tiles..layout.place_tiles + 4 * tiles as usize)?;
+        }
         if follows > 0 {
             self.send(layout.follows..layout.follows + follows)?;
             self.decoder.follow(follows as u32 / 2)?;
@@ -119,26 +125,27 @@ impl DeviceExecutor {
         if !self.options.graphs {
             return run(self);
         }
-        match self.graphs.get(&size) {
+        let key = (size, plan.adapted.is_some());
+        match self.graphs.get(&key) {
             None => {
                 run(self)?;
-                self.graphs.insert(size, Recorded::Warm);
+                self.graphs.insert(key, Recorded::Warm);
                 return Ok(());
             }
             Some(Recorded::Refused) => return run(self),
             Some(Recorded::Graph(_)) => {}
             Some(Recorded::Warm) => match record(self.decoder.device.as_ref(), || run(self)) {
                 Ok(graph) => {
-                    self.graphs.insert(size, Recorded::Graph(graph));
+                    self.graphs.insert(key, Recorded::Graph(graph));
                 }
                 Err(error) => {
                     tracing::warn!("decodes of {size} sequences can't be recorded: {error}");
-                    self.graphs.insert(size, Recorded::Refused);
+                    self.graphs.insert(key, Recorded::Refused);
                     return run(self);
                 }
             },
         }
-        if let Some(Recorded::Graph(graph)) = self.graphs.get(&size) {
+        if let Some(Recorded::Graph(graph)) = self.graphs.get(&key) {
             self.graph_launches += 1;
             // SAFETY: it refers to the executor's memory, which outlives it.
             unsafe { graph.launch() }?;

@@ -17,7 +17,7 @@ const ROWS: usize = 64;
 #[derive(Default)]
 pub(crate) struct Places {
     /// Their indexes, by adapter and then in ascending order.
-    tokens: Vec<u32>,
+    pub tokens: Vec<u32>,
     /// Adapters in ascending order, and where their tokens end.
     groups: Vec<(usize, usize)>,
 }

@@ -4,9 +4,9 @@
 //!
 //! The model's own products are the same whatever adapters a batch has; what adapters add comes after them. An adapter's tokens
 //! are gathered, and each is computed from its own inputs in one order, so a token's bits depend on that token alone, as without
-//! adapters. On the CPU only.
+//! adapters. On a device `cuda/adapters.rs` does the same with copies of these matrices.
 
-mod apply;
+pub(crate) mod apply;
 mod load;
 mod names;
 mod random;
@@ -18,7 +18,7 @@ use crate::WeightType;
 
 /// What an adapter adds, by layer.
 pub(crate) struct Adapter {
-    layers: Vec<AdaptedLayer>,
+    pub layers: Vec<AdaptedLayer>,
 }
 
 /// What is added to a layer's products; to some, nothing.
@@ -33,17 +33,17 @@ pub(crate) struct AdaptedLayer {
 /// What is added to a product of stacked projections, which read the same input.
 pub(crate) struct Delta {
     /// The matrices `A` of all parts, stacked.
-    narrow: Matrix,
-    parts: Vec<Part>,
+    pub narrow: Matrix,
+    pub parts: Vec<Part>,
 }
 
 /// What is added to one of the projections.
-struct Part {
+pub(crate) struct Part {
     /// The matrix `B`.
-    wide: Matrix,
-    scale: f32,
+    pub wide: Matrix,
+    pub scale: f32,
     /// The projection's first output in the product.
-    first: usize,
+    pub first: usize,
 }
 
 impl Adapter {

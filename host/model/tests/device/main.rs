@@ -1,5 +1,6 @@
 //! The decoder on the emulated device. One binary, since each links candle and all kernels.
 
+mod adapters;
 mod engine;
 mod experts;
 mod faults;

@@ -1,4 +1,4 @@
-//! Models that don't fit and adapters, which have no kernels on GPUs, are refused with advice.
+//! Models and adapters that don't fit are refused with advice.
 
 use std::sync::Arc;
 
@@ -17,11 +17,18 @@ fn weights_beyond_the_device_are_refused_with_other_advice_than_a_pool() {
 }
 
 #[test]
-fn adapters_are_refused_with_the_device_that_computes_them() {
+fn adapters_beyond_the_device_are_refused_with_advice() {
     let Some(device) = emulator() else { return };
-    let device: Arc<dyn Device> = device;
     let mut model = model();
-    model.add_random_adapter(4, 1).expect("it is small");
-    let error = model.to_device(&device).err().expect("there are no kernels").to_string();
-    assert!(error.contains("adapters have no kernels on GPUs") && error.contains("--device cpu"), "{error}");
+    let device: Arc<dyn Device> = device;
+    for seed in 0..3 {
+        model.add_random_adapter(4_000, seed).expect("a host has room");
+    }
+    let bytes = model.weight_bytes() + model.adapter_bytes() / 2;
+    let Some(small) = emulator() else { return };
+    small.limit_memory(bytes as usize);
+    let small: Arc<dyn Device> = small;
+    let error = model.to_device(&small).err().expect("half of them fit").to_string();
+    assert!(error.contains("the adapters don't fit") && error.contains("serve fewer"), "{error}");
+    assert!(model.to_device(&device).is_ok());
 }

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use infer_core::AdapterId;
 use infer_kernels::cuda::Device;
 use serde_json::Value;
 
 use super::walk::{Chunk, Draws, Mode, Walk};
 use crate::cuda::DeviceModel;
-use crate::{DType, LoadOptions, Model, Source};
+use crate::{DType, LoadOptions, Model, ModelError, Source};
 
 /// How much of the golden data is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +30,10 @@ const FEW_STEPS: usize = 12;
 /// Longest sequence of the golden data.
 const MAX_SEQ_LEN: u32 = 400;
 
-struct Prompt {
-    name: String,
+pub(super) struct Prompt {
+    pub name: String,
+    /// Of all its tokens.
+    pub adapter: AdapterId,
     ids: Vec<u32>,
     /// Stored positions, their logits and margins.
     logits: BTreeMap<usize, (Vec<f32>, f64)>,
@@ -38,11 +41,11 @@ struct Prompt {
     greedy: Vec<(u32, f64)>,
 }
 
-struct Case {
-    name: String,
-    prompts: Vec<Prompt>,
-    tolerance: f64,
-    safe_margin: f64,
+pub(super) struct Case {
+    pub name: String,
+    pub prompts: Vec<Prompt>,
+    pub tolerance: f64,
+    pub safe_margin: f64,
 }
 
 /// Golden checkpoints: `directory` itself if it is one, else those in it, by name.
@@ -87,23 +90,47 @@ pub fn golden(device: &Arc<dyn Device>, checkpoint: &Path, extent: Extent) -> Re
 }
 
 fn read(path: &Path, device: &Arc<dyn Device>, extent: Extent) -> Result<(Case, DeviceModel), String> {
-    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let wrong = |error: String| format!("{name}: {error}");
-    let file = |file: &str| std::fs::read(path.join(file)).map_err(|error| wrong(format!("{file}: {error}")));
-    let golden: Value = serde_json::from_slice(&file("golden.json")?).map_err(|e| wrong(e.to_string()))?;
-    let arrays =
-        candle_core::safetensors::load_buffer(&file("golden.safetensors")?, &candle_core::Device::Cpu)
-            .map_err(|error| wrong(error.to_string()))?;
-    let options = LoadOptions { for_gpu: true, ..LoadOptions::default() };
-    let model =
-        Model::load_with(&Source::Directory(path.to_owned()), &options, &mut |_| ControlFlow::Continue(()))
-            .map_err(|error| wrong(error.to_string()))?;
-    let (tolerance, margin) = match model.dtype {
+    let name = name_of(path);
+    let wrong = |error: ModelError| format!("{name}: {error}");
+    let model = load(path, None).map_err(wrong)?;
+    let (tolerance, margin) = limits(model.dtype);
+    let (prompts, safe_margin) = read_prompts(path, ["golden.json", "golden.safetensors"], margin, extent)?;
+    let on_device = model.to_device(device).map_err(wrong)?;
+    Ok((Case { name, prompts, tolerance, safe_margin }, on_device))
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+/// Loads a golden checkpoint for a device, in this type or in its own.
+pub(super) fn load(path: &Path, dtype: Option<DType>) -> Result<Model, ModelError> {
+    let options = LoadOptions { dtype, for_gpu: true, ..LoadOptions::default() };
+    Model::load_with(&Source::Directory(path.to_owned()), &options, &mut |_| ControlFlow::Continue(()))
+}
+
+/// The tolerance of a type's relative errors, and the name of its safe margin.
+pub(super) fn limits(dtype: DType) -> (f64, &'static str) {
+    match dtype {
         DType::F32 => (1e-4, "float32_compute"),
         DType::Bf16 => (2e-2, "bfloat16_compute"),
         // The emulator reaches 5.1e-3 by rounding to f16 between steps.
         DType::F16 => (1e-2, "bfloat16_compute"),
-    };
+    }
+}
+
+/// Prompts of the two golden files of a folder, and the safe margin of this name.
+pub(super) fn read_prompts(
+    path: &Path,
+    [json, arrays]: [&str; 2],
+    margin: &str,
+    extent: Extent,
+) -> Result<(Vec<Prompt>, f64), String> {
+    let wrong = |error: String| format!("{}: {error}", name_of(path));
+    let file = |file: &str| std::fs::read(path.join(file)).map_err(|error| wrong(format!("{file}: {error}")));
+    let golden: Value = serde_json::from_slice(&file(json)?).map_err(|e| wrong(e.to_string()))?;
+    let arrays = candle_core::safetensors::load_buffer(&file(arrays)?, &candle_core::Device::Cpu)
+        .map_err(|error| wrong(error.to_string()))?;
     let safe_margin =
         golden["safe_margin"][margin].as_f64().ok_or_else(|| wrong("no safe margin".to_owned()))?;
     let prompts = golden["prompts"].as_array().ok_or_else(|| wrong("no prompts".to_owned()))?;
@@ -113,8 +140,7 @@ fn read(path: &Path, device: &Arc<dyn Device>, extent: Extent) -> Result<(Case, 
         prompts.sort_by_key(|prompt| prompt.ids.len());
         prompts.drain(..prompts.len().saturating_sub(FEW));
     }
-    let on_device = model.to_device(device).map_err(|error| wrong(error.to_string()))?;
-    Ok((Case { name, prompts, tolerance, safe_margin }, on_device))
+    Ok((prompts, safe_margin))
 }
 
 fn read_prompt(prompt: &Value, arrays: &HashMap<String, Tensor>) -> Option<Prompt> {
@@ -122,12 +148,17 @@ fn read_prompt(prompt: &Value, arrays: &HashMap<String, Tensor>) -> Option<Promp
     let rows: Vec<Vec<f32>> = arrays.get(&format!("{name}.logits"))?.to_vec2().ok()?;
     let positions = numbers(&prompt["positions"])?.into_iter().map(|at| at as usize);
     let stored = rows.into_iter().zip(numbers(&prompt["margins"])?);
-    let greedy = &prompt["greedy"];
+    // Those of adapters have none.
+    let greedy = match prompt.get("greedy") {
+        Some(greedy) => ids(&greedy["ids"])?.into_iter().zip(numbers(&greedy["margins"])?).collect(),
+        None => Vec::new(),
+    };
     Some(Prompt {
         ids: ids(&prompt["ids"])?,
         logits: positions.zip(stored).collect(),
-        greedy: ids(&greedy["ids"])?.into_iter().zip(numbers(&greedy["margins"])?).collect(),
+        greedy,
         name,
+        adapter: AdapterId::NONE,
     })
 }
 
@@ -142,10 +173,13 @@ fn numbers(value: &Value) -> Option<Vec<f64>> {
 impl Case {
     /// Each round computes one chunk of every unfinished prompt; chunks end where logits are stored. Returns the largest
     /// relative error.
-    fn prompts_in_chunks(&self, model: &DeviceModel) -> Result<f64, String> {
+    pub(super) fn prompts_in_chunks(&self, model: &DeviceModel) -> Result<f64, String> {
         let mut worst = 0.0_f64;
         for (size, block_size) in [(7, 16), (400, 5)] {
             let mut walk = Walk::new(model, block_size, MAX_SEQ_LEN, Mode::LAUNCHED)?;
+            for (sequence, prompt) in (0..).zip(&self.prompts) {
+                walk.inner.adapt(sequence, prompt.adapter);
+            }
             let mut done = vec![0; self.prompts.len()];
             loop {
                 let (mut chunks, mut ends) = (Vec::new(), Vec::new());

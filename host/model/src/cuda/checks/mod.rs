@@ -1,7 +1,8 @@
-//! Checks of kernels and of the whole decoder on a device: golden logits of every family, golden vectors, recorded decodes
-//! against launched ones, scattered blocks against contiguous ones, running out of memory. `infer gpu-check` runs them all;
-//! the tests run them on the emulated device.
+//! Checks of kernels and of the whole decoder on a device: golden logits of every family and of adapters, golden
+//! vectors, recorded decodes against launched ones, scattered blocks against contiguous ones, running out of memory.
+//! `infer gpu-check` runs them all; the tests run them on the emulated device.
 
+mod adapters;
 mod embeddings;
 mod golden;
 mod integers;
@@ -17,13 +18,14 @@ use std::thread;
 use infer_kernels::cuda::Device;
 use infer_kernels::cuda::checks::{Check, Effort, all};
 
+pub use adapters::adapters;
 pub use embeddings::embeddings;
 pub use golden::{Extent, checkpoints, golden};
 pub use integers::{integers, integers_are_recorded, integers_stand_alone};
 pub use report::Report;
 pub use same::{
-    contiguous_is_paged, copied_blocks_continue, drafts_change_no_token, graphs_are_eager, memory_runs_out,
-    tokens_stand_alone,
+    adapted_graphs_are_eager, adapted_tokens_stand_alone, contiguous_is_paged, copied_blocks_continue,
+    drafts_change_no_token, graphs_are_eager, memory_runs_out, tokens_stand_alone,
 };
 
 /// Golden checkpoints that the checks of whole models run on, beside the golden logits of all: heads as wide as real models',
@@ -39,11 +41,13 @@ const EMBEDDING: &str = "qwen3-embedding-bf16";
 
 type ModelCheck = fn(&Arc<dyn Device>, &Path) -> Result<String, String>;
 
-const MODEL_CHECKS: [(&str, ModelCheck); 6] = [
+const MODEL_CHECKS: [(&str, ModelCheck); 8] = [
     ("graphs draw as launches do", graphs_are_eager),
+    ("graphs with adapters draw as launches do", adapted_graphs_are_eager),
     ("paged is contiguous", contiguous_is_paged),
     ("copied blocks continue", copied_blocks_continue),
     ("deterministic tokens stand alone", tokens_stand_alone),
+    ("deterministic tokens with adapters stand alone", adapted_tokens_stand_alone),
     ("draft tokens change no token", drafts_change_no_token),
     ("memory runs out", memory_runs_out),
 ];
@@ -88,6 +92,7 @@ pub fn run(device: &Arc<dyn Device>, scope: Scope<'_>, say: &mut dyn FnMut(Strin
     let family = EMBEDDING;
     report
         .check(&format!("embeddings, {family}"), || embeddings(device, &directory.join(family), Extent::All));
+    report.check("golden logits of adapters", || adapters(device, directory, Extent::All));
     for (checks, families) in [(&MODEL_CHECKS[..], &FAMILIES[..]), (&INTEGER_CHECKS, &OF_INTEGERS)] {
         for (name, check) in checks {
             for family in families {

@@ -3,15 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use infer_core::AdapterId;
 use infer_kernels::cuda::Device;
 
 use super::walk::{Chunk, Draws, Mode, Walk};
 use crate::cuda::{DeviceModel, DeviceOptions};
-use crate::{Model, Source};
+use crate::{Model, ModelError, Source};
 
 const MAX_SEQ_LEN: u32 = 200;
 /// Lengths of the prompts.
 const PROMPTS: [u32; 5] = [1, 5, 17, 40, 90];
+/// Ranks of two adapters.
+const RANKS: [usize; 2] = [6, 19];
 
 /// Prompts without common prefixes, and the tokens sampled after them at temperature 1, which is sensitive to any difference
 /// in the logits. Returns also the number of graph launches.
@@ -22,6 +25,7 @@ fn sampled(
     steps: usize,
 ) -> Result<(Vec<Vec<u32>>, u64), String> {
     let mut walk = Walk::new(model, block_size, MAX_SEQ_LEN, mode)?;
+    adapt(&mut walk, model);
     let vocab = model.config().vocab as u32;
     let prompt = |len: u32| (0..len).map(|i| (i * 31 + len * 7) % vocab).collect();
     let mut streams: Vec<Vec<u32>> = PROMPTS.map(prompt).into();
@@ -46,10 +50,26 @@ fn sampled(
     Ok((streams, walk.inner.executor.graph_launches()))
 }
 
+/// Gives the sequences in turn no adapter and each of the model's.
+fn adapt(walk: &mut Walk, model: &DeviceModel) {
+    for sequence in 0..PROMPTS.len() as u64 {
+        let adapter = AdapterId(sequence as u32 % (model.adapters() + 1));
+        walk.inner.adapt(sequence, adapter);
+    }
+}
+
 fn load(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<DeviceModel, String> {
-    let model =
-        Model::load(&Source::Directory(checkpoint.to_owned()), None).map_err(|error| error.to_string())?;
-    model.to_device(device).map_err(|error| error.to_string())
+    load_with(device, checkpoint, &[])
+}
+
+/// With random adapters of these ranks.
+fn load_with(device: &Arc<dyn Device>, checkpoint: &Path, ranks: &[usize]) -> Result<DeviceModel, String> {
+    let said = |error: ModelError| error.to_string();
+    let mut model = Model::load(&Source::Directory(checkpoint.to_owned()), None).map_err(said)?;
+    for (seed, rank) in (1..).zip(ranks) {
+        model.add_random_adapter(*rank, seed).map_err(said)?;
+    }
+    model.to_device(device).map_err(said)
 }
 
 /// Recorded decodes sample the same tokens as launched ones.
@@ -58,6 +78,36 @@ fn load(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<DeviceModel, Stri
 /// Says what differs.
 pub fn graphs_are_eager(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
     recorded_is_launched(&load(device, checkpoint)?)
+}
+
+/// The same of rows without and with adapters, in common batches and in turns.
+///
+/// # Errors
+/// Says what differs.
+pub fn adapted_graphs_are_eager(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    let model = load_with(device, checkpoint, &RANKS)?;
+    let together = recorded_is_launched(&model)?;
+    let (eager, recorded) = (in_turns(&model, Mode::LAUNCHED)?, in_turns(&model, Mode::RECORDED)?);
+    match eager == recorded {
+        true => Ok(format!("{together}, and in turns")),
+        false => Err(format!("in turns, sampled {recorded:?} with graphs and {eager:?} without")),
+    }
+}
+
+/// Tokens of sequences that are decoded one after another in each round, without an adapter and with each.
+fn in_turns(model: &DeviceModel, mode: Mode) -> Result<Vec<Vec<u32>>, String> {
+    let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, mode)?;
+    adapt(&mut walk, model);
+    let mut streams = vec![vec![7_u32]; 1 + model.adapters() as usize];
+    for index in 0..6 {
+        for (sequence, stream) in (0..).zip(&mut streams) {
+            let start = stream.len() - 1;
+            let draws = Draws { temperature: 1.0, index, ..Draws::GREEDY };
+            let token = walk.run(&[Chunk { sequence, start, tokens: &stream[start..] }], draws)?[0];
+            stream.push(token);
+        }
+    }
+    Ok(streams)
 }
 
 pub(super) fn recorded_is_launched(model: &DeviceModel) -> Result<String, String> {
@@ -136,10 +186,19 @@ pub fn tokens_stand_alone(device: &Arc<dyn Device>, checkpoint: &Path) -> Result
     each_stands_alone(&load(device, checkpoint)?)
 }
 
+/// The same of rows without and with adapters.
+///
+/// # Errors
+/// Says what differs.
+pub fn adapted_tokens_stand_alone(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    each_stands_alone(&load_with(device, checkpoint, &RANKS)?)
+}
+
 pub(super) fn each_stands_alone(model: &DeviceModel) -> Result<String, String> {
     let mode = Mode { graphs: true, deterministic: true };
     let (streams, launches) = sampled(model, 16, mode, 12)?;
     let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, mode)?;
+    adapt(&mut walk, model);
     let mut compared = 0;
     for (sequence, (stream, prompt)) in (0_u64..).zip(streams.iter().zip(PROMPTS)) {
         for known in (prompt as usize..stream.len()).step_by(5) {

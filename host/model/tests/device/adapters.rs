@@ -1,0 +1,141 @@
+//! Adapters on the device: golden logits, recorded decodes, rows that depend on themselves alone, and what is launched.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use infer_core::{AdapterId, Batch, Executor, SamplingParams, StepOutput};
+use infer_cuda_emulator::Emulator;
+use infer_kernels::cuda::Device;
+use infer_model::Model;
+use infer_model::cuda::DeviceExecutor;
+use infer_model::cuda::checks::{self, Extent};
+
+use crate::steps::{beside, executor, row};
+use crate::{emulator, golden, load, passes};
+
+#[test]
+fn golden_logits_of_adapters() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    passes(checks::adapters(&device, &golden(), Extent::UpTo(33)));
+}
+
+#[test]
+fn recorded_decodes_with_adapters_draw_the_same_tokens() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    passes(checks::adapted_graphs_are_eager(&device, &golden().join("gemma3-bf16")));
+}
+
+#[test]
+fn deterministic_tokens_with_adapters_depend_only_on_those_before_them() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    for name in ["llama-bf16", "qwen3moe-bf16"] {
+        passes(checks::adapted_tokens_stand_alone(&device, &golden().join(name)));
+    }
+}
+
+/// A batch of rows with these adapters.
+fn batch(adapters: &[u32], sampling: &SamplingParams) -> Batch {
+    let mut batch = Batch::default();
+    for (nth, adapter) in (0..).zip(adapters) {
+        row(&mut batch, 4 * nth, &[5, 9, 2, 7, 5 + nth, 1], sampling.clone());
+        batch.rows[nth as usize].adapter = AdapterId(*adapter);
+    }
+    batch
+}
+
+/// What is launched of adapters for a batch, by kernel.
+fn launches(
+    emulator: &Emulator,
+    executor: &mut DeviceExecutor,
+    batch: &Batch,
+) -> BTreeMap<&'static str, u64> {
+    let count = || -> BTreeMap<&'static str, u64> {
+        emulator.launches().into_iter().filter(|(kernel, _)| kernel.starts_with("adapters_")).collect()
+    };
+    let before = count();
+    executor.execute(batch, &mut StepOutput::default()).expect("the device runs");
+    let launched =
+        count().into_iter().map(|(kernel, count)| (kernel, count - before.get(kernel).unwrap_or(&0)));
+    launched.filter(|(_, count)| *count > 0).collect()
+}
+
+/// A model with an adapter of all projections and another.
+fn adapted(name: &str) -> Model {
+    let mut model = load(name);
+    for (rank, seed) in [(6, 1), (20, 2)] {
+        model.add_random_adapter(rank, seed).expect("it is small");
+    }
+    model
+}
+
+#[test]
+fn only_steps_with_adapters_launch_them_and_as_many_whichever_rows_have_which() {
+    let Some(emulator) = emulator() else { return };
+    let device: Arc<dyn Device> = emulator.clone();
+    let sampling = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+    for name in ["llama-bf16", "qwen3moe-bf16"] {
+        let model = adapted(name);
+        // Four products of each layer; of layers of experts, two.
+        let products = model.config.layers.iter().map(|layer| if layer.experts.is_none() { 4 } else { 2 });
+        let expected: u64 = products.sum();
+        let mut executor = executor(&model, &device, false);
+        assert_eq!(launches(&emulator, &mut executor, &batch(&[0, 0], &sampling)), BTreeMap::new(), "{name}");
+        for adapters in [[1, 0], [0, 2], [1, 2]] {
+            let launched = launches(&emulator, &mut executor, &batch(&adapters, &sampling));
+            let both = ["adapters_expand_bf16_1", "adapters_shrink_bf16_1"].map(|kernel| (kernel, expected));
+            assert_eq!(launched, BTreeMap::from(both), "{name}, {adapters:?}");
+        }
+    }
+}
+
+#[test]
+fn device_computes_with_adapters_what_the_cpu_does() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    let model = adapted("llama-f32");
+    let placed = model.to_device(&device).expect("it fits");
+    assert!(placed.adapters() == 2 && placed.adapter_bytes() > 0);
+    let bare = load("llama-f32").to_device(&device).expect("it fits");
+    assert_eq!((bare.weight_bytes(), bare.adapter_bytes()), (placed.weight_bytes(), 0));
+    let sampling = SamplingParams { temperature: 1.0, seed: 3, ..SamplingParams::default() };
+    let (mut cpu, mut gpu) = (beside(&model), executor(&model, &device, true));
+    let mut outputs = Vec::new();
+    for adapters in [[0, 1, 2], [2, 0, 1], [1, 1, 0]] {
+        let batch = batch(&adapters, &sampling);
+        let (mut wanted, mut got) = (StepOutput::default(), StepOutput::default());
+        cpu.execute(&batch, &mut wanted).expect("the CPU runs");
+        gpu.execute(&batch, &mut got).expect("the device runs");
+        assert_eq!(got.sampled, wanted.sampled, "{adapters:?}");
+        outputs.push(got.sampled);
+    }
+    assert!(
+        outputs[0] != outputs[1] && outputs[1] != outputs[2],
+        "adapters change what is sampled: {outputs:?}"
+    );
+}
+
+#[test]
+fn a_row_without_an_adapter_keeps_its_bits_beside_others_and_one_with_an_unknown_one_is_at_fault() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    let model = adapted("llama-bf16");
+    let bare = load("llama-bf16");
+    let extras = infer_core::SamplingExtras { logprobs: Some(5), ..infer_core::SamplingExtras::default() };
+    let sampling = SamplingParams { extras: Some(Arc::new(extras)), ..SamplingParams::default() };
+    let mut outputs = [StepOutput::default(), StepOutput::default()];
+    let mut with = executor(&model, &device, true);
+    with.execute(&batch(&[0, 1, 2], &sampling), &mut outputs[0]).expect("the device runs");
+    executor(&bare, &device, true)
+        .execute(&batch(&[0], &sampling), &mut outputs[1])
+        .expect("the device runs");
+    let of_first = |output: &StepOutput| {
+        let (row, logprobs) = &output.logprobs[0];
+        (*row, output.sampled[0], logprobs.logprob.to_bits(), logprobs.top.clone())
+    };
+    assert_eq!(of_first(&outputs[0]), of_first(&outputs[1]));
+    let fault = with.execute(&batch(&[1, 3], &sampling), &mut outputs[0]).expect_err("there are two");
+    assert_eq!(fault.rows, Some(vec![1]), "{}", fault.message);
+}
