@@ -294,3 +294,52 @@ fn gpu_that_does_not_start_is_an_error_that_says_why() {
     host.ends();
     assert!(machine.log().contains("computing on the CPU"));
 }
+
+/// Requests of a model and of its adapters at once, as on a CPU; and in bf16 a recorded decode of each.
+#[test]
+fn adapters_are_served_beside_their_model() {
+    let golden = |name: &str| format!("{}/../../tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    let (model, all, some) = (
+        golden("qwen3-bf16"),
+        format!("all={}", golden("qwen3-lora/all")),
+        format!("some={}", golden("qwen3-lora/some")),
+    );
+    let names = ["base", "all", "some"];
+    let flags = |dtype| {
+        ["--model", &model, "--served-model-name", "base", "--lora", &all, "--lora", &some, "--dtype", dtype]
+    };
+    let tokens = |host: &Host| {
+        let ask = |name: &str| {
+            let body = format!(
+                r#"{{"model": "{name}", "prompt": [5, 9, 2, 7, 31, 8, 1], "temperature": 0, "max_tokens": 6,
+                "ignore_eos": true, "stream": false, "return_token_ids": true}}"#
+            );
+            host.completes(&body)["choices"][0]["token_ids"].clone()
+        };
+        std::thread::scope(|scope| {
+            let asked = names.map(|name| scope.spawn(move || ask(name)));
+            asked.map(|asked| asked.join().expect("an answer"))
+        })
+    };
+    let on_cpu = {
+        let home = Home::new();
+        let host = Host::start(home.serve("", &[&["--device", "cpu"][..], &flags("f32")].concat()));
+        tokens(&host)
+    };
+    assert!(on_cpu[0] != on_cpu[1] && on_cpu[1] != on_cpu[2] && on_cpu[2] != on_cpu[0], "{on_cpu:?}");
+    for dtype in ["f32", "bf16"] {
+        let Some(machine) = Machine::new() else { return };
+        let host = machine.serve("", &flags(dtype));
+        let on_gpu = tokens(&host);
+        assert!(
+            on_gpu.iter().all(|tokens| tokens.as_array().is_some_and(|tokens| tokens.len() == 6)),
+            "{on_gpu:?}"
+        );
+        if dtype == "f32" {
+            assert_eq!(on_gpu, on_cpu);
+        }
+        host.ends();
+        let log = machine.log();
+        assert!(log.contains("computing on cuda:0 (Emulated GPU)") && log.contains("adapter_bytes"), "{log}");
+    }
+}

@@ -85,7 +85,7 @@ pub const SETTINGS: &[Setting] = &[
         "NAME=ADAPTER",
         "none",
         "LoRA adapter that is served beside the model, as a model of this name: a directory as PEFT saves it, or ORG/NAME on \
-         the Hugging Face hub. Give it several times for several, or separate them by commas. CPU only",
+         the Hugging Face hub. Give it several times for several, or separate them by commas",
     ).worded().repeated(),
     setting("host", "HOST", "127.0.0.1", "Address the data plane listens on"),
     setting("port", "PORT", "8000", "Port of the data plane; 0 picks a free one"),

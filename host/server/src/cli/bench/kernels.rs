@@ -17,7 +17,8 @@ is the share of the limit that a kernel reaches. The bandwidth probe needs 1 GB 
 On a GPU: paged attention of decodes and prompts, by default in the shapes of llama-1b, qwen3-1.7b, gemma3-1b \
 and llama-8b; the products, the small kernels between them and sampling, by default in that of llama-8b. In \
 bf16, but attention_plain in f32; as shares of the copy and product rates measured in the same run, sampling \
-as time alone. And layers of experts in the shapes of Qwen3 30B A3B and Mixtral 8x7B, for which it needs 3 GB. Only --shape, --quick and --format apply.";
+as time alone, and adapters as shares of the products' time. And layers of experts in the shapes of Qwen3 30B A3B and \
+Mixtral 8x7B, for which it needs 3 GB. Only --shape, --quick and --format apply.";
 
 /// Arguments of `infer bench kernels`.
 #[derive(Args)]

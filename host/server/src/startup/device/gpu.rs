@@ -69,7 +69,7 @@ impl Gpu {
         Ok(Self { device, name })
     }
 
-    /// Copies the weights to the GPU.
+    /// Copies the weights to the GPU, with those of adapters.
     ///
     /// # Errors
     /// If they don't fit.
@@ -78,6 +78,7 @@ impl Gpu {
         let placed = model.to_device(&self.device)?;
         tracing::info!(
             weight_bytes = placed.weight_bytes(),
+            adapter_bytes = Some(placed.adapter_bytes()).filter(|bytes| *bytes > 0),
             seconds = begun.elapsed().as_secs_f32(),
             "computing on {}",
             self.name

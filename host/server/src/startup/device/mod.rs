@@ -100,9 +100,6 @@ pub fn choose(config: &Config) -> Result<Option<Gpu>, StartError> {
 
 /// Why the settings exclude GPUs, whatever the model; `None` if they don't.
 pub fn excluded(config: &Config) -> Option<String> {
-    if !config.lora.is_empty() {
-        return Some("--lora works only on the CPU, since GPUs have no kernels for adapters".to_owned());
-    }
     match config.kv_cache {
         KvCacheKind::Contiguous => {
             Some("--kv-cache contiguous, the reference backend, works only on the CPU".to_owned())
@@ -131,7 +128,6 @@ mod tests {
     use infer_model::Quantize;
 
     use super::*;
-    use crate::config::AdapterChoice;
 
     #[test]
     fn devices_are_parsed_by_kind_and_index() {
@@ -159,23 +155,18 @@ mod tests {
     #[test]
     fn settings_for_the_cpu_alone_are_an_error_only_if_a_gpu_was_requested() {
         let auto = Config::default();
-        let lora = vec![AdapterChoice { name: "a".to_owned(), place: "x".to_owned() }];
         assert_eq!(excluded(&auto), None);
         for quantize in [Quantize::Off, Quantize::Q8, Quantize::Q4] {
             assert_eq!(excluded(&Config { quantize, ..auto.clone() }), None);
         }
-        for (config, setting) in [
-            (Config { kv_cache: KvCacheKind::Contiguous, ..auto.clone() }, "--kv-cache contiguous"),
-            (Config { lora, ..auto }, "--lora"),
-        ] {
-            assert!(choose(&config).is_ok_and(|gpu| gpu.is_none()), "{setting}: the CPU serves");
-            let named = Config { device: DeviceChoice::Cuda(0), ..config };
-            let error = choose(&named).err().expect("a GPU was requested");
-            assert!(error.is_usage());
-            let said = error.to_string();
-            assert!(said.starts_with(&format!("--device: {setting}")), "{said}");
-            assert!(said.ends_with("use `cpu` or `auto`"), "{said}");
-        }
+        let config = Config { kv_cache: KvCacheKind::Contiguous, ..auto };
+        assert!(choose(&config).is_ok_and(|gpu| gpu.is_none()), "the CPU serves");
+        let named = Config { device: DeviceChoice::Cuda(0), ..config };
+        let error = choose(&named).err().expect("a GPU was requested");
+        assert!(error.is_usage());
+        let said = error.to_string();
+        assert!(said.starts_with("--device: --kv-cache contiguous"), "{said}");
+        assert!(said.ends_with("use `cpu` or `auto`"), "{said}");
     }
 
     #[test]
