@@ -36,6 +36,20 @@ fn deterministic_tokens_with_adapters_depend_only_on_those_before_them() {
     }
 }
 
+#[test]
+fn draft_tokens_change_no_token_with_adapters() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    passes(checks::adapted_drafts_change_no_token(&device, &golden().join("llama-bf16")));
+}
+
+#[test]
+fn adapters_are_added_to_products_of_integers() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    passes(checks::adapted_integers(&device, &golden().join("llama-bf16")));
+}
+
 /// A batch of rows with these adapters.
 fn batch(adapters: &[u32], sampling: &SamplingParams) -> Batch {
     let mut batch = Batch::default();

@@ -8,7 +8,7 @@ use infer_core::LogitsSlot;
 use infer_kernels::cuda::Device;
 use infer_kernels::{Format, Matrix, Packer};
 
-use super::same::{each_stands_alone, recorded_is_launched};
+use super::same::{RANKS, adapt, add_adapters, each_stands_alone, recorded_is_launched};
 use super::walk::{Chunk, Draws, Mode, Walk};
 use crate::cuda::DeviceModel;
 use crate::weights::{Experts, Gated, LayerWeights, Linear, Mlp, Weights};
@@ -29,13 +29,29 @@ const STEPS: usize = 3;
 /// # Errors
 /// Says what differs.
 pub fn integers(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    logits_are_near(device, checkpoint, &[])
+}
+
+/// The same of sequences without and with adapters.
+///
+/// # Errors
+/// Says what differs.
+pub fn adapted_integers(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    logits_are_near(device, checkpoint, &RANKS)
+}
+
+/// `ranks`: of adapters.
+fn logits_are_near(device: &Arc<dyn Device>, checkpoint: &Path, ranks: &[usize]) -> Result<String, String> {
     let mut worst = 0.0_f64;
     for quantize in [Quantize::Q8, Quantize::Q4] {
-        let model = load(checkpoint, quantize)?;
+        let mut model = load(checkpoint, quantize)?;
+        add_adapters(&mut model, ranks).map_err(|error| error.to_string())?;
         let placed = model.to_device(device).map_err(|error| error.to_string())?;
         let tolerance = if model.dtype == DType::F32 { 1e-4 } else { 2e-2 };
         let mut here = Walk::new(&placed, BLOCK_SIZE, MAX_SEQ_LEN, Mode::LAUNCHED)?;
         let mut there = on_cpu(&widened(&model)?)?;
+        adapt(&mut here.inner, placed.adapters());
+        adapt(&mut there, placed.adapters());
         let vocab = model.config.vocab as u32;
         let token = |stream: usize, at: usize| (at as u32 * 31 + stream as u32 * 7 + 3) % vocab;
         for step in 0..=STEPS {

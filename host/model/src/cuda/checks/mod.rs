@@ -21,11 +21,12 @@ use infer_kernels::cuda::checks::{Check, Effort, all};
 pub use adapters::adapters;
 pub use embeddings::embeddings;
 pub use golden::{Extent, checkpoints, golden};
-pub use integers::{integers, integers_are_recorded, integers_stand_alone};
+pub use integers::{adapted_integers, integers, integers_are_recorded, integers_stand_alone};
 pub use report::Report;
 pub use same::{
-    adapted_graphs_are_eager, adapted_tokens_stand_alone, contiguous_is_paged, copied_blocks_continue,
-    drafts_change_no_token, graphs_are_eager, memory_runs_out, tokens_stand_alone,
+    adapted_drafts_change_no_token, adapted_graphs_are_eager, adapted_tokens_stand_alone,
+    contiguous_is_paged, copied_blocks_continue, drafts_change_no_token, graphs_are_eager, memory_runs_out,
+    tokens_stand_alone,
 };
 
 /// Golden checkpoints that the checks of whole models run on, beside the golden logits of all: heads as wide as real models',

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use infer_core::AdapterId;
+use infer_core::{AdapterId, Executor};
 use infer_kernels::cuda::Device;
 
 use super::walk::{Chunk, Draws, Mode, Walk};
@@ -14,7 +14,7 @@ const MAX_SEQ_LEN: u32 = 200;
 /// Lengths of the prompts.
 const PROMPTS: [u32; 5] = [1, 5, 17, 40, 90];
 /// Ranks of two adapters.
-const RANKS: [usize; 2] = [6, 19];
+pub(super) const RANKS: [usize; 2] = [6, 19];
 
 /// Prompts without common prefixes, and the tokens sampled after them at temperature 1, which is sensitive to any difference
 /// in the logits. Returns also the number of graph launches.
@@ -25,7 +25,7 @@ fn sampled(
     steps: usize,
 ) -> Result<(Vec<Vec<u32>>, u64), String> {
     let mut walk = Walk::new(model, block_size, MAX_SEQ_LEN, mode)?;
-    adapt(&mut walk, model);
+    adapt(&mut walk.inner, model.adapters());
     let vocab = model.config().vocab as u32;
     let prompt = |len: u32| (0..len).map(|i| (i * 31 + len * 7) % vocab).collect();
     let mut streams: Vec<Vec<u32>> = PROMPTS.map(prompt).into();
@@ -50,12 +50,16 @@ fn sampled(
     Ok((streams, walk.inner.executor.graph_launches()))
 }
 
-/// Gives the sequences in turn no adapter and each of the model's.
-fn adapt(walk: &mut Walk, model: &DeviceModel) {
+/// Gives the sequences in turn no adapter and each of so many.
+pub(super) fn adapt<E: Executor>(walk: &mut crate::walk::Walk<E>, adapters: u32) {
     for sequence in 0..PROMPTS.len() as u64 {
-        let adapter = AdapterId(sequence as u32 % (model.adapters() + 1));
-        walk.inner.adapt(sequence, adapter);
+        walk.adapt(sequence, AdapterId(sequence as u32 % (adapters + 1)));
     }
+}
+
+/// Adds random adapters of these ranks.
+pub(super) fn add_adapters(model: &mut Model, ranks: &[usize]) -> Result<(), ModelError> {
+    (1..).zip(ranks).try_for_each(|(seed, rank)| model.add_random_adapter(*rank, seed).map(|_| ()))
 }
 
 fn load(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<DeviceModel, String> {
@@ -66,9 +70,7 @@ fn load(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<DeviceModel, Stri
 fn load_with(device: &Arc<dyn Device>, checkpoint: &Path, ranks: &[usize]) -> Result<DeviceModel, String> {
     let said = |error: ModelError| error.to_string();
     let mut model = Model::load(&Source::Directory(checkpoint.to_owned()), None).map_err(said)?;
-    for (seed, rank) in (1..).zip(ranks) {
-        model.add_random_adapter(*rank, seed).map_err(said)?;
-    }
+    add_adapters(&mut model, ranks).map_err(said)?;
     model.to_device(device).map_err(said)
 }
 
@@ -97,7 +99,7 @@ pub fn adapted_graphs_are_eager(device: &Arc<dyn Device>, checkpoint: &Path) -> 
 /// Tokens of sequences that are decoded one after another in each round, without an adapter and with each.
 fn in_turns(model: &DeviceModel, mode: Mode) -> Result<Vec<Vec<u32>>, String> {
     let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, mode)?;
-    adapt(&mut walk, model);
+    adapt(&mut walk.inner, model.adapters());
     let mut streams = vec![vec![7_u32]; 1 + model.adapters() as usize];
     for index in 0..6 {
         for (sequence, stream) in (0..).zip(&mut streams) {
@@ -198,7 +200,7 @@ pub(super) fn each_stands_alone(model: &DeviceModel) -> Result<String, String> {
     let mode = Mode { graphs: true, deterministic: true };
     let (streams, launches) = sampled(model, 16, mode, 12)?;
     let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, mode)?;
-    adapt(&mut walk, model);
+    adapt(&mut walk.inner, model.adapters());
     let mut compared = 0;
     for (sequence, (stream, prompt)) in (0_u64..).zip(streams.iter().zip(PROMPTS)) {
         for known in (prompt as usize..stream.len()).step_by(5) {
@@ -231,16 +233,28 @@ pub(super) fn each_stands_alone(model: &DeviceModel) -> Result<String, String> {
 /// # Errors
 /// Says what differs.
 pub fn drafts_change_no_token(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
-    let model = load(device, checkpoint)?;
+    drafted_is_sampled(&load(device, checkpoint)?)
+}
+
+/// The same of sequences without and with adapters.
+///
+/// # Errors
+/// Says what differs.
+pub fn adapted_drafts_change_no_token(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    drafted_is_sampled(&load_with(device, checkpoint, &RANKS)?)
+}
+
+fn drafted_is_sampled(model: &DeviceModel) -> Result<String, String> {
     let mode = Mode { graphs: true, deterministic: true };
     let steps = 12;
-    let (streams, _) = sampled(&model, 16, mode, steps)?;
+    let (streams, _) = sampled(model, 16, mode, steps)?;
     // Those that were sampled to the end.
     let streams: Vec<(&[u32], usize)> = (streams.iter().zip(PROMPTS))
         .map(|(stream, prompt)| (stream.as_slice(), prompt as usize))
         .filter(|(stream, prompt)| stream.len() == prompt + steps)
         .collect();
-    let mut walk = Walk::new(&model, 16, MAX_SEQ_LEN, mode)?;
+    let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, mode)?;
+    adapt(&mut walk.inner, model.adapters());
     for (sequence, (stream, prompt)) in (0..).zip(&streams).filter(|(_, (_, prompt))| *prompt > 1) {
         walk.inner.run(&[Chunk { sequence, start: 0, tokens: &stream[..prompt - 1] }], Draws::NONE)?;
     }
