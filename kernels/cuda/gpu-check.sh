@@ -306,8 +306,8 @@ fi
 if [ "$tools" = none ]; then
     :
 elif command -v compute-sanitizer >/dev/null; then
-    # Executor, graphs and staging: a short load; then every kernel and, of the golden data, the smallest model's logits
-    # and what needs none.
+    # Executor, graphs and staging: a short load; then every kernel and, of the golden data, the logits of the model that
+    # has adapters, with and without them, and what needs none.
     short="bench serve --device cuda --baseline off --kv-memory 256MiB --workload w2 --requests 3 --plan-ahead on"
     few="gpu-check --seeds 1"
     if [ -n "$golden" ]; then
@@ -315,7 +315,7 @@ elif command -v compute-sanitizer >/dev/null; then
             family=$tmp/few/$(basename "$place")
             mkdir -p "$family"
             ln -s "$place"* "$family"
-            case $family in */qwen2-bf16) ;; *) rm -f "$family/golden.safetensors" ;; esac
+            case $family in */qwen3-bf16) ;; *) rm -f "$family/golden.safetensors" ;; esac
         done
         few="$few --golden $tmp/few"
     fi
