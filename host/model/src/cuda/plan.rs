@@ -81,8 +81,8 @@ pub(super) fn form(
     most.and_smaller(shape).find(is_enough).unwrap_or_else(|| most.least(shape))
 }
 
-/// Writes everything but samples and rows with adapters. Without `tiles` all tokens attend one by one; `padded` is the number of tokens to pad to,
-/// if every row is a decode.
+/// Writes everything but samples and rows with adapters. Without `tiling` all tokens attend one by one; `padded` is the number
+/// of tokens to pad to, if every row is a decode.
 pub(super) fn write(
     words: &mut [u32],
     layout: &StepLayout,
