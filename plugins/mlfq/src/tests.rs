@@ -108,6 +108,22 @@ fn who_starts_runs_for_a_quantum_whatever_its_level() {
     assert_eq!(given(&mut policy, 60), [1]);
 }
 
+/// As by a host that plans ahead, which drops a plan that preempts and asks again.
+#[test]
+fn who_is_due_stays_due_until_a_plan_with_it_is_carried_out() {
+    let mut policy = policy(r#"{"quantum": 10, "patience_ms": 100}"#);
+    let at = |ms, queue: &[Row]| Step {
+        now: Micros::from_millis(ms),
+        starvation_bound: Micros::from_millis(1_000),
+        ..view(&[running(1, 300)], queue, 1, 90)
+    };
+    assert_eq!(decide(&mut policy, &at(0, &[waiting(2, 30), waiting(3, 0)])), (vec![3], vec![1]));
+    let later = at(100, &[waiting(2, 30), waiting(4, 0)]);
+    for asked in ["ahead", "again"] {
+        assert_eq!(decide(&mut policy, &later), (vec![2], vec![1]), "{asked}");
+    }
+}
+
 /// One output in ten is fifty times as long as the others, all of one tenant: nothing tells them apart.
 fn heavy_tail() -> Vec<Spec> {
     let mut rng = Rng::new(1);

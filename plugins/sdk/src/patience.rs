@@ -15,7 +15,7 @@ pub struct Patience {
     limit: Micros,
     /// Whether sequences that were preempted may be overtaken like others.
     passes_preempted: bool,
-    /// By id.
+    /// By id. One that starts stays here until it is seen to wait no longer: a plan may not be carried out.
     overtaken: Vec<(SequenceId, Micros)>,
 }
 
@@ -85,10 +85,9 @@ impl Patience {
         let mut overtaken = Vec::with_capacity(step.waiting.len());
         for waiting in step.waiting.iter() {
             let id = waiting.id();
-            if starting.get(id).is_none() {
-                let passed = (arrival(waiting) < last).then_some(step.now);
-                overtaken.extend(before.get(id).or(passed).map(|since| (id, since)));
-            }
+            let is_passed = starting.get(id).is_none() && arrival(waiting) < last;
+            let since = before.get(id).or(is_passed.then_some(step.now));
+            overtaken.extend(since.map(|since| (id, since)));
         }
         if !overtaken.is_sorted() {
             overtaken.sort_unstable();
@@ -99,6 +98,10 @@ impl Patience {
     /// Notes which sequences a step preempts, after [`Self::note`]: they are overtaken from then on. Only for a
     /// policy with [`Self::passing_preempted`].
     pub fn note_preempted(&mut self, step: &Step, preempted: &[SequenceId]) {
+        if preempted.is_empty() {
+            return;
+        }
+        self.overtaken.retain(|(id, _)| !preempted.contains(id));
         self.overtaken.extend(preempted.iter().map(|id| (*id, step.now)));
         self.overtaken.sort_unstable();
     }
@@ -213,5 +216,18 @@ mod tests {
         patience.note_preempted(&step(10, &[3, 4]), &[SequenceId(1)]);
         assert_eq!(order(&patience, &step(109, &[1, 2, 3])), [3, 2, 1]);
         assert_eq!(order(&patience, &step(110, &[1, 2, 3])), [1, 3, 2]);
+        patience.note_preempted(&step(60, &[3]), &[SequenceId(1)]);
+        assert_eq!(order(&patience, &step(159, &[1, 2, 3])), [3, 2, 1], "since the last time");
+        assert_eq!(order(&patience, &step(160, &[1, 2, 3])), [1, 3, 2]);
+    }
+
+    #[test]
+    fn whose_start_was_not_carried_out_is_overtaken_since_the_first_time() {
+        let mut patience = Patience::new(Micros::from_millis(100));
+        patience.note(&step(10, &[1, 2, 3]), &[SequenceId(3)]);
+        patience.note(&step(110, &[1, 2, 4]), &[SequenceId(1)]);
+        assert_eq!(order(&patience, &step(111, &[1, 2, 4])), [1, 2, 4]);
+        patience.note(&step(112, &[2, 4, 5]), &[SequenceId(5)]);
+        assert_eq!(order(&patience, &step(113, &[1, 2, 4])), [2, 4, 1], "the first one ran");
     }
 }

@@ -8,7 +8,9 @@ use crate::types::{Memory, Micros, SequenceId, SessionId, TenantId};
 
 /// Decides, once per engine step, which sequences run and how many tokens each.
 pub trait Scheduler: Policy {
-    /// Plans one step.
+    /// Plans one step. That it was planned doesn't tell that it happens: what doesn't fit in memory is cut off,
+    /// and a host that plans ahead drops a plan that preempts, and asks again once its device is idle. The next
+    /// view tells what became of a plan.
     fn schedule(&mut self, step: &Step) -> Plan;
 }
 
