@@ -21,6 +21,7 @@ struct Run {
     /// `max_tokens` of all requests, if not the workload's.
     max_tokens: Option<u32>,
     predictions: Predictions,
+    plan_ahead: bool,
 }
 
 impl Run {
@@ -35,6 +36,7 @@ impl Run {
             device: "h100",
             max_tokens: None,
             predictions: Predictions::Learned,
+            plan_ahead: false,
         }
     }
 
@@ -53,8 +55,10 @@ impl Run {
         }
         put(&mut policies, policy);
         let limits = Limits { max_running: 64, max_prefill_sequences: 64, ..EngineConfig::default().limits };
-        let total_blocks = self.blocks;
-        let engine = EngineConfig { limits, total_blocks, max_seq_len: 8_192, ..EngineConfig::default() };
+        let Self { blocks: total_blocks, plan_ahead, .. } = *self;
+        let max_seq_len = 8_192;
+        let engine =
+            EngineConfig { limits, total_blocks, max_seq_len, plan_ahead, ..EngineConfig::default() };
         let profile = Profile::named(self.device, "8b").expect("a known profile");
         let (host, slo) = (Micros::ZERO, Slo::default());
         let (load, predictions, tenants) = (self.load, self.predictions, Vec::new());
@@ -127,6 +131,13 @@ fn mlfq_lowers_mean_latency_where_nobody_knows_lengths() {
     assert!(mlfq.latency_ms.mean < 0.8 * continuous.latency_ms.mean, "{:?}", mlfq.latency_ms);
     assert!(mlfq.latency_ms.mean < 0.85 * srpt.latency_ms.mean, "{:?}", srpt.latency_ms);
     assert!(mlfq.ttft_ms.p99 < 0.1 * continuous.ttft_ms.p99, "{:?}", mlfq.ttft_ms);
+}
+
+/// A host that plans ahead drops plans that preempt, so not all that the policy decides happens.
+#[test]
+fn mlfq_starves_no_sequence_on_a_host_that_plans_ahead() {
+    let run = Run { plan_ahead: true, ..Run::new("open-ended", 2.0, 20_000, 1_500) };
+    assert!(run.scheduler("mlfq").preemptions > 100, "that none is a fault is checked by every run");
 }
 
 #[test]
