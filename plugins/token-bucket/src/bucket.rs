@@ -79,12 +79,6 @@ impl Bucket {
         self.reserved = self.reserved.saturating_sub(output).min(self.granted);
     }
 
-    /// Takes back what was reserved beyond the mean output of the tenant's requests.
-    pub fn limit_to_mean(&mut self, mean_output: u32) {
-        self.granted = self.granted.min(u64::from(self.in_flight) * u64::from(mean_output));
-        self.reserved = self.reserved.min(self.granted);
-    }
-
     /// Units that a new request can have.
     pub fn available(&self) -> i64 {
         self.level.saturating_sub(units(self.reserved))

@@ -8,11 +8,13 @@
 //!
 //! How long an output will be isn't known in advance. So the bucket reserves the output that the requests in
 //! flight are expected to generate, and admits a request only if its prompt and its expected output fit
-//! beside that. Reservations are estimates. They start from the mean of the tenant's recent outputs, at most
-//! `max_tokens`; until a first request has ended, lengths are unknown, and little is reserved. No event tells
-//! a policy which request ended, only how many of the tenant's are in flight: each one that ended is taken to
-//! have reserved as much as the mean of them, and output to be that of the ones that end first. Requests that
-//! an earlier member of a chain defers count as in flight, which delays the release.
+//! beside that. Reservations are estimates. They start from what the host expects, at most `max_tokens`: what
+//! the client says, or else the mean of the tenant's recent outputs; until a first request has ended, lengths
+//! that no client says are unknown, and little is reserved. What is expected of one request changes no other's
+//! reservation, because a policy can't tell a mean from a client's word. No event tells a policy which request
+//! ended, only how many of the tenant's are in flight: each one that ended is taken to have reserved as much as
+//! the mean of them, and output to be that of the ones that end first. Requests that an earlier member of a
+//! chain defers count as in flight, which delays the release.
 //!
 //! Output beyond its reservation takes the level below zero, and the tenant is refused until the rate has
 //! made up for it. Over any time a tenant therefore uses at most its burst, its rate times that time, and
@@ -120,16 +122,13 @@ impl Admission for TokenBucket {
         if is_charged {
             return Verdict::Admit;
         }
-        if request.expected_tokens < request.max_new_tokens {
-            // It is the mean then, not the request's own bound.
-            self.knows_lengths = true;
-            bucket.limit_to_mean(request.expected_tokens);
-        }
         let room = limit.burst.saturating_sub(request.prompt_tokens);
         if room == 0 {
             return refuse(too_long(request.prompt_tokens, limit), 0);
         }
-        let most = if self.knows_lengths { room } else { room.min(UNKNOWN_OUTPUT) };
+        // It is the mean then, or what the client says, not the request's own bound.
+        let is_known = self.knows_lengths || request.expected_tokens < request.max_new_tokens;
+        let most = if is_known { room } else { room.min(UNKNOWN_OUTPUT) };
         let need = Need { prompt: request.prompt_tokens, output: request.expected_tokens.clamp(1, most) };
         let missing = units(need.tokens()).saturating_sub(bucket.available());
         if missing > 0 {

@@ -162,12 +162,8 @@ fn requests_pay_for_what_they_use() {
             ],
         ),
         (
-            "what is reserved follows the mean once it is known",
-            &[
-                (0, 0, 0, [10, 40, 40], None, 90, 40),
-                (0, 1, 0, [10, 40, 40], None, 80, 80),
-                (0, 2, 0, [10, 40, 5], None, 70, 15),
-            ],
+            "what is expected of one output changes no reservation of another",
+            &[(0, 0, 0, [10, 40, 40], None, 90, 40), (0, 1, 0, [10, 40, 5], None, 80, 45)],
         ),
         (
             "a prompt that leaves no room for output is refused for good and free",
@@ -192,17 +188,15 @@ fn requests_pay_for_what_they_use() {
     }
 }
 
-/// Requests of the whole context: until one has ended, an ordinary answer is reserved for each, and what is
-/// expected of them afterwards.
+/// A request of the whole context.
+fn chat(id: u64, expected_tokens: u32) -> Request {
+    Request { prompt_tokens: 15, max_new_tokens: 4_081, expected_tokens, ..request(id, 1, 0) }
+}
+
+/// Until a request has ended, an ordinary answer is reserved for each, and what is expected of them afterwards.
 #[test]
 fn little_is_reserved_while_no_lengths_are_known() {
-    let chat = |id, expected_tokens| Request {
-        prompt_tokens: 15,
-        max_new_tokens: 4_081,
-        expected_tokens,
-        ..request(id, 1, 0)
-    };
-    for (expected, wait, left) in [(44, None, (5_776, 484)), (4_081, Some(34_250), (5_791, 5_120))] {
+    for (expected, wait, left) in [(44, None, (5_776, 5_164)), (4_081, Some(34_250), (5_791, 5_120))] {
         let mut policy = policy(r#"{"tokens_per_minute": 6000}"#);
         for id in 0..12 {
             let verdict = arrives(&mut policy, chat(id, 4_081), &at(0, id as u32, 0));
@@ -212,6 +206,15 @@ fn little_is_reserved_while_no_lengths_are_known() {
         assert_eq!(retry(verdict), wait, "{expected} expected");
         assert_eq!((level(&policy, 1), reserved(&policy, 1)), left, "{expected} expected");
     }
+}
+
+#[test]
+fn what_a_client_says_of_its_output_tells_nothing_of_others() {
+    let mut policy = policy(r#"{"tokens_per_minute": 6000}"#);
+    let mut ask = |id: u64, expected| retry(arrives(&mut policy, chat(id, expected), &at(0, id as u32, 0)));
+    // Lengths of which nobody says anything are as unknown after the second as before.
+    assert_eq!([ask(0, 4_081), ask(1, 5), ask(2, 4_081)], [None; 3]);
+    assert_eq!((level(&policy, 1), reserved(&policy, 1)), (5_955, 512 + 5 + 512));
 }
 
 #[test]
