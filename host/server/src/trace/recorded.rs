@@ -204,7 +204,7 @@ impl RecordedRequests {
                     prompt_tokens: request.prompt.max(1),
                     output_tokens: 1,
                     max_tokens: request.max.max(1),
-                    expected_output: request.expected,
+                    expected_output: request.expected.map(|tokens| tokens.max(1)),
                     continued: 0,
                     text: Text {
                         block_tokens: self.block_tokens,
@@ -389,9 +389,9 @@ mod tests {
                  \"blocks\":[],\"whole\":0}}}}\n"
             )
         };
-        let both = lines(&(line(1, ",\"expected\":5") + &line(2, "")));
-        let expected = RecordedRequests::new(both, false).map(|read| read.unwrap().expected_output);
-        assert_eq!(expected.collect::<Vec<_>>(), [Some(5), None]);
+        let all = lines(&(line(1, ",\"expected\":5") + &line(2, "") + &line(3, ",\"expected\":0")));
+        let expected = RecordedRequests::new(all, false).map(|read| read.unwrap().expected_output);
+        assert_eq!(expected.collect::<Vec<_>>(), [Some(5), None, Some(1)], "hosts take no 0");
     }
 
     #[test]
