@@ -1,14 +1,14 @@
 //! `srpt`: shortest remaining processing time first.
 //!
 //! The sequence with the least left to compute starts first: the part of its prompt that isn't cached, and
-//! its expected output, which the host learns per tenant. Schrage (1968) shows that the order minimises mean
-//! latency if remaining times are known and preemption is free; Shahout et al. (ICLR 2025, "Don't Stop Me
-//! Now") use it with predicted lengths for language models and limit preemption, which isn't free there: keys
-//! and values have to be kept or computed again. Here a running sequence is never preempted for a shorter
-//! one.
+//! its expected output, which its client says or the host learns per tenant. Schrage (1968) shows that the
+//! order minimises mean latency if remaining times are known and preemption is free; Shahout et al. (ICLR
+//! 2025, "Don't Stop Me Now") use it with predicted lengths for language models and limit preemption, which
+//! isn't free there: keys and values have to be kept or computed again. Here a running sequence is never
+//! preempted for a shorter one.
 //!
-//! What the host expects of an output is its tenant's mean, and at most the request's limit. So most of the gain comes
-//! from clients that ask for little more than they get.
+//! What the host expects of an output is what its client says, or else its tenant's mean, and at most the request's
+//! limit. So most of the gain comes from clients that say how much they will get, or ask for little more than that.
 //!
 //! Long requests pay for the short ones' gain. How long they may be overtaken is bounded, so under lasting
 //! overload this comes close to order of arrival.
