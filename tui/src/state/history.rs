@@ -117,12 +117,7 @@ impl History {
         value: impl Fn(&Sample) -> f32,
     ) -> Vec<Option<f64>> {
         let width = width.max(1);
-        // The current second is not a gap yet.
-        let end = match (now / 1_000).saturating_sub(self.last) {
-            0 | 1 => self.last,
-            _ => now / 1_000,
-        } as usize;
-        let last_column = end / width;
+        let last_column = self.end(now) as usize / width;
         (0..columns)
             .rev()
             .map(|back| {
@@ -141,6 +136,21 @@ impl History {
                 }
             })
             .collect()
+    }
+
+    /// Returns the seconds from the oldest entry up to `now`, gaps included; a single entry is one second.
+    #[must_use]
+    pub fn reach(&self, now: Millis) -> u64 {
+        self.end(now) - self.last + self.seconds.len() as u64
+    }
+
+    /// Returns the last second to show.
+    fn end(&self, now: Millis) -> u64 {
+        // The current second is not a gap yet.
+        match (now / 1_000).saturating_sub(self.last) {
+            0 | 1 => self.last,
+            _ => now / 1_000,
+        }
     }
 
     /// Returns how much a counter grew over the last `seconds`; `None` without two samples.
@@ -187,6 +197,19 @@ mod tests {
         history.push(11_000, sample(1.0));
         let later = history.series(11_000, 3, 5, Join::Mean, |s| s.generated);
         assert_eq!(later, [Some(2.0), Some(7.0), Some(1.0)]);
+    }
+
+    #[test]
+    fn it_reaches_back_to_the_oldest_entry() {
+        let mut history = History::default();
+        history.push(5_000, sample(1.0));
+        assert_eq!([5_000, 6_900, 7_000].map(|now| history.reach(now)), [1, 1, 3]);
+        history.push(9_000, sample(1.0));
+        assert_eq!([9_000, 11_000].map(|now| history.reach(now)), [5, 7]);
+        for second in 10..6_000 {
+            history.push(second * 1_000, sample(1.0));
+        }
+        assert_eq!(history.reach(5_999_000), CAPACITY as u64);
     }
 
     #[test]

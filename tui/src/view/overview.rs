@@ -76,7 +76,9 @@ fn graph_end(look: Look<'_>) -> u64 {
 fn draw_throughput(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let mut title = Line::from(Span::styled(" Throughput ", look.theme.title));
     let seconds = look.app.settings.seconds_per_column() as u64;
-    let span = age(u64::from(area.width.saturating_sub(4)) * seconds * 1_000);
+    let shown = u64::from(area.width.saturating_sub(4)) * seconds;
+    // A console that has just connected has less to show than there is room for.
+    let span = age(shown.min(look.app.feed().history.reach(graph_end(look))) * 1_000);
     title.push_span(Span::styled(format!("last {span}, {seconds} s per column "), look.theme.label));
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let rates = &state.rates;
