@@ -67,25 +67,31 @@ pub fn wrapped(text: &str, style: Style, area: Rect, buffer: &mut Buffer) {
 /// Breaks a text into lines of at most `width` columns, at spaces if possible.
 #[must_use]
 pub fn broken(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(1);
+    hanging(text, width, width)
+}
+
+/// The same, with a width of its own for the lines after the first, which are indented.
+#[must_use]
+pub fn hanging(text: &str, first: usize, others: usize) -> Vec<String> {
+    let (mut width, others) = (first.max(1), others.max(1));
     let mut lines = vec![String::new()];
     let mut used = 0;
     for mut word in clean(text).split_inclusive(' ') {
         let bare = columns(word.strip_suffix(' ').unwrap_or(word));
         if used > 0 && used + bare > width {
             lines.push(String::new());
-            used = 0;
+            (width, used) = (others, 0);
         }
         while columns(word) > width {
             // A character wider than the line is kept anyway.
             let whole = beginning(word, width).len();
             let cut = whole.max(word.chars().next().map_or(0, char::len_utf8));
-            let (first, rest) = word.split_at(cut);
-            lines.last_mut().expect("there is one").push_str(first);
+            let (piece, rest) = word.split_at(cut);
+            lines.last_mut().expect("there is one").push_str(piece);
             if matches!(rest, "" | " ") {
                 (word, used) = ("", width);
             } else {
-                (word, used) = (rest, 0);
+                (word, used, width) = (rest, 0, others);
                 lines.push(String::new());
             }
         }
@@ -186,6 +192,13 @@ mod tests {
         assert_eq!(broken("12345678 9", 8), ["12345678", "9"]);
         assert_eq!(broken("会话 会话会", 5), ["会话", "会话", "会"]);
         assert_eq!(broken("会话", 1), ["会", "话"]);
+    }
+
+    #[test]
+    fn the_first_line_is_filled_and_the_others_leave_room_for_their_indent() {
+        assert_eq!(hanging("one two three", 13, 5), ["one two three"]);
+        assert_eq!(hanging("one two three four", 8, 5), ["one two", "three", "four"]);
+        assert_eq!(hanging("0123456789ab", 6, 4), ["012345", "6789", "ab"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::Look;
 use super::format::{age, calls, count, microseconds, number, padded, rate};
-use super::parts::{broken, framed, inset, put, wrapped};
+use super::parts::{broken, framed, hanging, inset, put, wrapped};
 use super::trial;
 use crate::state::Scroll;
 use crate::text::{beginning, configured};
@@ -360,6 +360,7 @@ fn settings(config: &Value, schema: &Value) -> String {
 }
 
 fn draw_history(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
+    const INDENT: usize = 12;
     let title = Line::from(Span::styled(" History ", look.theme.title));
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let width = usize::from(inside.width);
@@ -370,9 +371,10 @@ fn draw_history(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
             let mut row = 0;
             for entry in entries.iter().rev() {
                 let style = history_style(look, entry);
-                let parts = broken(&history_text(entry, state.uptime_ms), width.saturating_sub(12));
+                let text = history_text(entry, state.uptime_ms);
+                let parts = hanging(&text, width, width.saturating_sub(INDENT));
                 for (index, part) in parts.into_iter().enumerate() {
-                    let indent = if index > 0 { 12 } else { 0 };
+                    let indent = if index > 0 { INDENT } else { 0 };
                     put(Line::styled(format!("{:indent$}{part}", ""), style), inside, row, buffer);
                     row += 1;
                 }
