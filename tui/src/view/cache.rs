@@ -1,6 +1,6 @@
 //! The prefix cache: hit rates, the most used prefixes, sessions.
 
-use infer_api::admin::{CacheReport, State};
+use infer_api::admin::{CacheReport, PrefixInfo, State};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
@@ -14,6 +14,8 @@ use crate::state::history::Sample;
 const RECENT_S: usize = 60;
 /// Width from which all totals fit on one line.
 const WIDE: u16 = 104;
+/// Width from which the prefixes have all columns.
+const ROOMY: usize = 60;
 /// Width from which there is room to say which requests are counted.
 const WORDY: u16 = 80;
 
@@ -47,7 +49,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     draw_hits(look, state, top, buffer);
     match (&look.app.cache.report, &look.app.cache.error) {
         (Some(report), _) => {
-            draw_prefixes(look, report, prefixes, buffer);
+            draw_prefixes(look, (state, report), prefixes, buffer);
             if sessions.height > 0 {
                 draw_sessions(look, report, sessions, buffer);
             }
@@ -94,16 +96,26 @@ impl Found {
         });
         Self { kinds, all, hits: hits.sum(), eligible }
     }
+
+    /// Returns the hit rate in words.
+    fn text(&self) -> String {
+        match self.all {
+            0 if self.eligible => "no prompt has filled a block yet".to_owned(),
+            0 => "no requests yet".to_owned(),
+            all => format!("requests with a hit {} of {}", percent(self.hits, all), count(all)),
+        }
+    }
 }
 
 fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let found = Found::of(state);
     let wide = area.width >= WIDE;
     let has_kinds = usize::from(area.height) >= KINDS.len() + if wide { 3 } else { 4 };
-    let hits = format!("requests with a hit {} of {}", percent(found.hits, found.all), count(found.all));
+    let hits = found.text();
     let mut title = Line::from(Span::styled(" Prefix cache ", look.theme.title));
     if has_kinds && found.eligible && area.width >= WORDY {
-        title.push_span(Span::styled(format!("{hits} whose prompt fills a block "), look.theme.label));
+        let whose = if found.all > 0 { " whose prompt fills a block" } else { "" };
+        title.push_span(Span::styled(format!("{hits}{whose} "), look.theme.label));
     }
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let c = &state.counters;
@@ -152,7 +164,7 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-fn draw_prefixes(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut Buffer) {
+fn draw_prefixes(look: Look<'_>, (state, report): (&State, &CacheReport), area: Rect, buffer: &mut Buffer) {
     let mut title = Line::from(Span::styled(" Top prefixes ", look.theme.title));
     let pane = &look.app.cache;
     title.extend(as_of(look, pane.at, pane.error.as_deref()));
@@ -173,8 +185,15 @@ fn draw_prefixes(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut 
         return;
     }
     let width = usize::from(inside.width);
-    let head =
-        format!("{:>6} {:>6} {:>6} {:>6} {:>7}  HASH / TEXT", "HITS", "IN USE", "BLOCKS", "SHARED", "AGE");
+    let tokens = |text: &str| if width < ROOMY { String::new() } else { format!(" {text:>13}") };
+    let head = format!(
+        "{:>6} {:>6} {:>6}{} {:>7}  HASH / TEXT",
+        "HITS",
+        "IN USE",
+        "BLOCKS",
+        tokens("SHARED TOKENS"),
+        "AGE"
+    );
     put(Line::styled(fit(&head, width), look.theme.label), inside, 0, buffer);
     let rows = below(inside, 1);
     let selected = look.app.cache.selected;
@@ -182,14 +201,14 @@ fn draw_prefixes(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut 
     for (index, prefix) in (0..rows.height).zip(report.prefixes.iter().skip(first)) {
         let name = match &prefix.text {
             Some(text) => text.replace('\n', " "),
-            None => format!("{} tenant {}", prefix.hash, prefix.tenant),
+            None => format!("{} tenant {}", prefix.hash, tenant(state, prefix.tenant)),
         };
         let text = format!(
-            "{:>6} {:>6} {:>6} {:>6} {:>7}  {name}",
+            "{:>6} {:>6} {:>6}{} {:>7}  {name}",
             count(prefix.uses.into()),
             count(prefix.references.into()),
             count(prefix.blocks.into()),
-            count(prefix.shared_tokens.into()),
+            tokens(&shared_tokens(prefix)),
             age(prefix.age_ms)
         );
         let mut line = Line::raw(padded(&text, width));
@@ -198,6 +217,17 @@ fn draw_prefixes(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut 
         }
         put(line, rows, index, buffer);
     }
+}
+
+/// Returns how many tokens the prompts that found a prefix begin with; `-` if none has found it.
+fn shared_tokens(prefix: &PrefixInfo) -> String {
+    if prefix.uses == 0 { "-".to_owned() } else { count(prefix.shared_tokens.into()) }
+}
+
+/// Returns a tenant's name, or its number if the host doesn't list it.
+fn tenant(state: &State, id: u32) -> String {
+    let row = state.tenants.iter().find(|row| row.id == id);
+    row.map_or_else(|| id.to_string(), |row| row.name.clone())
 }
 
 fn draw_sessions(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut Buffer) {
@@ -231,7 +261,7 @@ fn draw_sessions(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut 
 
 #[cfg(test)]
 mod tests {
-    use infer_api::admin::CacheLengths;
+    use infer_api::admin::{CacheLengths, TenantRow};
 
     use super::*;
     use crate::state::App;
@@ -246,6 +276,32 @@ mod tests {
         draw_hits(Look { app: &app, now: 0, theme: &theme }, state, area, &mut buffer);
         let cells: String = buffer.content().iter().map(|cell| cell.symbol()).collect();
         cells.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn before_the_first_prompt_there_is_no_rate() {
+        let mut state = State::default();
+        let text = drawn(&state, 40, 5);
+        assert!(text.contains("no requests yet"), "{text}");
+        state.cache_lengths = [("MISS_FULL".to_owned(), CacheLengths::default())].into();
+        for (width, height) in [(40, 5), (80, 9)] {
+            let text = drawn(&state, width, height);
+            assert!(text.contains("no prompt has filled a block yet"), "{text}");
+            assert!(!text.contains("requests with a hit") && !text.contains("whose"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_shared_once_a_prompt_has_found_it() {
+        let prefix = |uses| PrefixInfo { uses, shared_tokens: 1_200, ..PrefixInfo::default() };
+        assert_eq!([0, 1].map(|uses| shared_tokens(&prefix(uses))), ["-", "1,200"]);
+    }
+
+    #[test]
+    fn a_tenant_has_its_name_where_the_host_lists_it() {
+        let row = TenantRow { id: 3, name: "acme".into(), ..TenantRow::default() };
+        let state = State { tenants: vec![row], ..State::default() };
+        assert_eq!([3, 4].map(|id| tenant(&state, id)), ["acme", "4"]);
     }
 
     #[test]
