@@ -67,25 +67,13 @@ fn facts(
     if let Some(why) = why {
         facts.push(("waits", why));
     }
-    let found = if row.started { "cached" } else { "would be cached" };
-    facts.push((
-        "prompt",
-        format!(
-            "{} tokens, {} {found}, {} computed",
-            count(row.prompt_tokens.into()),
-            count(row.cached_tokens.into()),
-            count(row.computed_tokens.into())
-        ),
-    ));
-    let expected = detail.map_or_else(String::new, |detail| format!(", {} expected", detail.expected_tokens));
-    facts.push(("generated", format!("{} of at most {}{expected}", row.generated_tokens, row.max_tokens)));
-    let most = detail.map_or_else(String::new, |detail| format!(" of at most {}", detail.max_blocks));
-    facts.push(("blocks", format!("{}{most}, preempted {} times", row.blocks, row.preemptions)));
+    // Of the same moment as what only the details have, and with long values whole.
+    let whole = detail.map_or(row, |detail| &detail.row);
+    facts.extend(progress(whole, detail));
     if let Some(detail) = detail {
         if detail.pending_tokens > 0 {
-            let text =
-                format!("{} of its tokens are being computed by other requests", detail.pending_tokens);
-            facts.push(("pending", text));
+            let pending = count(detail.pending_tokens.into());
+            facts.push(("pending", format!("{pending} of its tokens are being computed by other requests")));
         }
         if let Some(due) = detail.deadline_ms {
             let left = due - row.age_ms.cast_signed();
@@ -102,8 +90,6 @@ fn facts(
             facts.push(("overtaken", "a later request started before it".to_owned()));
         }
     }
-    // The rows of a snapshot have long values cut.
-    let whole = detail.map_or(row, |detail| &detail.row);
     let metadata: Vec<String> = whole.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
     facts.extend([
         ("priority", row.priority.to_string()),
@@ -116,6 +102,28 @@ fn facts(
     ]);
     facts.retain(|(_, text)| !text.is_empty());
     facts
+}
+
+/// Returns how far its prompt and its output are, and its memory.
+fn progress(row: &RequestRow, detail: Option<&RequestDetail>) -> [(&'static str, String); 3] {
+    let number = |value: u32| count(value.into());
+    let found = if row.started { "cached" } else { "would be cached" };
+    // The host counts all tokens whose keys and values are there: cached, computed and generated ones.
+    let computed = row.computed_tokens.min(row.prompt_tokens).saturating_sub(row.cached_tokens);
+    let prompt = format!(
+        "{} tokens, {} {found}, {} computed",
+        number(row.prompt_tokens),
+        number(row.cached_tokens),
+        number(computed)
+    );
+    let expected = detail
+        .filter(|detail| detail.expected_tokens > row.generated_tokens)
+        .map_or_else(String::new, |detail| format!(", {} expected", number(detail.expected_tokens)));
+    let generated =
+        format!("{} of at most {}{expected}", number(row.generated_tokens), number(row.max_tokens));
+    let most = detail.map_or_else(String::new, |detail| format!(" of at most {}", number(detail.max_blocks)));
+    let blocks = format!("{}{most}, preempted {} times", number(row.blocks), number(row.preemptions));
+    [("prompt", prompt), ("generated", generated), ("blocks", blocks)]
 }
 
 /// Draws where the time went: in the queue, until the first token, since then.
@@ -174,12 +182,52 @@ fn draw_table(look: Look<'_>, detail: &RequestDetail, area: Rect, buffer: &mut B
     let found = detail.table.iter().filter(|place| place.indexed).count();
     let ids: Vec<String> = detail.table.iter().map(|place| place.block.to_string()).collect();
     let text = format!(
-        "{} blocks, {shared} shared, {found} reusable by others: {}",
-        detail.table.len(),
+        "{} blocks, {} shared, {} reusable by others: {}",
+        count(detail.table.len() as u64),
+        count(shared as u64),
+        count(found as u64),
         ids.join(" ")
     );
     let rest = below(area, rows as u16);
     for (index, line) in (0..rest.height).zip(broken(&text, width)) {
         put(Line::styled(line, look.theme.label), rest, index, buffer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_tell_the_prompt_from_the_output_and_expect_only_what_is_still_to_come() {
+        let row = |generated_tokens| RequestRow {
+            started: true,
+            prompt_tokens: 1_200,
+            cached_tokens: 64,
+            computed_tokens: 1_200 + generated_tokens,
+            generated_tokens,
+            max_tokens: 4_000,
+            blocks: 308,
+            ..RequestRow::default()
+        };
+        let detail = |generated| RequestDetail {
+            row: row(generated),
+            max_blocks: 325,
+            expected_tokens: 3_712,
+            ..RequestDetail::default()
+        };
+        let texts = |shown: u32, known: Option<&RequestDetail>| {
+            let all = facts(&row(shown), known, None);
+            ["prompt", "generated", "blocks"].map(|name| {
+                all.iter().find(|(label, _)| *label == name).map(|(_, text)| text.clone()).unwrap_or_default()
+            })
+        };
+        // The snapshot is ahead of the details.
+        let [prompt, generated, blocks] = texts(3_728, Some(&detail(3_700)));
+        assert_eq!(prompt, "1,200 tokens, 64 cached, 1,136 computed");
+        assert_eq!(generated, "3,700 of at most 4,000, 3,712 expected");
+        assert_eq!(blocks, "308 of at most 325, preempted 0 times");
+        assert_eq!(texts(3_728, Some(&detail(3_712)))[1], "3,712 of at most 4,000");
+        assert_eq!(texts(3_728, None)[1], "3,728 of at most 4,000");
     }
 }
