@@ -67,7 +67,10 @@ fn load(state: &State) -> [Row; 5] {
             "requests",
             format!(
                 "{} running, {} waiting, {} held, {} preempted",
-                q.running, q.waiting, q.held, q.preempted
+                count(q.running.into()),
+                count(q.waiting.into()),
+                count(q.held.into()),
+                count(q.preempted.into())
             ),
         ),
         row("ended", ended),

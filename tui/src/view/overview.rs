@@ -106,15 +106,15 @@ fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let lines = vec![
         Line::from(
             [
-                pair(look, "running", queue.running.to_string()),
-                pair(look, "waiting", queue.waiting.to_string()),
+                pair(look, "running", count(queue.running.into())),
+                pair(look, "waiting", count(queue.waiting.into())),
             ]
             .concat(),
         ),
         Line::from(
             [
-                pair(look, "held", queue.held.to_string()),
-                pair(look, "preempted", queue.preempted.to_string()),
+                pair(look, "held", count(queue.held.into())),
+                pair(look, "preempted", count(queue.preempted.into())),
             ]
             .concat(),
         ),
@@ -359,7 +359,7 @@ fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
         first,
         Line::from(latency("TTFT", l.ttft_p50_ms, l.ttft_p99_ms)),
         Line::from(latency("ITL ", l.itl_p50_ms, l.itl_p99_ms)),
-        fitting(width + 2, who.map(|(name, requests, _)| pair(look, name, requests.to_string()))),
+        fitting(width + 2, who.map(|(name, requests, _)| pair(look, name, count(requests)))),
         bar(width, &parts),
         Line::styled(
             fit(

@@ -98,13 +98,13 @@ fn nothing(pane: &RequestsPane, state: &State) -> String {
 fn title(look: Look<'_>, state: &State, short: bool) -> Line<'static> {
     let queue = &state.queue;
     let mut line = Line::from(Span::styled(" Requests ", look.theme.title));
+    let [running, waiting, held, preempted] =
+        [queue.running, queue.waiting, queue.held, queue.preempted].map(|requests| count(requests.into()));
     let text = if short {
-        format!("{} run, {} wait ", queue.running, queue.waiting + queue.held + queue.preempted)
+        let all = count((queue.waiting + queue.held + queue.preempted).into());
+        format!("{running} run, {all} wait ")
     } else {
-        format!(
-            "{} running, {} waiting, {} held, {} preempted ",
-            queue.running, queue.waiting, queue.held, queue.preempted
-        )
+        format!("{running} running, {waiting} waiting, {held} held, {preempted} preempted ")
     };
     line.push_span(Span::styled(text, look.theme.label));
     let table = &look.app.requests.table;
@@ -141,7 +141,7 @@ fn progress_bar(look: Look<'_>, row: &RequestRow, width: usize) -> Vec<Span<'sta
     } else {
         (row.generated_tokens, row.max_tokens, look.theme.good)
     };
-    let numbers = format!("{part}/{whole}");
+    let numbers = format!("{}/{}", count(part.into()), count(whole.into()));
     let room = width.saturating_sub(numbers.len().max(9) + 1);
     if room < 4 {
         return vec![Span::raw(fit(&numbers, width))];
