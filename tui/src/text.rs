@@ -1,4 +1,4 @@
-//! Makes text from clients, policies and hosts safe to print on a terminal, and digests short.
+//! Makes text from clients, policies and hosts safe to print on a terminal, digests short, and counts readable.
 
 /// Replaces control characters by spaces and drops characters without a width of their own, so that the text
 /// can't send escape sequences, reorder its neighbours or hide parts of itself.
@@ -47,6 +47,20 @@ pub fn configured(name: &str, config_sha256: &str) -> String {
 pub fn beginning(sha256: &str) -> String {
     let parts: Vec<&str> = sha256.split('+').map(|digest| digest.get(..10).unwrap_or(digest)).collect();
     parts.join("+")
+}
+
+/// `12,345`.
+#[must_use]
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 #[cfg(test)]

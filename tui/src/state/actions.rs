@@ -13,7 +13,7 @@ use super::swap::{self, Editing, Path, Picked, Picker, Plan};
 use super::text::LineEdit;
 use super::{App, Effect, Link, Millis};
 use crate::order::{Mode, Order, Source};
-use crate::text::configured;
+use crate::text::{configured, count};
 
 /// How long an outcome stays in the footer.
 const NOTICE: Duration = Duration::from_secs(8);
@@ -71,7 +71,10 @@ impl App {
         let question = match rows.iter().find(|row| row.id == id) {
             Some(row) => format!(
                 "Cancel request {} ({}, {} of {} tokens)?",
-                row.id, row.state, row.generated_tokens, row.max_tokens
+                row.id,
+                row.state,
+                count(row.generated_tokens.into()),
+                count(row.max_tokens.into())
             ),
             None => format!("Cancel request {id}? It is not listed."),
         };
@@ -84,7 +87,7 @@ impl App {
             return;
         }
         let rows = self.live.state.as_ref().map_or(&[][..], |state| &state.requests);
-        let all = rows.iter().filter(|row| row.first_id == Some(first_id)).count();
+        let all = count(rows.iter().filter(|row| row.first_id == Some(first_id)).count() as u64);
         let question = format!("Cancel request {id} with all its {all} sequences?");
         self.confirm(question, Effect::CancelAll { id, first_id });
     }
@@ -93,10 +96,10 @@ impl App {
     pub(super) fn ask_clear_queue(&mut self) {
         if self.may_change() {
             let queue = self.live.state.as_ref().map(|state| state.queue).unwrap_or_default();
-            let waiting = queue.waiting + queue.held + queue.preempted;
+            let waiting = count((queue.waiting + queue.held + queue.preempted).into());
             let begun = match queue.preempted {
                 0 => String::new(),
-                preempted => format!(" {preempted} of them were preempted while running."),
+                preempted => format!(" {} of them were preempted while running.", count(preempted.into())),
             };
             let question =
                 format!("Fail all {waiting} waiting requests? Their clients receive an error.{begun}");
@@ -110,7 +113,7 @@ impl App {
             let memory = self.live.state.as_ref().map(|state| state.memory).unwrap_or_default();
             let question = format!(
                 "Drop {} cached blocks? Their prompts are computed again when they return.",
-                memory.cached
+                count(memory.cached.into())
             );
             self.confirm(question, Effect::EmptyCache);
         }

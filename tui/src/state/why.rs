@@ -3,6 +3,8 @@
 
 use infer_api::admin::{RequestRow, State};
 
+use crate::text::count;
+
 /// A reason, and how many requests are ahead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
@@ -17,7 +19,7 @@ impl Why {
     pub fn full(&self) -> String {
         match self.ahead {
             0 => format!("{}; next in line", self.text),
-            ahead => format!("{}; {ahead} ahead", self.text),
+            ahead => format!("{}; {} ahead", self.text, count(ahead as u64)),
         }
     }
 
@@ -25,7 +27,10 @@ impl Why {
     /// the queue; the numbers stay.
     #[must_use]
     pub fn within(&self, width: usize) -> String {
-        let place = if self.ahead == 0 { "next".to_owned() } else { format!("{} ahead", self.ahead) };
+        let place = match self.ahead {
+            0 => "next".to_owned(),
+            ahead => format!("{} ahead", count(ahead as u64)),
+        };
         let (text, short) = (&self.text, &self.short);
         let forms = [self.full(), format!("{text}; {place}"), format!("{short}; {place}"), text.clone()];
         let fits = |form: &String| form.chars().count() <= width;
@@ -38,6 +43,7 @@ impl Why {
 pub fn waits(row: &RequestRow, state: &State, ahead: usize) -> Option<Why> {
     let memory = &state.memory;
     let why = |text: String, short: String| Some(Why { text, short, ahead });
+    let number = |value: u32| count(value.into());
     let size = memory.block_size.max(1);
     let there = memory.free + memory.cached;
     let need = blocks_needed(row, size);
@@ -48,12 +54,13 @@ pub fn waits(row: &RequestRow, state: &State, ahead: usize) -> Option<Why> {
             let whole = (row.prompt_tokens + row.max_tokens).saturating_sub(1).div_ceil(size);
             let left = pressure.available_blocks;
             if whole > left {
+                let (whole, left) = (number(whole), number(left));
                 let text = format!("admission: may need {whole} blocks, {left} unreserved");
                 why(text, format!("may need {whole} of {left}"))
             } else if pressure.max_sequence_tokens == 0 {
                 // There is memory for this one, yet even the shortest would have to wait.
                 let queue = &state.queue;
-                let short = format!("{} in flight", queue.running + queue.waiting + queue.preempted);
+                let short = format!("{} in flight", number(queue.running + queue.waiting + queue.preempted));
                 why(format!("admission takes nothing now, {short}"), short)
             } else if pressure.backpressure {
                 let short = format!("backpressure at {:.2}", pressure.level);
@@ -65,9 +72,10 @@ pub fn waits(row: &RequestRow, state: &State, ahead: usize) -> Option<Why> {
         "waiting" | "preempted" => {
             let free = state.pressure.max_sequences.saturating_sub(state.queue.running);
             if need > there {
+                let (need, there) = (number(need), number(there));
                 why(format!("needs {need} blocks, {there} available"), format!("needs {need} of {there}"))
             } else if ahead as u64 >= u64::from(free) {
-                let (running, slots) = (state.queue.running, state.pressure.max_sequences);
+                let (running, slots) = (number(state.queue.running), number(state.pressure.max_sequences));
                 let text = format!("{running} of {slots} batch slots taken");
                 why(text, format!("{running} of {slots} taken"))
             } else {

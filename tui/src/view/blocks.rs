@@ -215,9 +215,11 @@ fn under_cursor(look: Look<'_>, map: &BlockMap, grid: Grid) -> String {
         Some(Ok(Under::Group(group))) => {
             let last = group.from + group.total.saturating_sub(1);
             let c = &group.counts;
+            let [used, shared, cached, kept, free] =
+                [c.used, c.shared, c.cached, c.kept, c.free].map(|blocks| count(blocks.into()));
+            let from = group.from;
             format!(
-                "blocks {}-{last}: {} used, {} shared, {} cached, {} kept, {} free",
-                group.from, c.used, c.shared, c.cached, c.kept, c.free
+                "blocks {from}-{last}: {used} used, {shared} shared, {cached} cached, {kept} kept, {free} free"
             )
         }
         Some(Err(error)) => error.clone(),

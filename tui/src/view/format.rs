@@ -5,20 +5,7 @@ use infer_api::admin::PolicySlot;
 use ratatui::text::Span;
 
 use crate::text::clean;
-
-/// `12,345`.
-#[must_use]
-pub fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
+pub use crate::text::count;
 
 /// The calls of a slot's policy; `-` for a native one, whose calls aren't counted.
 #[must_use]
