@@ -64,7 +64,7 @@ pub struct NewArgs {
     /// Tokens that may be used at once; a minute's worth unless given
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     burst: Option<u32>,
-    /// Rate limit in requests per minute, to generate or to embed
+    /// Rate limit in requests per minute, to generate or to embed; one that is refused or invalid counts too
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
     requests_per_minute: Option<u32>,
     /// Highest priority that its requests may have
