@@ -172,7 +172,9 @@ fn choose(models: Result<&Value, StatusCode>, wanted: Option<&str>) -> Result<(S
         None => match names.next() {
             Some(first) => Ok((first.to_owned(), is_infer)),
             None => Err(match models {
-                Ok(_) => "lists no model; name one with --model".to_owned(),
+                Ok(_) => "lists no model: either this key may use none, or the server doesn't list what it serves; \
+                          then name one with --model"
+                    .to_owned(),
                 Err(status) => format!(
                     "{status}; the URL may be wrong, or the server lists no models: then name one with --model"
                 ),
@@ -215,7 +217,14 @@ mod tests {
             (Ok(&other), None, Ok(("c", false))),
             (Ok(&other), Some("unlisted"), Ok(("unlisted", false))),
             (Ok(&empty), Some("x"), Ok(("x", false))),
-            (Ok(&empty), None, Err("lists no model; name one with --model")),
+            (
+                Ok(&empty),
+                None,
+                Err(
+                    "lists no model: either this key may use none, or the server doesn't list what it serves; \
+                     then name one with --model",
+                ),
+            ),
             (Err(StatusCode::NOT_FOUND), Some("x"), Ok(("x", false))),
             (
                 Err(StatusCode::NOT_FOUND),
