@@ -105,7 +105,12 @@ fn failures_are_told_on_stderr_by_exit_codes() {
         (key, &["--url", &elsewhere, "Hello"], 1, "/foo/v1/models: 404 Not Found; the URL may be wrong"),
         (key, &["--url", "127.0.0.1:99999", "Hello"], 2, "--url: 127.0.0.1:99999 is not a URL like "),
         (key, &["--url", "", "Hello"], 2, "--url: an empty text is not a URL like "),
-        ("unset INFER_API_KEY", &[&there[..], &["Hello"]].concat(), 1, "INFER_API_KEY"),
+        (
+            "unset INFER_API_KEY",
+            &[&there[..], &["Hello"]].concat(),
+            1,
+            "variable INFER_API_KEY, which is not set",
+        ),
         ("export INFER_API_KEY=another-key", &[&there[..], &["Hello"]].concat(), 1, "401 Unauthorized"),
         (key, &[&there[..], &["--model", "nope", "Hello"]].concat(), 1, "this host serves demo, not nope"),
         (key, &[&there[..], &["--max-tokens", "1000000", "Hello"]].concat(), 1, "422 Unprocessable Entity: "),

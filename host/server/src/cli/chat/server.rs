@@ -99,7 +99,7 @@ impl Server {
         let unreachable = |error: String| format!("{}: {error}", self.url);
         let mut reply = self.web.send(request).await.map_err(unreachable)?;
         if !reply.status().is_success() {
-            return Err(refusal(reply).await);
+            return Err(self.refusal(reply).await);
         }
         let mut events = Events::default();
         while let Some(bytes) = reply.chunk().await? {
@@ -137,8 +137,30 @@ impl Server {
             status if status.is_success() => {
                 Ok(Ok(serde_json::from_str(&reply.text().await?).unwrap_or_default()))
             }
-            _ => Err(refusal(reply).await),
+            _ => Err(self.refusal(reply).await),
         }
+    }
+
+    /// What a response says that is no success.
+    async fn refusal(&self, reply: Reply) -> String {
+        let status = reply.status();
+        let text = reply.text().await.unwrap_or_default();
+        let value = serde_json::from_str::<Value>(&text).unwrap_or_default();
+        let said: String = message(&value).unwrap_or(text.trim()).chars().take(SHOWN_CHARS).collect();
+        let key = match (status, &self.authorization) {
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => {
+                format!(
+                    "; this command sends the key in the variable {}, which is not set",
+                    tenants::VARIABLE
+                )
+            }
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => {
+                format!("; the key is the one in the variable {}", tenants::VARIABLE)
+            }
+            _ => String::new(),
+        };
+        let colon = if said.is_empty() { "" } else { ": " };
+        format!("{status}{colon}{said}{key}")
     }
 
     fn request(&self, method: Method, url: &str) -> hyper::http::request::Builder {
@@ -181,22 +203,6 @@ fn choose(models: Result<&Value, StatusCode>, wanted: Option<&str>) -> Result<(S
             }),
         },
     }
-}
-
-/// What a response says that is no success.
-async fn refusal(reply: Reply) -> String {
-    let status = reply.status();
-    let text = reply.text().await.unwrap_or_default();
-    let value = serde_json::from_str::<Value>(&text).unwrap_or_default();
-    let said: String = message(&value).unwrap_or(text.trim()).chars().take(SHOWN_CHARS).collect();
-    let key = match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            format!("; the key is taken from {}", tenants::VARIABLE)
-        }
-        _ => String::new(),
-    };
-    let colon = if said.is_empty() { "" } else { ": " };
-    format!("{status}{colon}{said}{key}")
 }
 
 #[cfg(test)]
