@@ -203,7 +203,10 @@ fn short(digests: &str, none: &str) -> String {
 }
 
 fn agreement(shadow: &ShadowInfo) -> String {
-    let share = shadow.agreements as f64 * 100.0 / (shadow.questions as f64).max(1.0);
+    if shadow.questions == 0 {
+        return format!("{} {}: no decision was compared yet", shadow.policy, shadow.version);
+    }
+    let share = shadow.agreements as f64 * 100.0 / shadow.questions as f64;
     format!("{} {} agrees in {share:.1}% of {} decisions", shadow.policy, shadow.version, shadow.questions)
 }
 
@@ -331,6 +334,16 @@ mod tests {
         ] {
             assert_eq!(live(&slot)[3..6], says, "{}", slot.sha256);
         }
+    }
+
+    #[test]
+    fn shadow_without_a_compared_decision_neither_agrees_nor_differs() {
+        let shadow = |agreements, questions| {
+            let (policy, version) = ("fair".to_owned(), "0.1.0".to_owned());
+            agreement(&ShadowInfo { policy, version, agreements, questions, ..ShadowInfo::default() })
+        };
+        assert_eq!(shadow(0, 0), "fair 0.1.0: no decision was compared yet");
+        assert_eq!(shadow(3, 4), "fair 0.1.0 agrees in 75.0% of 4 decisions");
     }
 
     #[test]

@@ -58,7 +58,8 @@ fn policies_run_as_shadow_and_canary_by_commands() {
     operator.sees_that(&["promote", "scheduler"], &["scheduler: continuous -> fair before step "]);
 
     operator.sees(&["swap", "scheduler", "static-batch", "--mode", "shadow"]);
-    operator.sees_that(&["shadow", "scheduler", "--stop"], &["static-batch 0.1.0 agrees in "]);
+    operator
+        .sees_that(&["shadow", "scheduler", "--stop"], &["static-batch 0.1.0: no decision was compared yet"]);
     assert!(!operator.sees(&["list"]).contains("shadow:"));
     assert_eq!(operator.live("scheduler"), "fair");
 
