@@ -13,6 +13,7 @@ use infer_core::{BlockId, Micros, SessionId, TenantId};
 
 use super::operators::{Caller, Role};
 use super::order::Order;
+use super::requests::unknown;
 use super::state::{self, asked};
 use crate::app::{App, Served};
 use crate::cache_file;
@@ -150,11 +151,8 @@ fn block_info(texts: Texts<'_>, detail: BlockDetail, now: Micros) -> BlockInfo {
 /// `GET /admin/requests/{id}`: the engine's id, or an `x-request-id`.
 pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let unknown = || {
-        let shown: String = id.chars().take(128).collect();
-        ApiError::not_found(format!("no live request `{shown}`; see `requests` of /admin/state"))
-    };
-    let found = asked(app, served.engine.detail(Wanted::of(id))).await?.ok_or_else(unknown)?;
+    let found = asked(app, served.engine.detail(Wanted::of(id))).await?;
+    let found = found.ok_or_else(|| unknown(id))?;
     let RequestReport { row, detail, meta, at } = *found;
     let place = |&(block, references, indexed): &(BlockId, u32, bool)| TableBlock {
         block: block.0,

@@ -61,15 +61,20 @@ pub async fn cancel(app: &App, caller: &Caller, id: &str, query: &Query) -> Resu
     let cancelled = order.done(app, served.engine.cancel(wanted)).await?;
     let cancelled: Vec<u64> = cancelled.into_iter().map(|id| id.0).collect();
     let Some(first) = cancelled.first() else {
-        let shown: String = id.chars().take(128).collect();
-        return Err(ApiError::not_found(format!(
-            "no live request `{shown}`; see `requests` of /admin/state"
-        )));
+        return Err(unknown(id));
     };
     let Caller { operator, peer } = caller;
     let sequences = cancelled.len();
     tracing::info!(operator = operator.name, %peer, id = first, sequences, "an operator cancelled a request");
     Ok(json(StatusCode::OK, &value!({"id": first, "ids": cancelled, "cancelled": true})))
+}
+
+/// The answer about a request that is not live, or never was.
+pub(super) fn unknown(id: &str) -> ApiError {
+    let shown: String = id.chars().take(128).collect();
+    ApiError::not_found(format!(
+        "no live request `{shown}`; `infer admin requests` lists them, as does `requests` of /admin/state"
+    ))
 }
 
 /// `DELETE /admin/queue`.

@@ -205,7 +205,7 @@ async fn the_map_sums_to_the_pool_at_every_scale() {
         ("/admin/blocks/99999999", 404, "the pool has blocks 0 to"),
         ("/admin/blocks/first", 404, "no block `first`"),
         ("/admin/cache?top=9999", 422, "from 1 to 200"),
-        ("/admin/requests/77", 404, "no live request `77`"),
+        ("/admin/requests/77", 404, "no live request `77`; `infer admin requests` lists"),
         ("/admin/events?changes=maybe", 422, "neither true nor false"),
     ] {
         let (found, text) = refusal(&host, path).await;
