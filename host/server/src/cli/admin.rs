@@ -270,10 +270,15 @@ impl Host {
 
     /// The failure for want of a token. Where no host responds, that is the reason for it.
     async fn without_token(&self, missing: &str) -> Failure {
+        self.absence().await.unwrap_or_else(|| Failure::Failed(missing.to_owned()))
+    }
+
+    /// Why no host responds, if none does.
+    pub async fn absence(&self) -> Option<Failure> {
         match tokio::time::timeout(CONNECT_TIME, self.client.get(&self.base).send()).await {
-            Ok(Err(error)) => self.unreachable(&error),
+            Ok(Err(error)) => Some(self.unreachable(&error)),
             // Something is there, even if it doesn't answer.
-            Ok(Ok(_)) | Err(_) => Failure::Failed(missing.to_owned()),
+            Ok(Ok(_)) | Err(_) => None,
         }
     }
 }

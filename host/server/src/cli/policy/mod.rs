@@ -275,12 +275,17 @@ fn path(kind: Kind, what: &str, query: impl IntoIterator<Item = (&'static str, S
 
 /// What a host says of all policies.
 async fn all_policies(host: &Host) -> Result<Value, Failure> {
-    let response = host.ask(Method::GET, "/admin/policies", None).await;
-    response.map_err(|failure| match failure {
-        Failure::Failed(why) => {
+    let failure = match host.ask(Method::GET, "/admin/policies", None).await {
+        Ok(all) => return Ok(all),
+        Err(failure) => failure,
+    };
+    // A host that is there and refuses has its own reason.
+    Err(match host.absence().await {
+        Some(absence) => {
+            let why = absence.message();
             Failure::Failed(format!("{why}; without a host, --bundled shows the policies in this binary"))
         }
-        Failure::Usage(_) => failure,
+        None => failure,
     })
 }
 

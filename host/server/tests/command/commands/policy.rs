@@ -131,6 +131,7 @@ fn failing_command_says_why() {
     let output = wrong.env("INFER_ADMIN_TOKEN", "another-token").output().unwrap();
     let said = complaint(&output);
     assert!(output.status.code() == Some(1) && said.contains("token"), "{said}");
+    assert!(!said.contains("--bundled"), "there is a host: {said}");
     let elsewhere = Home::new();
     let output = Operator { home: &elsewhere, host: &host }.types(&["list"]);
     let (said, folder) = (complaint(&output), elsewhere.path("run/infer"));
