@@ -204,7 +204,7 @@ async fn adapters_that_can_not_be_served_are_refused_before_the_start_and_by_the
     let of_demo = |lora: AdapterChoice| Config { lora: vec![lora], ..config() };
     let of_base = |lora: AdapterChoice| Config { lora: vec![lora], ..adapted() };
     for (config, said) in [
-        (of_base(choice("x", "/nonexistent/x")), "--lora: x: /nonexistent/x is not a directory"),
+        (of_base(choice("x", "/nonexistent/x")), "--lora: x: /nonexistent/x does not exist"),
         (of_base(choice("x", empty)), "has no adapter_config.json; is it an adapter of PEFT?"),
         (of_base(choice("also-base", &sound)), "--lora: `also-base` is a name of the model itself"),
         (of_demo(choice("demo", &sound)), "--lora: `demo` is a name of the model itself"),

@@ -86,8 +86,8 @@ pub fn locate(model: &str) -> Result<Found<'_>, CheckpointError> {
     let repository = hub_name(model).map(|(org, name)| Found::Repository(org, name));
     repository.ok_or_else(|| {
         Wrong(format!(
-            "{model} is not a directory; give `demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the Hugging \
-             Face hub"
+            "{model} {}; give `demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the Hugging Face hub",
+            what_is_wrong(path)
         ))
     })
 }
@@ -110,9 +110,15 @@ pub fn locate_adapter(place: &str) -> Result<FoundAdapter<'_>, CheckpointError> 
     let repository = hub_name(place).map(|(org, name)| FoundAdapter::Repository(org, name));
     repository.ok_or_else(|| {
         Wrong(format!(
-            "{place} is not a directory; give the directory of an adapter, or ORG/NAME on the Hugging Face hub"
+            "{place} {}; give the directory of an adapter, or ORG/NAME on the Hugging Face hub",
+            what_is_wrong(path)
         ))
     })
+}
+
+/// Why a path is not the directory that was expected.
+fn what_is_wrong(path: &Path) -> &'static str {
+    if path.exists() { "is not a directory" } else { "does not exist" }
 }
 
 fn directory(path: &Path, given: &str) -> Result<Checkpoint, CheckpointError> {
@@ -168,9 +174,10 @@ mod tests {
         let cases = [
             ("x.gguf", "can't open x.gguf"),
             (junk.as_str(), "start with GGUF"),
-            ("/nonexistent/dir", "is not a directory"),
+            ("/nonexistent/dir", "/nonexistent/dir does not exist; give `demo`"),
+            ("/dev/null", "/dev/null is not a directory"),
             ("no-such-org/no-such-model", "HF_HUB_OFFLINE"),
-            ("../../etc/passwd", "is not a directory"),
+            ("../../etc/passwd", "does not exist"),
             (empty.path().to_str().unwrap(), "give the GGUF file itself"),
         ];
         for (model, part) in cases {

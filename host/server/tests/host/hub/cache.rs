@@ -85,7 +85,7 @@ fn adapters_are_downloaded_once_and_repositories_without_one_refused() {
     let error = find_adapter("org/other", &Hub { offline: true, ..hub }).unwrap_err().to_string();
     assert!(error.contains("download the adapter first (`hf download org/other`)"), "{error}");
     let error = find_adapter("no/such/place", &Hub::default()).unwrap_err().to_string();
-    assert!(error.contains("no/such/place is not a directory; give the directory of an adapter"), "{error}");
+    assert!(error.contains("no/such/place does not exist; give the directory of an adapter"), "{error}");
 }
 
 #[test]
