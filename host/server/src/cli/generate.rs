@@ -10,9 +10,12 @@ use crate::generate::{Generated, Generation, Sequential};
 /// Arguments of `infer generate`.
 #[derive(Args)]
 pub struct GenerateArgs {
-    /// The text to continue
+    /// The text to continue, as one argument or several words
+    #[arg(value_name = "PROMPT", required_unless_present = "prompt", conflicts_with = "prompt")]
+    words: Vec<String>,
+    /// The same as a flag
     #[arg(long, value_name = "TEXT")]
-    prompt: String,
+    prompt: Option<String>,
     /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
@@ -47,8 +50,9 @@ pub struct GenerateArgs {
 
 /// Generates.
 pub fn run(args: GenerateArgs) -> Result<(), Failure> {
-    if args.prompt.is_empty() {
-        return Err(Failure::Usage("--prompt: must not be empty".to_owned()));
+    let prompt = args.prompt.unwrap_or_else(|| args.words.join(" "));
+    if prompt.is_empty() {
+        return Err(Failure::Usage("PROMPT or --prompt: must not be empty".to_owned()));
     }
     if args.stop.iter().any(String::is_empty) {
         return Err(Failure::Usage("--stop: must not be empty".to_owned()));
@@ -60,7 +64,7 @@ pub fn run(args: GenerateArgs) -> Result<(), Failure> {
         None => getrandom::u64().map_err(Failure::failed)?,
     };
     let mut model = Sequential::load(&config)?;
-    let prompt = model.tokenizer().encode(&args.prompt, true).map_err(Failure::failed)?;
+    let prompt = model.tokenizer().encode(&prompt, true).map_err(Failure::failed)?;
     let total = prompt.len() as u64 + u64::from(args.max_tokens);
     if total > u64::from(model.max_seq_len()) {
         return Err(Failure::Usage(format!(

@@ -60,6 +60,10 @@ fn generate_samples_the_same_tokens_as_a_host() {
     let plain = generate(&home, &["--temperature", "0"]);
     assert_eq!(String::from_utf8(plain.stdout.clone()).unwrap(), format!("{}\n", texts[0]));
     assert!(complaint(&plain).contains(" prompt tokens, "), "the timing is on stderr");
+    let words = ["generate", "--threads", "1", "--temperature", "0", "--max-tokens", "24"];
+    let words = [&words[..], &["What is a", "prefix cache?"]].concat();
+    let words = home.command("", &words).output().unwrap();
+    assert_eq!(words.stdout, plain.stdout, "the prompt may be several arguments: {}", complaint(&words));
 }
 
 #[test]
@@ -78,8 +82,12 @@ fn invalid_generation_arguments_are_named() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
         assert!(said.contains(words), "{arguments:?}: `{words}` isn't in: {said}");
     }
-    let output = home.command("", &["generate", "--prompt", ""]).output().unwrap();
-    assert!(output.status.code() == Some(2) && complaint(&output).contains("--prompt"));
+    let prompts: [&[&str]; 4] = [&[], &["--prompt", ""], &[""], &["--prompt", "a", "b"]];
+    for prompt in prompts {
+        let output = home.command("", &[&["generate"], prompt].concat()).output().unwrap();
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(2) && said.contains("PROMPT"), "{prompt:?}: {said}");
+    }
 }
 
 #[test]
