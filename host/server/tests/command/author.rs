@@ -210,6 +210,9 @@ fn copy_of_a_shipped_policy_passes_its_tests_and_every_check() {
     let tested = succeeds(folder, &["test", "mine"]);
     assert!(tested.contains("test tests::configuration_matches_its_schema ... ok"), "{tested}");
     assert!(tested.contains(&of_fault), "{of_fault} {tested}");
+    let built = infer(folder, &["inspect", "mine"]);
+    let said = String::from_utf8_lossy(&built.stderr);
+    assert!(said.starts_with("building the crate in "), "{said}");
     let report = succeeds(folder, &["check", "mine", "--json"]);
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!((&report["passed"], &report["name"]), (&true.into(), &"mine".into()));

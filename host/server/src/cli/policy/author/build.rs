@@ -21,6 +21,8 @@ pub(super) fn run(folder: &Path) -> Result<(), Failure> {
 /// Builds the component and writes it to NAME.wasm in the crate's directory.
 pub(super) fn component(package: &Package) -> Result<(PathBuf, Vec<u8>), Failure> {
     require_target(TARGET, &package.workspace)?;
+    // Who gave a directory to check or to measure learns why cargo runs.
+    eprintln!("building the crate in {}", package.folder.display());
     // In a subdirectory: the settings differ from those of the author's own builds.
     let builder = Builder::new(&package.workspace, package.target_dir.join("policy")).showing_progress();
     let mut components =
