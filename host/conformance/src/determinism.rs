@@ -79,7 +79,8 @@ fn judge_history(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
         sheet.note(
             Check::History,
             format!(
-                "it has memory: a fresh instance answers {other} of {} sampled views differently",
+                "it has memory: a fresh instance answers {other} of {} sampled views differently; that is no fault, \
+                 `state` tells whether a swap keeps it",
                 samples.len()
             ),
         );

@@ -110,7 +110,7 @@ fn a_policy_with_memory_is_noted_and_passes() {
     let report = checked(FAULTY_SCHEDULER, r#"{"fault": "moody", "keep_calls": true}"#);
     let line = report.line("history").expect("history is looked at");
     assert_eq!(line.outcome, Outcome::Note, "{report}");
-    assert!(line.detail.contains("differently"), "{report}");
+    assert!(line.detail.contains("differently; that is no fault, `state` tells"), "{report}");
     assert_eq!(report.line("determinism").map(|line| line.outcome), Some(Outcome::Ok), "{report}");
 }
 
