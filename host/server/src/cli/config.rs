@@ -21,7 +21,8 @@ use crate::tenants::Tenants;
 #[derive(Subcommand)]
 pub enum ConfigCommand {
     /// Checks the settings and what they name: files, policies, addresses, device, adapters, and the model with
-    /// its tokenizer and chat template, but not the weights, nor what is on the hub; takes the flags of `infer serve`
+    /// its tokenizer and chat template, but not the weights, nor what is on the hub; an address in use is valid, for
+    /// the host that uses it may be the one with these settings; takes the flags of `infer serve`
     Check(ConfigArgs),
     /// Prints all settings as an infer.toml, with the origin of each and with defaults as comments; takes the
     /// flags of `infer serve`
