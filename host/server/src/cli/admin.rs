@@ -250,7 +250,7 @@ impl Host {
             Some(source) => in_full(source),
             None => error.to_string(),
         };
-        Failure::Failed(format!("{} can't be reached: {why}", self.base))
+        Failure::Failed(format!("{} can't be reached: {why}{}", self.base, elsewhere(&self.base)))
     }
 
     /// What a response says that is neither a success nor tells of parts.
@@ -280,6 +280,14 @@ impl Host {
             // Something is there, even if it doesn't answer.
             Ok(Ok(_)) | Err(_) => None,
         }
+    }
+}
+
+/// How to name another host than the usual one, which nobody need have named.
+fn elsewhere(base: &str) -> &'static str {
+    match base {
+        DEFAULT_ADDRESS => "; --admin HOST:PORT or INFER_ADMIN names a host elsewhere",
+        _ => "",
     }
 }
 
@@ -339,6 +347,12 @@ mod tests {
         let host = host(address, Patience { answer: SHORT, sign });
         let answer = host.ask(Method::GET, "/admin/state", None);
         tokio::time::timeout(LONG, answer).await.expect("it ends by itself")
+    }
+
+    #[test]
+    fn only_the_usual_host_may_be_the_wrong_one() {
+        assert!(elsewhere("http://127.0.0.1:8001").contains("--admin HOST:PORT or INFER_ADMIN"));
+        assert_eq!(elsewhere("http://10.0.0.1:8001"), "");
     }
 
     #[tokio::test]
