@@ -20,7 +20,7 @@ pub fn table(cells: &[Cell]) -> String {
             format!("simulated hosts; {SAME_TRAFFIC}:\n{}", each.collect::<String>())
         }
     };
-    text += &(conditions(cells) + "\n");
+    text += &(conditions(cells) + "; durations are in ms where no unit is named\n");
     if are_compared(cells) {
         let _ = writeln!(text, "`*` is {BEST}");
     }
@@ -240,6 +240,7 @@ mod tests {
         let text = table(&mixed());
         for says in [
             "seeds 3, 4 (mean ± 95 % confidence interval); goodput counts requests whose first token came within",
+            "; durations are in ms where no unit is named\n",
             "monday at load 1.00: 8 requests",
             "a, tenant 7 (ChatGPT)",
             "jain service",
