@@ -30,20 +30,30 @@ const UNIT: usize = 1 << 10;
 
 /// The memory budget that long bodies share.
 #[derive(Clone, Debug)]
-pub struct BodyRoom(Arc<Semaphore>);
+pub struct BodyRoom {
+    units: usize,
+    free: Arc<Semaphore>,
+}
 
 impl BodyRoom {
     /// A budget of `bytes`, in addition to the free bytes of each body.
     pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new((bytes / UNIT).min(Semaphore::MAX_PERMITS))))
+        let units = (bytes / UNIT).min(Semaphore::MAX_PERMITS);
+        Self { units, free: Arc::new(Semaphore::new(units)) }
+    }
+
+    /// Bytes of the budget that bodies hold.
+    pub fn used(&self) -> usize {
+        (self.units - self.free.available_permits()) * UNIT
     }
 
     /// Extends the reservation `taken` of a body to cover `bytes`. Returns false if the budget is exhausted.
     fn grow(&self, taken: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> bool {
         let wanted = bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT);
         let more = wanted.saturating_sub(taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
-        let Some(permit) =
-            u32::try_from(more).ok().and_then(|more| Arc::clone(&self.0).try_acquire_many_owned(more).ok())
+        let Some(permit) = u32::try_from(more)
+            .ok()
+            .and_then(|more| Arc::clone(&self.free).try_acquire_many_owned(more).ok())
         else {
             return false;
         };
@@ -228,6 +238,7 @@ mod tests {
         let (mut first, mut second, mut third) = (None, None, None);
         assert!(room.grow(&mut first, FREE_BYTES + (600 << 10)));
         assert!(room.grow(&mut first, FREE_BYTES + (1 << 20)), "only the difference is reserved");
+        assert_eq!(room.used(), 1 << 20);
         assert!(!room.grow(&mut second, FREE_BYTES + 1));
         assert!(room.grow(&mut third, FREE_BYTES));
         drop(first);
@@ -242,5 +253,6 @@ mod tests {
         drop((part, fourth));
         let mut small = Room { permit: None };
         assert!(small.part(1 << 20).permit.is_none());
+        assert_eq!(room.used(), 0);
     }
 }

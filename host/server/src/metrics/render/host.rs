@@ -34,6 +34,16 @@ pub(super) fn process(f: &mut Families, app: &App) {
         "Connections of the data plane that found no place; only probes and scrapes are served on them",
         connections.crowded(),
     );
+    f.gauge(
+        "infer_http_body_memory_bytes",
+        "Memory that long request bodies hold until they are tokenized",
+        app.body_room.used() as f64,
+    );
+    f.gauge(
+        "infer_http_body_memory_limit_bytes",
+        "Memory that long request bodies may hold together",
+        app.config.max_body_memory_bytes as f64,
+    );
     f.gauge("process_start_time_seconds", "Unix time of the start", app.clock.started_unix_s() as f64);
     // Without a limit it is the largest number, as Prometheus' own clients have it.
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

@@ -11,55 +11,61 @@ use tokio::task::JoinHandle;
 
 use crate::common::{Host, config};
 
+const CHUNK_BYTES: usize = 64 << 10;
+/// Chunks of a body that stalls before it ends.
+const STALLED_CHUNKS: usize = 31;
+
 async fn room_for_one_long_body() -> Host {
     Host::start(Config { max_body_bytes: 2 << 20, max_body_memory_bytes: 2 << 20, ..config() }).await
 }
 
 /// A request whose body stops just short of two megabytes until the sender is dropped.
-async fn stalled(
+fn stalled(
     host: &Host,
-) -> (mpsc::Sender<Result<String, std::io::Error>>, JoinHandle<reqwest::Result<Response>>) {
-    let (sender, receiver) = mpsc::channel(1);
+) -> (mpsc::UnboundedSender<Result<String, std::io::Error>>, JoinHandle<reqwest::Result<Response>>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    for _ in 0..STALLED_CHUNKS {
+        sender.send(Ok(" ".repeat(CHUNK_BYTES))).unwrap();
+    }
     let body = reqwest::Body::wrap_stream(futures_util::stream::unfold(receiver, |mut receiver| async {
         Some((receiver.recv().await?, receiver))
     }));
     let held = tokio::spawn(host.client.post(host.url("/v1/completions")).body(body).send());
-    for _ in 0..31 {
-        // It may be rejected before it has sent everything.
-        let _ = sender.send(Ok(" ".repeat(64 << 10))).await;
-    }
     (sender, held)
+}
+
+/// Waits until long bodies hold `bytes` of memory.
+async fn until_bodies_hold(host: &Host, bytes: usize) {
+    let line = format!("\ninfer_http_body_memory_bytes {bytes}.0\n");
+    for _ in 0..3_000 {
+        let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+        if metrics.contains(&line) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("bodies never held {bytes} bytes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_bodies_share_a_budget_that_short_ones_bypass() {
     let host = room_for_one_long_body().await;
     let long = json!({"model": "demo", "prompt": "x".repeat(1 << 20)});
-    let full = async || {
-        let answer = host.post("/v1/completions", &long).await;
-        (answer.status().as_u16(), answer.headers().contains_key("retry-after"), answer.text().await.unwrap())
-    };
-    // One client sends almost two megabytes and stalls. Until all of it has arrived, a concurrent body may
-    // take the budget first; then the stalled one is rejected itself, and another one stalls.
-    let mut slow = stalled(&host).await;
-    let mut refused = full().await;
-    for _ in 0..300 {
-        if slow.1.is_finished() {
-            slow = stalled(&host).await;
-        } else if refused.0 == 503 {
-            break;
-        }
-        refused = full().await;
-    }
-    let (sender, held) = slow;
-    assert_eq!((refused.0, refused.1), (503, true), "{}", refused.2);
-    assert!(refused.2.contains("bodies_full") && refused.2.contains("--max-body-memory"), "{}", refused.2);
+    // One client sends almost two megabytes and stalls. All but the first 64 KiB counts.
+    let (sender, held) = stalled(&host);
+    until_bodies_hold(&host, (STALLED_CHUNKS - 1) * CHUNK_BYTES).await;
+    let refused = host.post("/v1/completions", &long).await;
+    assert_eq!(refused.status(), 503);
+    assert!(refused.headers().contains_key("retry-after"));
+    let message = refused.text().await.unwrap();
+    assert!(message.contains("bodies_full") && message.contains("--max-body-memory"), "{message}");
     let short = json!({"model": "demo", "prompt": "What is a token?", "max_tokens": 2, "stream": false});
     assert_eq!(host.post("/v1/completions", &short).await.status(), 200);
 
     drop(sender);
     assert_eq!(held.await.unwrap().unwrap().status(), 400, "blanks are not JSON");
-    assert_ne!(full().await.0, 503, "its share of the budget is free again");
+    until_bodies_hold(&host, 0).await;
+    assert_ne!(host.post("/v1/completions", &long).await.status(), 503, "the budget is free again");
     host.server.shutdown().await;
 }
 
