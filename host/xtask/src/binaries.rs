@@ -7,6 +7,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use crate::cargo::{root, string};
+use crate::failures::{Failed, report};
 
 /// How long nothing is said of binaries that still run.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -30,7 +31,8 @@ struct Running {
 }
 
 /// Runs every test binary of these messages with the variables of `like`, and prints a line for each: and all that those
-/// printed that failed. None is left out because another failed. The logs go to `folder`.
+/// printed that failed. None is left out because another failed. The logs go to `folder`. The error says again why each
+/// test failed.
 pub fn run(messages: &str, like: &Command, folder: &Path) -> Result<(), String> {
     let mut waiting = messages.lines().filter_map(test_binary).collect::<Vec<_>>();
     let total = waiting.len();
@@ -45,7 +47,7 @@ pub fn run(messages: &str, like: &Command, folder: &Path) -> Result<(), String> 
     // Together as many tests at once as there are cores: models compute on all of them, and more would be in each other's
     // way.
     let threads = (cores / at_once).max(1).to_string();
-    let (mut running, mut failed): (Vec<Running>, Vec<String>) = (Vec::new(), Vec::new());
+    let (mut running, mut failed): (Vec<Running>, Vec<Failed>) = (Vec::new(), Vec::new());
     let (mut done, mut said) = (0, Instant::now());
     while !(waiting.is_empty() && running.is_empty()) {
         while running.len() < at_once
@@ -64,13 +66,15 @@ pub fn run(messages: &str, like: &Command, folder: &Path) -> Result<(), String> 
             let ended = running.swap_remove(at);
             (done, said) = (done + 1, Instant::now());
             let printed = std::fs::read(&ended.log).map_err(|e| format!("{}: {e}", ended.log.display()))?;
-            let printed = String::from_utf8_lossy(&printed);
+            let printed = String::from_utf8_lossy(&printed).into_owned();
             let (source, seconds) = (ended.binary.source, ended.since.elapsed().as_secs_f64());
             if !status.success() {
                 eprint!("{printed}");
-                failed.push(format!("  {source} ({status})"));
             }
             eprintln!("[{done}/{total}] {source}: {}, {seconds:.1} s", result(&printed));
+            if !status.success() {
+                failed.push(Failed { binary: format!("{source} ({status})"), printed });
+            }
         }
         if said.elapsed() > SILENCE {
             let names: Vec<&str> = running.iter().map(|running| running.binary.source.as_str()).collect();
@@ -81,7 +85,7 @@ pub fn run(messages: &str, like: &Command, folder: &Path) -> Result<(), String> 
     }
     match failed.is_empty() {
         true => Ok(()),
-        false => Err(format!("{} of {total} test binaries failed:\n{}", failed.len(), failed.join("\n"))),
+        false => Err(report(&failed, total)),
     }
 }
 

@@ -15,6 +15,7 @@ mod cuda;
 mod demo;
 mod dist;
 mod emulated;
+mod failures;
 mod fuzz;
 mod mac;
 mod pack;
