@@ -15,7 +15,7 @@ use ratatui::DefaultTerminal;
 use ratatui::layout::Rect;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use super::ask::ask;
 use super::clock::Clock;
@@ -76,7 +76,7 @@ impl Console {
     pub(super) async fn run(&mut self, taken: &mut Taken) -> Result<(), RunError> {
         let mut inputs = EventStream::new();
         let mut signals = Signals::new()?;
-        let mut ticks = interval(TICK);
+        let mut ticks = ticks();
         let mut next_frame = Instant::now();
         let mut dirty = true;
         if self.app.settings.mouse {
@@ -198,6 +198,13 @@ impl Console {
         }
         Ok(false)
     }
+}
+
+/// One every `TICK`. Those that a busy machine missed don't come at once: notices would be gone before anybody saw them.
+fn ticks() -> Interval {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 fn area(terminal: &DefaultTerminal) -> std::io::Result<Rect> {

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use ratatui::layout::Rect;
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
-use super::{Console, RunError, TICK};
+use super::{Console, RunError, TICK, ticks};
 use crate::args::Args;
 use crate::state::{Effect, Link};
 use crate::{print, view};
@@ -18,7 +18,7 @@ impl Console {
     /// Watches without a terminal and returns a screen as text.
     pub(in crate::run) async fn watch_and_print(&mut self, args: &Args) -> Result<String, RunError> {
         let mut end = Instant::now() + Duration::from_secs(args.after.unwrap_or(2));
-        let mut ticks = interval(TICK);
+        let mut ticks = ticks();
         let area = Rect::new(0, 0, args.size.0, args.size.1);
         let mut keys = args.keys.0.iter();
         loop {
