@@ -9,7 +9,7 @@ use infer_wasm::{LoaderConfig, PolicyLoader};
 use wasmtime::Engine;
 
 fn cached(dir: &Path) -> PolicyLoader {
-    support::loader(LoaderConfig { cache_dir: Some(dir.to_owned()), ..LoaderConfig::default() })
+    support::loader(LoaderConfig { cache_dir: Some(dir.to_owned()), ..support::patient() })
 }
 
 fn artifacts(dir: &Path) -> Vec<PathBuf> {

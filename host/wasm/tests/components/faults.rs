@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{Guest, SPIN, TAKE_MEMORY, TRIGGER, fuel_loader, loader, scheduler, view};
+use crate::support::{Guest, SPIN, TAKE_MEMORY, TRIGGER, fuel_loader, loader, patient, scheduler, view};
 use infer_core::ids::{Micros, SequenceId};
 use infer_core::policy::{FaultKind, PolicyFault, SchedulerPolicy};
 use infer_wasm::{LoaderConfig, PolicyLoader};
@@ -156,8 +156,8 @@ fn a_policy_failing_on_import_restarts_cold() {
 
 #[test]
 fn a_spinning_policy_hits_its_deadline_and_a_busy_one_beside_it_does_not() {
-    // A few milliseconds of work see ticks come and go, far below the limit.
-    let loader = loader(LoaderConfig { deadline: Duration::from_millis(500), ..LoaderConfig::default() });
+    // A few milliseconds of work see ticks come and go, far below the limit, whatever the system takes of a call's time.
+    let loader = loader(LoaderConfig { deadline: Duration::from_secs(2), ..LoaderConfig::default() });
     let busy = "(loop $on
         (local.set $i (i32.add (local.get $i) (i32.const 1)))
         (br_if $on (i32.lt_u (local.get $i) (i32.const 3000000))))
@@ -174,7 +174,7 @@ fn a_spinning_policy_hits_its_deadline_and_a_busy_one_beside_it_does_not() {
         spinning.join().expect("no panic")
     });
     assert_eq!(fault.kind, FaultKind::Deadline, "{fault}");
-    assert!(fault.message.contains("ran longer than 500ms"), "{fault}");
+    assert!(fault.message.contains("ran longer than 2s"), "{fault}");
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn spent_time_is_the_sum_of_calls_and_zero_under_fuel() {
         assert!(policy.spent() >= before, "a restart forgets nothing of it");
         before
     };
-    assert!(spent_by(loader(LoaderConfig::default())) > Micros::ZERO);
+    assert!(spent_by(loader(patient())) > Micros::ZERO);
     assert_eq!(spent_by(fuel_loader()), Micros::ZERO);
 }
 

@@ -1,6 +1,6 @@
 //! What a policy publishes about itself reaches the host, and nothing that it says there is a fault unless it never ends.
 
-use crate::support::{Guest, TRIGGER, fuel_loader, loader, scheduler, view};
+use crate::support::{Guest, TRIGGER, fuel_loader, loader, patient, scheduler, view};
 use infer_core::policy::{FaultKind, Gauge, SchedulerPolicy};
 
 /// Sets the gauge `text` to this.
@@ -25,7 +25,7 @@ fn gauge_stays_until_it_is_set_again_or_removed() {
             (i64.eq (i64.load offset=8 (local.get $step)) (i64.const 7))))
         (i32.const 1024)";
     let guest = Guest { schedule: body.into(), ..Guest::default() };
-    for loader in [fuel_loader(), loader(infer_wasm::LoaderConfig::default())] {
+    for loader in [fuel_loader(), loader(patient())] {
         let mut policy = scheduler(&loader, &guest.component()).expect("it loads");
         assert_eq!(gauges(&*policy), [], "what it said to its self-test isn't of this instance");
         for (step, after) in [(5, text_is(5.0)), (6, text_is(6.0)), (7, vec![]), (8, text_is(8.0))] {

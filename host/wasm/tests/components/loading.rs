@@ -1,8 +1,8 @@
 //! What is refused, by which check, and whether its message says what to do.
 
-use crate::support::{Guest, SPIN, TAKE_MEMORY, fuel_loader, loader, scheduler};
+use crate::support::{Guest, SPIN, TAKE_MEMORY, fuel_loader, loader, patient, scheduler};
 use infer_core::policy::PolicyKind;
-use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
+use infer_wasm::{LoadError, LoaderConfig};
 
 /// An empty instance under each of the names.
 fn exporting(names: &[&str]) -> Vec<u8> {
@@ -105,8 +105,7 @@ fn a_host_takes_its_own_version_with_its_own_types_and_ignores_further_exports()
 #[test]
 fn a_component_over_the_size_limit_is_refused_and_one_at_the_limit_is_not() {
     let component = Guest::default().component();
-    let with_limit =
-        |max_component_bytes| loader(LoaderConfig { max_component_bytes, ..LoaderConfig::default() });
+    let with_limit = |max_component_bytes| loader(LoaderConfig { max_component_bytes, ..patient() });
     let refused = scheduler(&with_limit(component.len() - 1), &component).map(drop);
     expect_refusal("one byte over", refused, "size", "release mode");
     scheduler(&with_limit(component.len()), &component).expect("at the limit");
@@ -177,9 +176,7 @@ const RUN_FIRST_WITHOUT_TOKENS: &str =
 #[test]
 fn describe_tells_kind_name_version_and_digest() {
     let component = Guest::default().component();
-    let (kind, info) = PolicyLoader::new(LoaderConfig::default())
-        .and_then(|loader| loader.describe(&component))
-        .expect("it is a good component");
+    let (kind, info) = loader(patient()).describe(&component).expect("it is a good component");
     assert_eq!(kind, PolicyKind::Scheduler);
     assert_eq!((info.name.as_str(), info.version.as_str()), ("hand-written", "1.2.3"));
     assert_eq!((info.description.as_str(), info.config_schema.as_str()), ("text", ""));

@@ -1,6 +1,7 @@
-//! The four shipped components, as the host loads them: under the live limits, through the engine's traits.
+//! The shipped components, as the host loads them: under the live limits but that of time, through the engine's traits. How
+//! long a call takes is for fuel to tell (`infer-conformance`).
 
-use crate::support::{fuel_loader, loader, view};
+use crate::support::{fuel_loader, loader, patient, view};
 use infer_bundle::{Bundled, POLICIES};
 use infer_core::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
 use infer_core::policy::{
@@ -15,7 +16,7 @@ fn kind(policy: &Bundled) -> PolicyKind {
 }
 
 fn live() -> PolicyLoader {
-    loader(LoaderConfig::default())
+    loader(patient())
 }
 
 fn load(name: &str, config: &str) -> Result<AnyPolicy, LoadError> {
@@ -89,7 +90,7 @@ fn a_bad_configuration_is_refused_with_the_policys_message() {
 
 #[test]
 fn none_fits_in_a_single_page_of_memory() {
-    let tiny = loader(LoaderConfig { max_memory_bytes: 64 << 10, ..LoaderConfig::default() });
+    let tiny = loader(LoaderConfig { max_memory_bytes: 64 << 10, ..patient() });
     for policy in POLICIES {
         match tiny.load(kind(policy), policy.component, "{}") {
             Err(LoadError::Instantiate(fault)) => assert_eq!(fault.kind, FaultKind::Memory, "{fault}"),

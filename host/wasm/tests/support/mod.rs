@@ -7,6 +7,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use infer_core::config::Limits;
 use infer_core::ids::Micros;
@@ -176,6 +177,12 @@ fn componentize_in(wit: &Path, module: &[u8], world: &str) -> Vec<u8> {
 /// Fuel instead of a deadline: what runs too long does so on every machine alike.
 pub fn fuel_loader() -> PolicyLoader {
     loader(LoaderConfig { fuel: Some(10_000_000), ..LoaderConfig::default() })
+}
+
+/// A live host's limits, but all the time in the world: a call also pays for what the system does meanwhile, such as
+/// finding memory on a machine that has none left.
+pub fn patient() -> LoaderConfig {
+    LoaderConfig { deadline: Duration::from_secs(3_600), ..LoaderConfig::default() }
 }
 
 pub fn loader(config: LoaderConfig) -> PolicyLoader {
