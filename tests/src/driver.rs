@@ -55,6 +55,8 @@ impl Driver {
         model: &Model,
         kv_cache: KvCacheKind,
     ) -> Self {
+        // How long a policy's calls take depends on the machine.
+        let config = EngineConfig { policy_step_budget: Micros::NEVER, ..config };
         let executor = crate::executor(model, &config, kv_cache);
         Self {
             engine: Engine::new(config, policies),

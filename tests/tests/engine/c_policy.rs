@@ -4,11 +4,13 @@
 //! without zig on the path, the tests are skipped and say so.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use infer_core::engine::Policies;
 use infer_core::policy::{AnyPolicy, PolicyKind};
 use infer_core::{EngineConfig, config::Limits};
 use infer_tests::{Driver, Ended, load, request, tokenizer};
+use infer_wasm::{LoaderConfig, PolicyLoader};
 
 /// Built once: the tests run at the same time, and a build writes to a folder.
 fn component() -> Option<&'static [u8]> {
@@ -63,8 +65,8 @@ fn scheduler_in_c_serves_like_one_in_rust() {
 #[test]
 fn rejected_configuration_is_explained() {
     let Some(component) = component() else { return };
-    let loader =
-        infer_wasm::PolicyLoader::new(infer_wasm::LoaderConfig::default()).expect("the sandbox starts");
+    let limits = LoaderConfig { deadline: Duration::from_secs(3_600), ..LoaderConfig::default() };
+    let loader = PolicyLoader::new(limits).expect("the sandbox starts");
     let refused = loader.load(PolicyKind::Scheduler, component, r#"{"speed": 11}"#).expect_err("no such key");
     assert!(refused.to_string().contains("takes no configuration"), "{refused}");
 }

@@ -57,8 +57,15 @@ impl Run {
         let limits = Limits { max_running: 64, max_prefill_sequences: 64, ..EngineConfig::default().limits };
         let Self { blocks: total_blocks, plan_ahead, .. } = *self;
         let max_seq_len = 8_192;
-        let engine =
-            EngineConfig { limits, total_blocks, max_seq_len, plan_ahead, ..EngineConfig::default() };
+        let engine = EngineConfig {
+            limits,
+            total_blocks,
+            max_seq_len,
+            plan_ahead,
+            // How long a policy's calls take depends on the machine.
+            policy_step_budget: Micros::NEVER,
+            ..EngineConfig::default()
+        };
         let profile = Profile::named(self.device, "8b").expect("a known profile");
         let (host, slo) = (Micros::ZERO, Slo::default());
         let (load, predictions, tenants) = (self.load, self.predictions, Vec::new());
