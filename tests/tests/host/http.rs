@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{Host, STREAMS, answer_of};
+use crate::common::{Host, STREAMS, answer_of, policy_limits};
 use infer_server::config::{Config, PolicyLimits};
 use infer_tests::{FAULTY_ADMISSION, FAULTY_SCHEDULER};
 use reqwest::Method;
@@ -99,14 +99,14 @@ async fn misbehaving_scheduler_is_reported_and_changes_no_stream() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_of_policies_are_the_settings() {
     let policy_limits = PolicyLimits {
-        deadline: Duration::from_millis(7),
+        deadline: Duration::from_millis(321),
         memory_bytes: 2 << 20,
         strikes: 1,
-        ..PolicyLimits::default()
+        ..policy_limits()
     };
     let host = Host::start_with(|config| Config { policy_limits, ..config }).await;
     for (fallbacks, fault, message) in
-        [(1, "spin", "ran longer than 7ms"), (2, "memory", "the limit is 2097152")]
+        [(1, "spin", "ran longer than 321ms"), (2, "memory", "the limit is 2097152")]
     {
         let config = format!(r#"{{"fault": "{fault}", "after": 100}}"#);
         let put = host.put_scheduler(&[("config", &config)]).body(FAULTY_SCHEDULER);

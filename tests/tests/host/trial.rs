@@ -1,9 +1,9 @@
 //! Policies tried over HTTP while sixteen clients stream: shadows, canaries, removals, replays, reloads.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::common::{Host, answer_of};
+use crate::common::{Host, PATIENCE, answer_of, policy_limits};
 use infer_server::config::{Config, PolicyChoice};
 use infer_server::faults::{ReplayOptions, replay};
 use infer_server::policies;
@@ -19,6 +19,24 @@ async fn history(host: &Host) -> Vec<(String, String, String)> {
     let text = |entry: &Value, key: &str| entry[key].as_str().expect("a text").to_owned();
     let entries = history.as_array().expect("a list").iter();
     entries.map(|e| (text(e, "mode"), text(e, "to"), text(e, "reason"))).collect()
+}
+
+/// What a host streams whose policies nobody changes. A host whose canary must not be compared with anything does nothing
+/// before it: it may be slower afterwards because others use the machine.
+async fn undisturbed_elsewhere() -> Vec<Vec<u64>> {
+    let other = Host::start().await;
+    let streams = other.stream_all().await;
+    other.server.shutdown().await;
+    streams
+}
+
+/// Waits for a file that another thread writes.
+async fn written(path: &Path) {
+    let until = Instant::now() + PATIENCE;
+    while !path.exists() {
+        assert!(Instant::now() < until, "{} is not written", path.display());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 fn modes(history: &[(String, String, String)]) -> Vec<(&str, &str)> {
@@ -106,8 +124,8 @@ async fn a_policy_that_refuses_its_predecessors_state_says_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failing_canary_is_rolled_back_quarantined_and_can_be_replayed() {
+    let undisturbed = undisturbed_elsewhere().await;
     let host = Host::start().await;
-    let undisturbed = host.stream_all().await;
     let put = || host.put_scheduler(&[("mode", "canary"), ("config", TRAP)]).body(FAULTY_SCHEDULER);
     let (status, answer) = answer_of(put()).await;
     assert_eq!((status, &answer["mode"]), (200, &json!("canary")), "{answer}");
@@ -141,14 +159,9 @@ async fn failing_canary_is_rolled_back_quarantined_and_can_be_replayed() {
     assert_eq!(policies["quarantine"], json!([]), "an operator's rollback quarantines nothing");
 
     let path = PathBuf::from(slot["last_fault"]["artifact"].as_str().expect("a path"));
-    for _ in 0..500 {
-        if path.exists() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    written(&path).await;
     let ask = |options: ReplayOptions| {
-        let loader = policies::loader().expect("the sandbox starts");
+        let loader = policies::loader_with(&policy_limits()).expect("the sandbox starts");
         replay(&path, &loader, &options).expect("the question can be asked")
     };
     // The policy counts its calls; the hundred and first fails.
@@ -217,10 +230,7 @@ async fn quarantine_of_a_configuration_does_not_block_other_configurations() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn canary_without_a_fault_stays_live_and_what_it_served_is_the_next_baseline() {
-    let other = Host::start().await;
-    let undisturbed = other.stream_all().await;
-    other.server.shutdown().await;
-    // Nothing runs before the canary, so that no other load on this machine can fail it.
+    let undisturbed = undisturbed_elsewhere().await;
     let host = Host::start().await;
     let canary = async |window_s: &str| {
         let put = host.put_scheduler(&[("mode", "canary"), ("window_s", window_s)]);

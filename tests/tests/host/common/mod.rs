@@ -3,14 +3,17 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use infer_server::config::Config;
+use infer_server::config::{Bounds, Config, PolicyLimits};
 use infer_server::serve::{self, RunningServer};
 use infer_tests::tokenizer;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
 pub const STREAMS: usize = 16;
+/// How long anything may take on a busy machine; normally it takes far less.
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 pub struct Host {
     pub server: RunningServer,
@@ -33,6 +36,13 @@ impl Host {
             kv_memory_bytes: Some(64 << 20),
             admin_token: Some("test-token-0123456789".to_owned()),
             fault_dir: Some(fault_dir),
+            policy_limits: policy_limits(),
+            bounds: Bounds {
+                engine_patience: PATIENCE,
+                // More than the longest stream has: its reader may stand still for as long as the engine needs for it.
+                stream_events: 4_096,
+                ..Bounds::default()
+            },
             ..Config::default()
         };
         let server = serve::start(change(config)).await.unwrap_or_else(|e| panic!("the host starts: {e}"));
@@ -79,6 +89,16 @@ impl Host {
         let mut all = streams.join_all().await;
         all.sort();
         all.into_iter().map(|(_, tokens)| tokens).collect()
+    }
+}
+
+/// Limits that only a policy that misbehaves exceeds, and faults that add up however far a slow machine draws them apart.
+pub fn policy_limits() -> PolicyLimits {
+    PolicyLimits {
+        deadline: Duration::from_millis(500),
+        strike_window: 6 * PATIENCE,
+        starvation_bound: PATIENCE,
+        ..PolicyLimits::default()
     }
 }
 
