@@ -4,14 +4,11 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
 
-use crate::tmux::{Host, Terminal, infer, missing, number};
+use crate::tmux::{Host, PATIENCE, Terminal, infer, missing, number};
 use serde_json::{Value, json};
 
 const SIZE: (u16, u16) = (100, 40);
-/// How long the other side may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(name: &str, folder: &tempfile::TempDir, url: &str) -> Terminal {
     open_with("", name, folder, url)
@@ -60,7 +57,7 @@ fn chat_in_a_terminal_shows_turns_and_what_was_cached() {
     terminal.press(&["Enter"]);
     let screen = shows(&terminal, 2, " prompt tokens cached");
     let figures = screen.lines().rfind(|line| line.contains(" prompt tokens cached")).expect("just seen");
-    assert!(number(figures, "TTFT ") < 60_000, "{figures}");
+    assert!(u128::from(number(figures, "TTFT ")) < PATIENCE.as_millis(), "{figures}");
     let cached = figures.rsplit(", ").next().expect("the last part");
     assert!(!cached.starts_with("0 of "), "the second turn repeats the first: {screen}");
 
