@@ -3,8 +3,9 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use infer_core::engine::Policies;
 use infer_core::policy::AnyPolicy;
@@ -14,14 +15,24 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
 
+/// How long a seed may be late before it counts as one that hangs: a busy machine may be slow.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 fn hunt(seed: u64, seeds: u64, threads: usize) -> Summary {
     let checks = Checks::default();
     let hunt = Hunt { seed, seeds, steps: u64::MAX, ops: OPS, threads, outsiders: Vec::new(), checks };
+    let late = Mutex::new(None::<(u64, Instant)>);
     hunt.run(|summary| {
-        if let Some(seed) = summary.late {
-            // Captured output of a test that never ends is never shown.
-            let _ = writeln!(std::io::stderr(), "SEED={seed} has been playing for half a minute");
-            std::process::exit(1);
+        let mut late = late.lock().unwrap();
+        match (*late, summary.late) {
+            (Some((seed, since)), Some(still)) if seed == still => {
+                if since.elapsed() > PATIENCE {
+                    // Captured output of a test that never ends is never shown.
+                    let _ = writeln!(std::io::stderr(), "SEED={seed} has been playing for ten minutes");
+                    std::process::exit(1);
+                }
+            }
+            (_, now) => *late = now.map(|seed| (seed, Instant::now())),
         }
     })
 }
