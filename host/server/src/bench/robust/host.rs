@@ -155,7 +155,8 @@ fn config(options: HostOptions) -> Config {
         },
         ..Config::default()
     };
-    config.bounds.header_timeout = Duration::from_secs(5);
+    // Half-open connections end within an attack, but a client that its machine holds up for a while is served.
+    config.bounds.header_timeout = Duration::from_secs(15);
     config
 }
 
