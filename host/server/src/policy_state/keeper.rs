@@ -294,12 +294,13 @@ impl Shared {
         self.knowledge.cold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An operator who changes a slot gives up what couldn't be loaded for it, and what its policy didn't take.
+    /// An operator who changes a slot gives up what couldn't be loaded for it, and what its policy didn't take. One who
+    /// tries a canary does so once that stays.
     fn forget_replaced(&self, kind: PolicyKind) {
         let at = kind as usize;
         let (mut unrestored, mut cold) = (self.unrestored(), self.cold());
         let chosen = |entry: &HistoryEntry| {
-            !entry.before_restart && ["swap", "promote", "rollback"].contains(&entry.mode.as_str())
+            !entry.before_restart && ["swap", "promote", "rollback", "stays"].contains(&entry.mode.as_str())
         };
         let has_any = unrestored[at].is_some() || cold[at].is_some();
         if has_any && self.lasting.history(kind).iter().any(chosen) {

@@ -11,19 +11,27 @@ use crate::config::Config;
 use crate::policy_state::format::Source;
 use crate::policy_state::store::EXPORTED;
 
+fn native(name: &str) -> Kept {
+    Kept { source: Source::Native, name: name.to_owned(), sha256: String::new(), config: json!({}) }
+}
+
 /// A keeper of slots with native policies.
 fn started(dir: &Path) -> (Arc<Lasting>, Arc<Keeper>) {
+    started_without(dir, [None, None, None])
+}
+
+/// Likewise, after a start at which these couldn't be loaded.
+fn started_without(dir: &Path, unrestored: [Option<Unrestored>; 3]) -> (Arc<Lasting>, Arc<Keeper>) {
     let store = Store::open(dir).unwrap();
     let clock = Clock::start();
-    let (name, config) = ("fcfs".to_owned(), json!({}));
-    let native = Kept { source: Source::Native, name, sha256: String::new(), config };
+    let native = native("fcfs");
     let lasting = Arc::new(Lasting::new(clock));
     let begins = Begins {
         origins: Arc::default(),
         tenants: Arc::new(Tenants::open(&Config::default()).unwrap()),
         configured: [(); 3].map(|()| vec![native.clone()]),
         unread: Vec::new(),
-        unrestored: Default::default(),
+        unrestored,
         knowledge: Knowledge::default(),
     };
     let keeper = Keeper::start(store, Arc::clone(&lasting), clock, begins).unwrap();
@@ -98,6 +106,33 @@ async fn directory_in_the_place_of_another_gets_all_files_whichever_comes_first(
         for name in ["policies.json", EXPORTED] {
             assert!(dir.join(name).exists(), "{name}, {change_comes_first}");
         }
+    }
+}
+
+#[test]
+fn what_could_not_be_loaded_waits_until_a_policy_of_an_operator_is_in_its_place() {
+    for (mode, waits) in [
+        ("start", true),
+        ("shadow", true),
+        ("canary", true),
+        ("disturbed", true),
+        ("verdict", true),
+        ("fault", true),
+        ("stays", false),
+        ("swap", false),
+        ("promote", false),
+        ("rollback", false),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        let lost = Unrestored { all: vec![native("mine")], why: "memory is short".to_owned(), knew: None };
+        let (lasting, keeper) = started_without(&home.path().join("state"), [None, Some(lost), None]);
+        assert_eq!(keeper.not_restored().len(), 1);
+        lasting.add_history(
+            PolicyKind::Admission,
+            HistoryEntry { mode: mode.to_owned(), ..HistoryEntry::default() },
+        );
+        assert_eq!(keeper.not_restored().len(), usize::from(waits), "{mode}");
+        keeper.close();
     }
 }
 
