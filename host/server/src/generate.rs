@@ -183,12 +183,7 @@ impl Sequential {
                     }
                     Event::Finished { reason, .. } => {
                         let reason = if stopped { FinishReason::Stop } else { reason };
-                        let failed = text.detokenizer.has_failed();
-                        out.text = text.finish(reason, &mut each);
-                        if failed {
-                            let message = "the tokenizer can't turn a token of the output into text";
-                            return Err(GenerateError(message.to_owned()));
-                        }
+                        out.text = text.finish(reason, &mut each)?;
                         out.reason = reason;
                         // The engine may hold more to say, about policies say; it is nothing to us.
                         return Ok(out);
@@ -218,7 +213,8 @@ impl Assembly {
         step.stopped
     }
 
-    fn finish(mut self, reason: FinishReason, each: &mut impl FnMut(&str)) -> String {
+    /// The whole text; fails if some of it is missing, which may show only in what was held back until now.
+    fn finish(mut self, reason: FinishReason, each: &mut impl FnMut(&str)) -> Result<String, GenerateError> {
         if reason != FinishReason::Stop {
             let rest = self.detokenizer.finish();
             let step = self.stops.push(&rest);
@@ -229,6 +225,48 @@ impl Assembly {
             each(&rest);
             self.text.push_str(&rest);
         }
-        self.text
+        if self.detokenizer.has_failed() {
+            let message = "the tokenizer can't turn a token of the output into text";
+            return Err(GenerateError(message.to_owned()));
+        }
+        Ok(self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_model::Source;
+    use serde_json::json;
+
+    use super::*;
+
+    /// The library's `Strip` takes an `a` off both ends of a token, and panics where both are the same. A run of bytes
+    /// is decoded at its end.
+    #[test]
+    fn token_without_a_text_is_told_even_if_it_is_held_back_until_the_end() {
+        let special = json!({"id": 0, "content": "<s>", "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false});
+        let strip = json!({"type": "Strip", "content": "a", "start": 1, "stop": 1});
+        let file = json!({"version": "1.0", "added_tokens": [special], "normalizer": null, "pre_tokenizer": null,
+            "post_processor": null,
+            "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, strip]},
+            "model": {"type": "WordLevel", "vocab": {"<s>": 0, "b": 1, "<0x61>": 2, "<0x62>": 3}, "unk_token": "<s>"}});
+        let file = file.to_string();
+        let tokenizer = Tokenizer::load(&Source::Embedded(&[("tokenizer.json", file.as_bytes())])).unwrap();
+        let finished = |tokens: [u32; 2]| {
+            let mut text = Assembly {
+                detokenizer: tokenizer.detokenizer(),
+                stops: StopStrings::new(Vec::new()),
+                text: String::new(),
+            };
+            for token in tokens {
+                assert!(!text.push(token, &mut |_: &str| {}));
+            }
+            assert!(!text.detokenizer.has_failed(), "so far");
+            text.finish(FinishReason::Length, &mut |_: &str| {})
+        };
+        assert_eq!(finished([1, 3]).unwrap(), "bb");
+        let error = finished([1, 2]).unwrap_err();
+        assert!(error.0.contains("can't turn a token of the output into text"), "{error}");
     }
 }
