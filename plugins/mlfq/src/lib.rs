@@ -11,9 +11,10 @@
 //! before it has computed one. So a long prompt starts at a higher level, as FastServe has it join.
 //!
 //! A preempted sequence finds its keys and values in the prefix cache as long as nothing else needed their
-//! blocks, and with `--kv-offloading-size` also after that; the rest is computed again. Therefore none is
-//! preempted before it has run for one quantum. None is overtaken for longer than the patience: then it takes
-//! the next slot, and keeps it for at least one quantum, whatever its level.
+//! blocks, and with `--kv-offloading-size` also after that; the rest is computed again. Therefore none gives
+//! way to another before it has run for one quantum. None is overtaken for longer than the patience: then it
+//! takes the next slot, and keeps it for at least one quantum, whatever its level. Only if memory is too short
+//! for the next tokens of all that run is one preempted earlier, and among equals the latest to start.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Service of the lowest level, and for how long a sequence runs before it may be preempted; in steps.
+    /// Service of the lowest level, and for how long a sequence runs before it may give way to another; in steps.
     pub quantum: u32,
     /// How long a sequence may be overtaken by those of lower levels.
     pub patience_ms: u64,
@@ -65,7 +66,7 @@ impl Policy for Mlfq {
         "properties": {
             "quantum": {
                 "type": "integer", "minimum": 1, "maximum": 4294967295, "default": 64,
-                "description": "Steps of the lowest level, each of which is an output token or a chunk of the prompt; levels double. No sequence is preempted before it has run for as many"
+                "description": "Steps of the lowest level, each of which is an output token or a chunk of the prompt; levels double. No sequence gives way to another before it has run for as many"
             },
             "patience_ms": {
                 "type": "integer", "minimum": 0, "default": 3000,

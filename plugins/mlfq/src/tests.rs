@@ -108,6 +108,17 @@ fn who_starts_runs_for_a_quantum_whatever_its_level() {
     assert_eq!(given(&mut policy, 60), [1]);
 }
 
+#[test]
+fn a_quantum_ends_early_only_if_memory_is_too_short_for_the_next_tokens_of_all() {
+    let mut policy = policy(r#"{"quantum": 20}"#);
+    let start = view(&[], &[waiting(1, 50), waiting(2, 50)], 2, 90);
+    assert_eq!(decide(&mut policy, &start).0, [1, 2]);
+    // Both have filled their ten blocks, and a third one waits.
+    let full = |free_blocks| view(&[running(1, 61), running(2, 61)], &[waiting(3, 0)], 2, free_blocks);
+    assert_eq!(decide(&mut policy, &full(2)), (vec![1, 2], vec![]));
+    assert_eq!(decide(&mut policy, &full(0)), (vec![1], vec![2]), "the latest to start");
+}
+
 /// As by a host that plans ahead, which drops a plan that preempts and asks again.
 #[test]
 fn who_is_due_stays_due_until_a_plan_with_it_is_carried_out() {
