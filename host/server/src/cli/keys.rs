@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use toml_edit::{Array, DocumentMut, Item, Table};
 
@@ -53,7 +54,7 @@ pub struct NewArgs {
     /// Name of the tenant: letters, digits, dots, dashes, underscores
     tenant: String,
     /// Name of a model that the tenant may use, for each of them; all unless given
-    #[arg(long = "model", value_name = "NAME")]
+    #[arg(long = "model", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     models: Vec<String>,
     /// Share of the host relative to other tenants
     #[arg(long, value_name = "NUMBER", value_parser = |text: &str| tenants::weight_of(text.parse().ok()))]
@@ -308,7 +309,10 @@ fn list(path: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::Cli;
     use crate::tenants::ModelList;
 
     fn args(tenant: &str, weight: Option<f64>) -> NewArgs {
@@ -410,6 +414,14 @@ mod tests {
         );
         assert_eq!((all[1].name.as_str(), all[1].max_priority), ("bob", -2));
         assert!(with_key("tenants = 1", &args("bob", None), KeyDigest::of("3")).is_err());
+    }
+
+    #[test]
+    fn model_without_a_name_is_an_error_of_its_flag() {
+        let read = |model: &str| Cli::try_parse_from(["infer", "keys", "new", "alice", "--model", model]);
+        assert!(read("demo").is_ok());
+        let error = read("").map(drop).unwrap_err().to_string();
+        assert!(error.contains("--model <NAME>"), "{error}");
     }
 
     #[test]
