@@ -294,16 +294,12 @@ impl Shared {
         self.knowledge.cold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An operator who changes a slot gives up what couldn't be loaded for it, and what its policy didn't take. One who
-    /// tries a canary does so once that stays.
+    /// An operator who changes a slot gives up what couldn't be loaded for it, and what its policy didn't take.
     fn forget_replaced(&self, kind: PolicyKind) {
         let at = kind as usize;
         let (mut unrestored, mut cold) = (self.unrestored(), self.cold());
-        let chosen = |entry: &HistoryEntry| {
-            !entry.before_restart && ["swap", "promote", "rollback", "stays"].contains(&entry.mode.as_str())
-        };
         let has_any = unrestored[at].is_some() || cold[at].is_some();
-        if has_any && self.lasting.history(kind).iter().any(chosen) {
+        if has_any && is_decided(&self.lasting.history(kind)) {
             (unrestored[at], cold[at]) = (None, None);
         }
     }
@@ -372,6 +368,20 @@ impl Shared {
         document.quarantine = self.lasting.quarantine().list();
         (document, components)
     }
+}
+
+/// Whether an operator has decided since the start what a slot runs. A canary decides nothing until it stays: if it
+/// fails or is rolled back, the slot has what it had.
+fn is_decided(history: &[HistoryEntry]) -> bool {
+    let mut on_trial = false;
+    history.iter().filter(|entry| !entry.before_restart).any(|entry| match entry.mode.as_str() {
+        "swap" | "promote" | "stays" => true,
+        "rollback" => !std::mem::take(&mut on_trial),
+        mode => {
+            on_trial = mode == "canary" || (on_trial && !["fault", "verdict"].contains(&mode));
+            false
+        }
+    })
 }
 
 /// The latest entries of a history. Of starts in a row with the same policy only the last counts: a host that fails after
