@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use super::{ModelShape, Table, product_us, random, time_us};
+use super::products::Product;
+use super::{ModelShape, Table, random, time_us};
 use crate::cuda::{
     AdapterDelta, AdapterLists, AdapterPart, AdapterRows, AdapterShape, AdaptersParams, Buffer, CudaError,
     Device, ProductKind, Type, add_adapters,
@@ -42,7 +43,7 @@ pub(super) fn times(
     let parts: [&[u32]; 4] = [&[q, kv, kv], &[shape.hidden], &[half, half], &[shape.hidden]];
     let products = shape.products().into_iter().zip(parts).map(|((outputs, inputs), parts)| {
         let us = added_us(device, [rows, adapters], inputs, parts)?;
-        let own = product_us(device, ProductKind::Fastest, [rows, inputs, outputs], 0, time_us)?;
+        let own = Product::new(device, [rows, inputs, outputs], 0)?.us(ProductKind::Fastest, time_us)?;
         Ok(([outputs, inputs], us, own.expect("our kernels compute every shape")))
     });
     products.collect()

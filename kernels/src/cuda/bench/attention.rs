@@ -3,11 +3,36 @@
 
 use std::sync::Arc;
 
-use super::{BLOCK_SIZE, MOST_POOL_BYTES, random, time_us};
+use super::{BLOCK_SIZE, MOST_POOL_BYTES, Table, random, time_us};
 use crate::Random;
 use crate::cuda::{
     AttentionParams, AttentionShape, Buffer, CudaError, Device, Partition, PrefillForm, decode,
     decode_blocks, partial_numbers, prefill, tickets,
+};
+
+pub(super) static DECODE: Table = Table {
+    title: "decode attention",
+    columns: &[
+        ("model", "model"),
+        ("batch", "batch"),
+        ("context", "context"),
+        ("shortest", "of 7 in 8"),
+        ("us", "us"),
+        ("gb_per_s", "GB/s"),
+        ("share_of_copies", "of the copy rate"),
+    ],
+};
+pub(super) static PREFILL: Table = Table {
+    title: "prefill attention",
+    columns: &[
+        ("model", "model"),
+        ("tokens", "tokens"),
+        ("block_rows", "rows of a block"),
+        ("products_by", "products by"),
+        ("us", "us"),
+        ("tflop_per_s", "TFLOP/s"),
+        ("share_of_products", "of the product rate"),
+    ],
 };
 
 /// Sequences, and what attends.
@@ -95,10 +120,12 @@ impl Scene {
     }
 }
 
-/// Contexts of a decode.
+/// A decode.
 #[derive(Clone, Copy)]
-pub(super) struct Contexts {
-    /// Of every eighth sequence.
+pub(super) struct Decode {
+    /// Sequences.
+    pub batch: u32,
+    /// The context of every eighth.
     pub context: u32,
     /// Of the others.
     pub shortest: u32,
@@ -111,11 +138,9 @@ pub(super) struct Contexts {
 pub(super) fn decode_us(
     device: &Arc<dyn Device>,
     shape: AttentionShape,
-    batch: u32,
-    contexts: Contexts,
+    Decode { batch, context, shortest, longest }: Decode,
     cycle_bytes: usize,
 ) -> Result<Option<(f64, f64)>, CudaError> {
-    let Contexts { context, shortest, longest } = contexts;
     let bytes = |tokens: u32| tokens as usize * (shape.kv_heads * shape.head_dim) as usize * shape.ty.bytes();
     // Short sequences have as many blocks as long ones, of which they use the first.
     let pool = bytes(batch * context);

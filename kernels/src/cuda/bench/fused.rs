@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::products::Weights;
 use super::small::Slots;
-use super::{ModelShape, Table, Weights, random, time_us};
+use super::{ModelShape, Table, random, time_us};
 use crate::Activation;
 use crate::cuda::{
     Buffer, CudaError, Device, FewParams, NormParams, ProductKind, ProductParams, Type, add_norm, gated,

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::attention::{Contexts, decode_us};
+use super::attention::{Decode, decode_us};
 use super::{BLOCK_SIZE, ModelShape, Table, random, time_us};
 use crate::Activation;
 use crate::cuda::{
@@ -191,6 +191,6 @@ fn attends(
     shape: &ModelShape,
     [rows, context]: [u32; 2],
 ) -> Result<Option<(f64, f64)>, CudaError> {
-    let contexts = Contexts { context, shortest: context, longest: context };
-    decode_us(device, shape.attention(Type::F32), rows, contexts, 0)
+    let decode = Decode { batch: rows, context, shortest: context, longest: context };
+    decode_us(device, shape.attention(Type::F32), decode, 0)
 }
