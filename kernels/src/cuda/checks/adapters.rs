@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::few::{near, weights};
-use super::support::{Effort, indexes, numbers, poisoned, rounded, said};
+use super::few::weights;
+use super::support::{Effort, compare, indexes, numbers, poisoned, rounded, said, tolerance};
 use crate::cuda::{
     ADAPTER_PARTS, AdapterDelta, AdapterLists, AdapterPart, AdapterRows, AdapterShape, AdaptersParams,
     Buffer, Device, ProductKind, Type, add_adapters, padded_rank,
@@ -179,7 +179,7 @@ impl Case {
             if !adds && bits(got) != bits(&want) {
                 return Err(format!("{what}: row {row} changed, to which nothing is added"));
             }
-            near(got, &want, self.outputs, self.ty, &format!("{what}, row {row}"))?;
+            compare(got, &want, self.outputs).near(tolerance(self.ty), &format!("{what}, row {row}"))?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::support::{Effort, close, indexes, numbers, poisoned, said, tolerance};
+use super::support::{Effort, compare, indexes, numbers, poisoned, said, tolerance};
 use crate::AttentionParams as Rules;
 use crate::Random;
 use crate::cuda::{
@@ -269,7 +269,7 @@ impl Scene {
             "{:?}, blocks of {}, {:?}, sinks {:?}, {how}, contexts {:?}",
             self.shape, self.block_size, self.rules, self.sinks, self.lens
         );
-        close(got, want, self.shape.head_dim as usize, tolerance(self.shape.ty), &what)
+        compare(got, want, self.shape.head_dim as usize).close(tolerance(self.shape.ty), &what)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::choices::{Lists, Logits};
-use super::few::{near, weights};
-use super::support::{Effort, close, numbers, poisoned, rounded, said};
+use super::few::weights;
+use super::support::{Effort, compare, numbers, poisoned, rounded, said, tolerance};
 use crate::cuda::{
     Buffer, CombineParams, Device, ExpertForm, ExpertProduct, ExpertShape, ExpertsParams, ProductKind, Type,
     combine, combine_add, product_experts, shares,
@@ -212,14 +212,14 @@ impl Layer {
                 let between = of(&got.between, pair, intermediate);
                 let given = of(x, row, hidden);
                 let want = self.between(*expert, &given, logits.scale(row));
-                near(&between, &want, intermediate, ty, &format!("{what}, gated"))?;
+                compare(&between, &want, intermediate).near(tolerance(ty), &format!("{what}, gated"))?;
                 let parts = of(&got.parts, pair, hidden);
                 let want = self.part(*expert, &between);
-                near(&parts, &want, hidden, ty, &format!("{what}, down"))?;
+                compare(&parts, &want, hidden).near(tolerance(ty), &format!("{what}, down"))?;
                 sum.iter_mut().zip(&parts).for_each(|(sum, part)| *sum += weight * part);
             }
             let want: Vec<f32> = sum.iter().map(|x| rounded(ty, *x)).collect();
-            near(&out, &want, hidden, ty, &format!("{what}, row {row}, sum"))?;
+            compare(&out, &want, hidden).near(tolerance(ty), &format!("{what}, row {row}, sum"))?;
         }
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Layer {
         // The sums were rounded.
         let sums = stream.before.iter().zip(&got.out);
         let want: Vec<f32> = sums.map(|(before, sum)| before + sum * stream.factor).collect();
-        near(&added.stream, &want, width, ty, &format!("{what}, residual"))?;
+        compare(&added.stream, &want, width).near(tolerance(ty), &format!("{what}, residual"))?;
         let Some(norm) = &stream.norm else {
             let untouched = added.handed_on.iter().chain(&added.shares).all(|x| x.is_nan());
             return untouched.then_some(()).ok_or_else(|| format!("{what}: something was handed on"));
@@ -244,7 +244,8 @@ impl Layer {
         }
         let squares = |numbers: &[f32]| numbers.iter().map(|x| x * x).sum::<f32>();
         let want: Vec<f32> = rows().flat_map(|row| row.chunks(16)).map(squares).collect();
-        close(&added.shares, &want, shares(width as u32) as usize, 1e-5, &format!("{what}, squares"))
+        let per_row = shares(width as u32) as usize;
+        compare(&added.shares, &want, per_row).close(1e-5, &format!("{what}, squares"))
     }
 
     fn between(&self, expert: usize, x: &[f32], scale: f32) -> Vec<f32> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::support::{Effort, Weights, close, numbers, poisoned, rounded, said, tolerance};
+use super::support::{Effort, Weights, compare, numbers, poisoned, rounded, said, tolerance};
 use crate::cuda::{
     Buffer, Device, FewParams, Quantized, Type, product_add, product_gated, product_scaled, shares,
 };
@@ -81,7 +81,7 @@ fn gated_of(
                 let got = out.read_numbers(ty, rows * width).map_err(said)?;
                 let what =
                     format!("{ty:?} {stored:?} {activation:?} {rows} x {width} x {inputs}, biased: {biased}");
-                near(&got, &want, width, ty, &what)?;
+                compare(&got, &want, width).near(tolerance(ty), &what)?;
             }
         }
     }
@@ -313,7 +313,7 @@ impl Layer {
             let bias = self.bias.as_ref().map_or(0.0, |bias| bias[i % self.width]);
             *sum = before + (*sum + bias) * self.factor;
         }
-        close(&got.stream, &sums, self.width, 1e-5, &format!("{what}, residual"))?;
+        compare(&got.stream, &sums, self.width).close(1e-5, &format!("{what}, residual"))?;
         let Some(norm) = &self.norm else {
             let untouched = got.handed_on.iter().chain(&got.shares).all(|x| x.is_nan());
             return untouched.then_some(()).ok_or_else(|| {
@@ -323,11 +323,13 @@ impl Layer {
         let normed: Vec<f32> =
             sums.chunks(self.width).flat_map(|row| reference::rms_norm(row, norm, EPSILON)).collect();
         let want = reference::matmul(&normed, &self.next.numbers, self.width);
-        near(&got.scaled, &want, self.outputs, TYPE, &format!("{what}, {} outputs", self.outputs))?;
+        let named = format!("{what}, {} outputs", self.outputs);
+        compare(&got.scaled, &want, self.outputs).near(tolerance(TYPE), &named)?;
         let shape = [self.width, self.gates];
         let gate_up = &self.gate_up.numbers;
         let want = gates(Activation::Silu, &normed, gate_up, self.gate_bias.as_deref(), shape);
-        near(&got.gated, &want, self.gates, TYPE, &format!("{what}, {} gates", self.gates))
+        let named = format!("{what}, {} gates", self.gates);
+        compare(&got.gated, &want, self.gates).near(tolerance(TYPE), &named)
     }
 }
 
@@ -347,17 +349,4 @@ fn gates(
                 .map(|i| reference::gated(activation, row[i] + plus(i), row[width + i] + plus(width + i)))
         })
         .collect()
-}
-
-/// Like [`close`]; numbers of a row may cancel, so its error is relative to at least a typical size.
-pub(super) fn near(got: &[f32], want: &[f32], width: usize, ty: Type, what: &str) -> Result<(), String> {
-    for (row, (got, want)) in got.chunks(width).zip(want.chunks(width)).enumerate() {
-        let error: f64 = got.iter().zip(want).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
-        let size: f64 = want.iter().map(|b| f64::from(*b).powi(2)).sum::<f64>().sqrt();
-        let error = error / size.max(0.2 * (width as f64).sqrt());
-        if error.is_nan() || error > tolerance(ty) {
-            return Err(format!("{what}, row {row}: error {error:.2e}"));
-        }
-    }
-    Ok(())
 }

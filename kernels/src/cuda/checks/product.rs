@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::support::{Effort, close, numbers, poisoned, rounded, said, tolerance};
+use super::support::{Effort, compare, numbers, poisoned, rounded, said, tolerance};
 use crate::Random;
 use crate::cuda::{Device, ProductKind, ProductParams, Type, product};
 use crate::reference;
@@ -28,19 +28,11 @@ pub(super) fn products(
                 let out_ty = if out_f32 { Type::F32 } else { ty };
                 let got = run(device, ty, kind, [&x, &w], [rows, inputs, outputs], out_f32)
                     .map_err(|wrong| format!("{what}: {wrong}"))?;
-                // Individual sums may cancel, so a row's error is relative to the typical size of its sums.
+                // Individual sums may cancel, so a row's error is relative to at least the typical size of its sums.
                 let want = reference::matmul(&x, &w, inputs);
                 let want: Vec<f32> = want.iter().map(|x| rounded(out_ty, *x)).collect();
                 let size = (inputs as f64 / 9.0).sqrt() * (outputs as f64).sqrt();
-                for (row, (got, want)) in got.chunks(outputs).zip(want.chunks(outputs)).enumerate() {
-                    let error: f64 =
-                        got.iter().zip(want).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
-                            / size;
-                    if error.is_nan() || error > tolerance(ty) {
-                        close(got, want, outputs, tolerance(ty), &format!("{what}, row {row}"))?;
-                        return Err(format!("{what}, row {row}: error {error:.2e}"));
-                    }
-                }
+                compare(&got, &want, outputs).within(tolerance(ty), size, &what)?;
             }
         }
     }

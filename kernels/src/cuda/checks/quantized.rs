@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::few::{rows, weights};
-use super::support::{Effort, Weights, close, indexes, numbers, poisoned, said, tolerance};
+use super::support::{Effort, Weights, compare, indexes, numbers, poisoned, said, tolerance};
 use crate::cuda::{
     Buffer, Device, Factors, NONE, ProductKind, ProductParams, Quantized, Type, embed_integers,
     fill_integers, product, widen,
@@ -107,19 +107,8 @@ pub(super) fn products(
             let want = reference::matmul(&case.x, &case.matrix.numbers, inputs);
             let is_widened = with_scratch && (rows > 32 || kind == ProductKind::RowByRow);
             let rounded = is_widened || !out_f32;
-            // Sums may cancel, so a row's error is relative to their typical size.
-            let size = 0.2 * (outputs as f64).sqrt();
-            for (row, (got, want)) in got.chunks(outputs).zip(want.chunks(outputs)).enumerate() {
-                let square =
-                    |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
-                let error = square(&mut got.iter().zip(want).map(|(a, b)| f64::from(a - b)))
-                    / square(&mut want.iter().map(|b| f64::from(*b))).max(size);
-                let tolerance = if rounded { tolerance(ty) } else { tolerance(Type::F32) };
-                if error.is_nan() || error > tolerance {
-                    close(got, want, outputs, tolerance, &format!("{what}, row {row}"))?;
-                    return Err(format!("{what}, row {row}: error {error:.2e}"));
-                }
-            }
+            let tolerance = if rounded { tolerance(ty) } else { tolerance(Type::F32) };
+            compare(&got, &want, outputs).near(tolerance, &what)?;
         }
     }
     Ok("8 and 4 bits, two types, four ways, 1 to 140 rows, with and without memory to widen".to_owned())

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::few::{inputs, near, rows, weights};
-use super::support::{Effort, Weights, indexes, numbers, poisoned, said};
+use super::few::{inputs, rows, weights};
+use super::support::{Effort, Weights, compare, indexes, numbers, poisoned, said, tolerance};
 use crate::cuda::{Device, FewParams, KvWriteParams, NONE, Quantized, Type, product_rope};
 use crate::{Random, RopeTable, reference};
 
@@ -257,7 +257,8 @@ impl Layer {
         ] {
             for (place, (got, want)) in got.chunks(width).zip(want.chunks(width)).enumerate() {
                 if !want[0].is_nan() {
-                    near(got, want, width, self.ty, &format!("{what}, {name} at {place}"))?;
+                    compare(got, want, width)
+                        .near(tolerance(self.ty), &format!("{what}, {name} at {place}"))?;
                 } else if got.iter().any(|x| !x.is_nan()) {
                     return Err(format!("{what}: unused {name} at {place} were written"));
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::support::{Effort, close, indexes, numbers, poisoned, rounded, said, tolerance};
+use super::support::{Effort, compare, indexes, numbers, poisoned, rounded, said, tolerance};
 use crate::Activation;
 use crate::Random;
 use crate::cuda::{Buffer, CopyParams, Device, HostBuffer, KvWriteParams, NONE, NormParams, Type};
@@ -73,7 +73,8 @@ pub(super) fn gated(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
                     })
                     .collect();
                 let got = out.read_numbers(ty, width * rows).map_err(said)?;
-                close(&got, &want, width, tolerance(ty), &format!("{ty:?} {activation:?} {rows} x {width}"))?;
+                compare(&got, &want, width)
+                    .close(tolerance(ty), &format!("{ty:?} {activation:?} {rows} x {width}"))?;
             }
         }
     }
@@ -147,9 +148,9 @@ pub(super) fn add_norm(
                     }
                     x.iter_mut().zip(&added).for_each(|(x, d)| *x += d * factor);
                 }
-                close(&stream[span], &x, width, 1e-5, &format!("{what}, residual"))?;
+                compare(&stream[span], &x, width).close(1e-5, &format!("{what}, residual"))?;
                 let want = if unnormed { x } else { reference::rms_norm(&x, &weight, epsilon) };
-                close(got, &want, width, tolerance(ty), &what)?;
+                compare(got, &want, width).close(tolerance(ty), &what)?;
             }
         }
     }
@@ -339,7 +340,7 @@ pub(super) fn kv_write(
             }
             let what = format!("{ty:?} {tokens} tokens, {heads}/{kv_heads} heads of {width}, case {case}");
             let got = on_device.read_numbers(ty, qkv.len()).map_err(said)?;
-            close(&got, &want_qkv, width, tolerance(ty), &format!("{what}, queries"))?;
+            compare(&got, &want_qkv, width).close(tolerance(ty), &format!("{what}, queries"))?;
             for (name, pool, want) in [("keys", &keys, &want_keys), ("values", &values, &want_values)] {
                 let got = pool.read_numbers(ty, want.len()).map_err(said)?;
                 for (place, (got, want)) in got.chunks(width).zip(want.chunks(width)).enumerate() {
@@ -348,7 +349,8 @@ pub(super) fn kv_write(
                             return Err(format!("{what}: unused {name} at {place} were written"));
                         }
                     } else {
-                        close(got, want, width, tolerance(ty), &format!("{what}, {name} at {place}"))?;
+                        compare(got, want, width)
+                            .close(tolerance(ty), &format!("{what}, {name} at {place}"))?;
                     }
                 }
             }

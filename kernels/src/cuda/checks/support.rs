@@ -130,28 +130,50 @@ pub(super) fn said(error: CudaError) -> String {
     error.message
 }
 
-/// Compares rows of `width`: the relative distance of each must be within `tolerance`, and none may contain NaN.
-pub(super) fn close(
-    got: &[f32],
-    want: &[f32],
+/// What a kernel wrote, and what it should have written, in rows.
+#[derive(Clone, Copy)]
+pub(super) struct Compared<'a> {
+    got: &'a [f32],
+    want: &'a [f32],
     width: usize,
-    tolerance: f64,
-    what: &str,
-) -> Result<(), String> {
-    if got.len() != want.len() {
-        return Err(format!("{what}: {} numbers instead of {}", got.len(), want.len()));
+}
+
+/// Compares rows of this width.
+pub(super) fn compare<'a>(got: &'a [f32], want: &'a [f32], width: usize) -> Compared<'a> {
+    Compared { got, want, width }
+}
+
+impl Compared<'_> {
+    /// The distance of each row must be within `tolerance` of its size.
+    pub(super) fn close(self, tolerance: f64, what: &str) -> Result<(), String> {
+        self.within(tolerance, 1e-6, what)
     }
-    for (row, (got, want)) in got.chunks(width).zip(want.chunks(width)).enumerate() {
-        let square = |x: f64| x * x;
-        let error: f64 = got.iter().zip(want).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
-        let size: f64 = want.iter().map(|x| square(f64::from(*x))).sum();
-        let error = error.sqrt() / size.sqrt().max(1e-6);
-        if error.is_nan() || error > tolerance {
-            let first =
-                got.iter().zip(want).position(|(a, b)| a.is_nan() || (a - b).abs() > tolerance as f32);
-            let place = first.map_or(String::new(), |i| format!(", e.g. {} for {} at {i}", got[i], want[i]));
-            return Err(format!("{what}, row {row}: relative error {error:.2e}{place}"));
+
+    /// Numbers of a row may cancel, so its distance must be within `tolerance` of at least a typical size.
+    pub(super) fn near(self, tolerance: f64, what: &str) -> Result<(), String> {
+        self.within(tolerance, 0.2 * (self.width as f64).sqrt(), what)
+    }
+
+    /// The distance of each row must be within `tolerance` of its size, or of `least` if that is larger. No row may contain
+    /// NaN.
+    pub(super) fn within(self, tolerance: f64, least: f64, what: &str) -> Result<(), String> {
+        let Self { got, want, width } = self;
+        if got.len() != want.len() {
+            return Err(format!("{what}: {} numbers instead of {}", got.len(), want.len()));
         }
+        for (row, (got, want)) in got.chunks(width).zip(want.chunks(width)).enumerate() {
+            let square = |x: f64| x * x;
+            let error: f64 = got.iter().zip(want).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+            let size: f64 = want.iter().map(|x| square(f64::from(*x))).sum();
+            let error = error.sqrt() / size.sqrt().max(least);
+            if error.is_nan() || error > tolerance {
+                let first =
+                    got.iter().zip(want).position(|(a, b)| a.is_nan() || (a - b).abs() > tolerance as f32);
+                let place =
+                    first.map_or(String::new(), |i| format!(", e.g. {} for {} at {i}", got[i], want[i]));
+                return Err(format!("{what}, row {row}: relative error {error:.2e}{place}"));
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
