@@ -82,7 +82,7 @@ pub(super) struct GatedParams {
     pub unused: u32,
 }
 
-/// `EmbedParams` of `elementwise.cu`.
+/// `EmbedParams` of `elementwise.cu`, and `EmbedIntegersParams` of `quantized.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EmbedParams {
@@ -240,17 +240,6 @@ pub(super) struct WidenParams {
     pub inputs: u32,
 }
 
-/// `EmbedIntegersParams` of `quantized.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct EmbedIntegersParams {
-    pub table: u64,
-    pub out: u64,
-    pub tokens: u64,
-    pub width: u32,
-    pub scale: f32,
-}
-
 /// `FillIntegersParams` of `quantized.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -371,7 +360,6 @@ params!(
     CombineParams = 7 * 8 + 4 * 4,
     ExpertsParams = 7 * 8 + 6 * 4,
     WidenParams = 2 * 8 + 2 * 4,
-    EmbedIntegersParams = 3 * 8 + 2 * 4,
     FillIntegersParams = 3 * 8 + 2 * 4,
     AdapterDelta = 8 + 2 * 4 + 3 * (8 + 4 * 4),
     AdaptersParams = 6 * 8 + 6 * 4,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::device::{Device, Launch, Type};
 use super::error::CudaError;
-use super::params::{EmbedIntegersParams, FillIntegersParams, Params, WidenParams};
+use super::params::{EmbedParams, FillIntegersParams, Params, WidenParams};
 use crate::{Format, GROUP, Group, Matrix};
 
 /// Outputs and inputs of a tile.
@@ -204,7 +204,7 @@ pub unsafe fn embed_integers(
     count: u32,
 ) -> Result<(), CudaError> {
     assert!(width.is_multiple_of(GROUP as u32), "rows of {width}");
-    let params = EmbedIntegersParams { table, out, tokens, width, scale };
+    let params = EmbedParams { table, out, tokens, width, scale };
     let kernel = weights.pick("embed_int8", "embed_int4");
     let grid = [count, width.div_ceil(256 * 8), 1];
     let launch = Launch { kernel, grid, threads: 256, shared_bytes: 0, params: params.bytes() };
