@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use crate::config::Limits;
 use crate::ids::{Micros, SequenceId};
 use crate::kv::Kv;
-use crate::policy::{FaultKind, Plan, PolicyFault};
+use crate::policy::{FaultKind, Plan, PolicyFault, StepView};
 use crate::sequence::{SeqIx, Slab};
 
 /// A plan whose ids are known and runnable, whose tokens exist to be computed, and that keeps every limit.
@@ -66,15 +66,8 @@ impl Verifier {
         self.plan = plan;
     }
 
-    /// Checks `plan`; a plan that passes can be taken.
-    pub fn verify(
-        &mut self,
-        plan: &Plan,
-        limits: &Limits,
-        running: u32,
-        slab: &Slab,
-        kv: &Kv,
-    ) -> Result<(), PolicyFault> {
+    /// Checks the `plan` of a policy that was shown this view; a plan that passes can be taken.
+    pub fn verify(&mut self, plan: &Plan, view: &StepView, slab: &Slab, kv: &Kv) -> Result<(), PolicyFault> {
         self.check += 1;
         self.named.resize(self.named.len().max(slab.capacity()), 0);
         self.plan.rows.clear();
@@ -110,10 +103,14 @@ impl Verifier {
             };
             check_tokens(id, tokens, remaining)?;
             let prefill = tokens > 0 && (remaining > 1 || sequence.drawn() == 0);
-            sums.add(id, tokens, prefill, starts, limits)?;
-            self.plan.rows.push(PlannedRow { ix, tokens, starts, guesses: 0 });
+            if prefill {
+                check_chunk(id, tokens, view.limits.prefill_chunk)?;
+            }
+            let row = PlannedRow { ix, tokens, starts, guesses: 0 };
+            sums.add(row, prefill);
+            self.plan.rows.push(row);
         }
-        sums.check(limits, running - self.plan.preempt.len() as u32)
+        sums.check(&view.limits, (view.running.len() - self.plan.preempt.len()) as u32)
     }
 
     fn name(&mut self, id: SequenceId, slab: &Slab) -> Result<SeqIx, PolicyFault> {
@@ -138,6 +135,15 @@ fn check_tokens(id: SequenceId, tokens: u32, remaining: u32) -> Result<(), Polic
     Ok(())
 }
 
+fn check_chunk(id: SequenceId, tokens: u32, most: u32) -> Result<(), PolicyFault> {
+    if tokens > most {
+        return Err(invalid(|m| {
+            write!(m, "sequence {} is given a chunk of {tokens} tokens, over {most}", id.0)
+        }));
+    }
+    Ok(())
+}
+
 /// What a plan adds up to.
 #[derive(Default)]
 struct Sums {
@@ -148,27 +154,13 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(
-        &mut self,
-        id: SequenceId,
-        tokens: u32,
-        prefill: bool,
-        starts: bool,
-        limits: &Limits,
-    ) -> Result<(), PolicyFault> {
-        self.tokens += u64::from(tokens);
-        self.starts += u32::from(starts);
+    fn add(&mut self, row: PlannedRow, prefill: bool) {
+        self.tokens += u64::from(row.tokens);
+        self.starts += u32::from(row.starts);
         if prefill {
             self.prefills += 1;
-            self.prefill_tokens += u64::from(tokens);
-            if tokens > limits.prefill_chunk {
-                let most = limits.prefill_chunk;
-                return Err(invalid(|m| {
-                    write!(m, "sequence {} is given a chunk of {tokens} tokens, over {most}", id.0)
-                }));
-            }
+            self.prefill_tokens += u64::from(row.tokens);
         }
-        Ok(())
     }
 
     fn check(&self, limits: &Limits, running: u32) -> Result<(), PolicyFault> {

@@ -23,11 +23,10 @@ impl Engine {
         let mut cx = self.outbox.context(self.view.number, now);
         let (view, verifier) = (&self.view, &mut self.step.shadow_verifier);
         let (slab, kv) = (&self.slab, &self.kv);
-        let running = self.rows.running.ix.len() as u32;
         self.policies.scheduler.ask_shadow(
             &mut cx,
             |p| {
-                verifier.verify(&p.schedule(view)?, &view.limits, running, slab, kv)?;
+                verifier.verify(&p.schedule(view)?, view, slab, kv)?;
                 let plan = verifier.take();
                 let compared = compare(live, &plan, slab);
                 verifier.give_back(plan);

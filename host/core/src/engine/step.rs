@@ -131,13 +131,12 @@ impl Engine {
         let mut cx = self.outbox.context(self.view.number, now);
         let (view, verifier, decisions) = (&self.view, &mut self.step.verifier, &mut self.decisions);
         let (slab, kv) = (&self.slab, &self.kv);
-        let running = self.rows.running.ix.len() as u32;
         self.policies.scheduler.ask(
             &mut cx,
             |p| {
                 let plan = p.schedule(view)?;
                 note_plan(decisions, p.info(), view, &plan);
-                verifier.verify(&plan, &view.limits, running, slab, kv)
+                verifier.verify(&plan, view, slab, kv)
             },
             || FaultView::Schedule(Box::new(view.clone())),
         );
@@ -150,11 +149,10 @@ impl Engine {
         self.show(now);
         let (view, verifier, decisions) = (&self.view, &mut self.step.verifier, &mut self.decisions);
         let (slab, kv) = (&self.slab, &self.kv);
-        let running = self.rows.running.ix.len() as u32;
         let question = |p: &mut (dyn SchedulerPolicy + 'static)| {
             let plan = p.schedule(view)?;
             note_plan(decisions, p.info(), view, &plan);
-            verifier.verify(&plan, &view.limits, running, slab, kv)
+            verifier.verify(&plan, view, slab, kv)
         };
         self.policies.scheduler.ask_builtin(question);
         self.step.verifier.take()
