@@ -53,6 +53,17 @@ impl Block {
     pub fn sole_holder(&self) -> Option<SeqIx> {
         (self.refs == 1).then_some(SeqIx(self.holders))
     }
+
+    /// Adds what happens to it to the events of a policy, under its id.
+    fn tell(&self, events: &mut CacheEvents, kind: CacheEventKind, id: BlockId, now: Micros) {
+        events.at.push(now.0);
+        events.kind.push(kind as u8);
+        events.block.push(id.0);
+        events.parent.push(self.parent);
+        events.depth.push(self.depth);
+        events.tenant.push(self.scope.tenant.0);
+        events.session.push(self.session.0);
+    }
 }
 
 /// What happened in the pool since `Kv` last looked.
@@ -276,7 +287,7 @@ impl Blocks {
     pub fn idle_events(&self, now: Micros) -> CacheEvents {
         let mut events = CacheEvents::default();
         for at in self.idle.iter() {
-            push_event(&mut events, CacheEventKind::Idle, BlockId(at), &self.blocks[at as usize], now);
+            self.blocks[at as usize].tell(&mut events, CacheEventKind::Idle, BlockId(at), now);
         }
         events
     }
@@ -285,14 +296,14 @@ impl Blocks {
     pub fn resync_events(&self, now: Micros) -> CacheEvents {
         let mut events = CacheEvents::default();
         for (id, block) in self.iter().filter(|&(id, _)| !self.is_idle(id)) {
-            push_event(&mut events, CacheEventKind::Dropped, id, block, now);
+            block.tell(&mut events, CacheEventKind::Dropped, id, now);
         }
         events.extend_from(&self.idle_events(now), 0);
         events
     }
 
     pub(super) fn tell(&mut self, kind: CacheEventKind, id: BlockId, now: Micros) {
-        push_event(&mut self.events, kind, id, &self.blocks[id.0 as usize], now);
+        self.blocks[id.0 as usize].tell(&mut self.events, kind, id, now);
     }
 
     fn count_sole(&mut self, owner: SeqIx, change: i32) {
@@ -303,14 +314,4 @@ impl Blocks {
         self.sole[at] = self.sole[at].checked_add_signed(change).expect("unshared blocks are counted");
         self.notes.sole.push(owner);
     }
-}
-
-fn push_event(events: &mut CacheEvents, kind: CacheEventKind, id: BlockId, block: &Block, now: Micros) {
-    events.at.push(now.0);
-    events.kind.push(kind as u8);
-    events.block.push(id.0);
-    events.parent.push(block.parent);
-    events.depth.push(block.depth);
-    events.tenant.push(block.scope.tenant.0);
-    events.session.push(block.session.0);
 }

@@ -3,6 +3,7 @@
 use super::blocks::Fate;
 use super::index::Content;
 use super::prompts::Entry;
+use super::tree::Place;
 use super::{Kv, scope_of};
 use crate::batch::BlockCopy;
 use crate::ids::{BlockId, LogitsSlot, Micros};
@@ -196,7 +197,7 @@ impl Kv {
             if tail.is_empty() { parent.expect("a prompt is not empty") } else { sequence.table[full] };
         let entry =
             Entry { key: sequence.prompt_key, scope, parent, block, tail: tail.into(), last_used: now };
-        self.blocks.add_entry(block, parent, scope, sequence.request.session, now);
+        self.blocks.add_entry(block, Place { parent, scope, session: sequence.request.session }, now);
         if let Some(collided) = self.prompts.insert(slot, entry) {
             self.blocks.remove_entry(collided.block, now);
             self.blocks.notes.lost.push(collided.key);

@@ -9,6 +9,14 @@ use crate::ids::{BlockId, Micros, SessionId};
 use crate::list::NONE;
 use crate::policy::CacheEventKind;
 
+/// Where a block enters the tree, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub parent: Option<BlockId>,
+    pub scope: Scope,
+    pub session: SessionId,
+}
+
 impl Blocks {
     /// The indexed block with this content.
     pub fn find(&self, content: &Content<'_>) -> Option<BlockId> {
@@ -35,7 +43,7 @@ impl Blocks {
             debug_assert_ne!(other, id);
             return Some(other);
         }
-        self.enter(id, content.parent, content.scope, session, now);
+        self.enter(id, Place { parent: content.parent, scope: content.scope, session }, now);
         let block = &mut self.blocks[id.0 as usize];
         block.indexed = true;
         block.hash = content.hash;
@@ -52,15 +60,8 @@ impl Blocks {
     }
 
     /// Puts a prompt's last block into the tree, if it isn't there, because a kept prompt ends in it.
-    pub fn add_entry(
-        &mut self,
-        id: BlockId,
-        parent: Option<BlockId>,
-        scope: Scope,
-        session: SessionId,
-        now: Micros,
-    ) {
-        self.enter(id, parent, scope, session, now);
+    pub fn add_entry(&mut self, id: BlockId, place: Place, now: Micros) {
+        self.enter(id, place, now);
         self.blocks[id.0 as usize].entries += 1;
     }
 
@@ -90,7 +91,8 @@ impl Blocks {
         moved
     }
 
-    fn enter(&mut self, id: BlockId, parent: Option<BlockId>, scope: Scope, session: SessionId, now: Micros) {
+    fn enter(&mut self, id: BlockId, place: Place, now: Micros) {
+        let Place { parent, scope, session } = place;
         let block = &mut self.blocks[id.0 as usize];
         block.session = session;
         if block.in_tree() {
