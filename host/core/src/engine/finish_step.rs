@@ -111,7 +111,7 @@ impl Engine {
                         self.push_token(ix, token, logprobs, now);
                         if row.guesses > 0 {
                             let guesses = batch.row_guesses(row);
-                            drawn += self.accept(ix, row, guesses, drawn_after.into_iter(), now);
+                            drawn += self.accept(ix, guesses, drawn_after.into_iter(), now);
                         }
                     }
                     None => self.fail(

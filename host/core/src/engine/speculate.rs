@@ -10,7 +10,6 @@
 //! at their history (penalties, constraints), that report probabilities, or that may not end yet.
 
 use super::Engine;
-use crate::batch::Row;
 use crate::ids::Micros;
 use crate::request::SequenceState;
 use crate::sequence::{SeqIx, Sequence};
@@ -67,12 +66,11 @@ impl Engine {
     pub(super) fn accept(
         &mut self,
         ix: SeqIx,
-        row: &Row,
         guesses: &[u32],
         drawn: impl Iterator<Item = Option<u32>>,
         now: Micros,
     ) -> u64 {
-        let mut accepted = 0;
+        let (mut accepted, drafted) = (0, guesses.len() as u32);
         for (&guess, next) in guesses.iter().zip(drawn) {
             let goes_on = |s: &mut Sequence| s.is_running() && s.tokens.last() == Some(&guess);
             let Some(next) = next.filter(|_| self.slab.get_mut(ix).is_some_and(goes_on)) else { break };
@@ -83,13 +81,13 @@ impl Engine {
             self.push_token(ix, next, None, now);
             accepted += 1;
         }
-        self.counters.drafted_tokens += u64::from(row.guesses);
+        self.counters.drafted_tokens += u64::from(drafted);
         self.counters.accepted_tokens += u64::from(accepted);
         let most = self.config.speculate;
         if let Some(sequence) = self.slab.get_mut(ix).filter(|s| s.is_running()) {
             sequence.guesses = match accepted {
                 0 => (sequence.guesses / 2).max(1),
-                _ if accepted == row.guesses => (sequence.guesses * 2).min(most),
+                _ if accepted == drafted => (sequence.guesses * 2).min(most),
                 some => some.max(1),
             };
             self.view.running.computed_tokens[sequence.row as usize] = sequence.computed;

@@ -158,12 +158,12 @@ impl Executor for ScriptedExecutor {
             }
             let history = if row.sampling.needs_history() { batch.row_history(row) } else { &[] };
             let forbidden = batch.row_forbidden(row);
-            let token = draw(state, &row.sampling, row.generated, history, forbidden, self.vocab);
+            let draw = Draw { sampling: &row.sampling, history, forbidden, vocab: self.vocab };
+            let token = draw.token(state, row.generated);
             output.sampled[at] = Some(token);
             for nth in 1..=row.guesses {
                 let state = self.read(batch, row, row.context_len - row.guesses + nth);
-                let token = draw(state, &row.sampling, row.generated + nth, history, forbidden, self.vocab);
-                output.after_guesses.push((at, Some(token)));
+                output.after_guesses.push((at, Some(draw.token(state, row.generated + nth))));
             }
             if row.sampling.extras.as_ref().is_some_and(|extras| extras.logprobs.is_some()) {
                 output.logprobs.push((at, TokenLogprobs { logprob: -(token as f32), top: Vec::new() }));
@@ -227,7 +227,8 @@ pub fn solo(request: &Request, vocab: u32) -> Vec<u32> {
         let generated = output.len() as u32;
         let history: &[u32] = if request.sampling.needs_history() { &tokens } else { &[] };
         let forbidden: &[u32] = if generated < request.min_new_tokens { &request.stop_tokens } else { &[] };
-        let token = draw(state, &request.sampling, generated, history, forbidden, vocab);
+        let draw = Draw { sampling: &request.sampling, history, forbidden, vocab };
+        let token = draw.token(state, generated);
         state = absorb(state, tokens.len() as u32, token);
         tokens.push(token);
         output.push(token);
@@ -247,24 +248,27 @@ fn absorb(state: u64, position: u32, token: u32) -> u64 {
     mix(state ^ (u64::from(position) << 32 | u64::from(token)).wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
-fn draw(
-    state: u64,
-    sampling: &SamplingParams,
-    generated: u32,
-    history: &[u32],
-    forbidden: &[u32],
+/// What decides which token is sampled, besides what memory holds.
+struct Draw<'a> {
+    sampling: &'a SamplingParams,
+    history: &'a [u32],
+    forbidden: &'a [u32],
     vocab: u32,
-) -> u32 {
-    let mut state = state;
-    if sampling.temperature > 0.0 {
-        state = mix(state ^ sampling.seed ^ u64::from(generated));
+}
+
+impl Draw<'_> {
+    /// The token of index `generated` in the output.
+    fn token(&self, mut state: u64, generated: u32) -> u32 {
+        if self.sampling.temperature > 0.0 {
+            state = mix(state ^ self.sampling.seed ^ u64::from(generated));
+        }
+        for &token in self.history {
+            state = mix(state ^ u64::from(token));
+        }
+        let mut token = (mix(state) % u64::from(self.vocab)) as u32;
+        while self.forbidden.contains(&token) {
+            token = (token + 1) % self.vocab;
+        }
+        token
     }
-    for &token in history {
-        state = mix(state ^ u64::from(token));
-    }
-    let mut token = (mix(state) % u64::from(vocab)) as u32;
-    while forbidden.contains(&token) {
-        token = (token + 1) % vocab;
-    }
-    token
 }
