@@ -1,16 +1,10 @@
 //! Lengths of outputs: the SDK's host in miniature, which policies are tested on, expects the same as the engine.
 
-use std::collections::BTreeMap;
 use std::iter::{once, repeat_n};
-use std::sync::{Arc, Mutex};
 
-use infer_core::builtin::AcceptWhatFits;
 use infer_core::config::EngineConfig;
-use infer_core::engine::Policies;
 use infer_core::ids::Micros;
-use infer_core::policy::{
-    AdmissionPolicy, AdmissionRequest, Load, Policy, PolicyFault, PolicyInfo, Pressure, Verdict,
-};
+use infer_core::testing::Expectations;
 use infer_policy_sdk::testing::{Host, Spec, limits};
 use infer_policy_sdk::{Plan, SequenceId};
 use infer_sim::trace::{Recorded, in_order};
@@ -19,35 +13,9 @@ use infer_sim::{Predictions, Profile, Settings, Slo, replay};
 /// The `max_tokens` of all requests, more than any output.
 const LONGEST: u32 = 2_000;
 
-/// Admits everything, and notes what was expected of each request when it arrived.
-struct Watching {
-    inner: AcceptWhatFits,
-    expected: Arc<Mutex<BTreeMap<u64, u32>>>,
-}
-
-impl Policy for Watching {
-    fn info(&self) -> Arc<PolicyInfo> {
-        self.inner.info()
-    }
-}
-
-impl AdmissionPolicy for Watching {
-    fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault> {
-        let mut expected = self.expected.lock().expect("no panic");
-        expected.entry(request.id.0).or_insert(request.expected_tokens);
-        self.inner.admit(request, load)
-    }
-
-    fn measure(&mut self, load: &Load) -> Result<Pressure, PolicyFault> {
-        self.inner.measure(load)
-    }
-}
-
 /// What the engine expects of requests that come one after another, each with a tenant and a length.
 fn in_engine(requests: &[(u32, u32)]) -> Vec<u32> {
-    let expected = Arc::<Mutex<BTreeMap<u64, u32>>>::default();
-    let admission = Watching { inner: AcceptWhatFits::default(), expected: Arc::clone(&expected) };
-    let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+    let expectations = Expectations::default();
     let settings = Settings {
         engine: EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() },
         profile: Profile::named("h100", "8b").expect("a known profile"),
@@ -64,10 +32,10 @@ fn in_engine(requests: &[(u32, u32)]) -> Vec<u32> {
         Ok(Recorded { id, at_us, tenant, prompt_tokens, output_tokens, max_tokens, ..Recorded::default() })
     };
     let trace = in_order((1..).zip(requests).map(recorded));
-    let outcome = replay(&settings, policies, trace, u64::MAX, |_| {}).expect("the trace is well-formed");
+    let outcome = replay(&settings, expectations.policies(), trace, u64::MAX, |_| {});
+    let outcome = outcome.expect("the trace is well-formed");
     assert_eq!(outcome.finished, requests.len() as u64);
-    let expected = expected.lock().expect("no panic");
-    expected.values().copied().collect()
+    expectations.noted()
 }
 
 /// What the host in miniature expects of them.

@@ -1,14 +1,16 @@
 //! What tests and benchmarks of every crate drive an engine with: an executor that needs no model,
-//! and a small generator of random numbers.
+//! a small generator of random numbers, and policies that note what they are shown.
 //!
 //! Part of the library and not behind `cfg(test)`, because other crates' tests use it too.
 
 mod executor;
+mod expectations;
 mod load;
 mod random;
 mod slots;
 
 pub use executor::{ScriptedExecutor, solo, solo_embedding};
+pub use expectations::Expectations;
 pub use load::{LoadShape, SteadyLoad};
 pub use random::SplitMix;
 pub use slots::TestSlots;

@@ -27,6 +27,13 @@ fn asked(verdict: impl Fn(&Load) -> Verdict + Send + 'static) -> (Bench, Calls) 
     (Bench::with(small(), policies), calls)
 }
 
+/// What each call was told to expect of its request, and of all others.
+fn shown(calls: &Calls) -> Vec<(u32, u64)> {
+    let expected =
+        |(request, load): &(AdmissionRequest, Load)| (request.expected_tokens, load.expected_output_tokens);
+    calls.lock().unwrap().iter().map(expected).collect()
+}
+
 #[test]
 fn schedulers_are_shown_what_a_client_says_until_the_output_has_outgrown_it() {
     let views = Arc::new(Mutex::new(Vec::new()));
@@ -55,26 +62,14 @@ fn admission_is_shown_what_a_client_says_within_the_limit_of_the_output() {
     for (told, limit) in [(3, 20), (50, 5), (0, 5)] {
         bench.submit(telling(told, request(prompt(told, 4), limit)));
     }
-    let shown: Vec<_> = calls
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|(request, load)| (request.expected_tokens, load.expected_output_tokens))
-        .collect();
-    assert_eq!(shown, [(3, 0), (5, 3), (1, 3 + 5)]);
+    assert_eq!(shown(&calls), [(3, 0), (5, 3), (1, 3 + 5)]);
 }
 
 #[test]
 fn all_sequences_of_a_request_share_what_its_client_says() {
     let (mut bench, calls) = asked(|_| Verdict::Admit);
     bench.engine.submit_all(vec![telling(3, request(prompt(1, 4), 20)); 3], bench.now).unwrap();
-    let shown: Vec<_> = calls
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|(request, load)| (request.expected_tokens, load.expected_output_tokens))
-        .collect();
-    assert_eq!(shown, [(9, 6), (3, 9), (3, 9), (3, 9)], "all of them first, then each");
+    assert_eq!(shown(&calls), [(9, 6), (3, 9), (3, 9), (3, 9)], "all of them first, then each");
     bench.run();
 }
 

@@ -1,53 +1,18 @@
 //! Lengths of outputs that requests say: the true ones, with errors, or none.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-
-use infer_core::builtin::AcceptWhatFits;
 use infer_core::engine::Policies;
-use infer_core::policy::{
-    AdmissionPolicy, AdmissionRequest, Load, Policy, PolicyFault, PolicyInfo, Pressure, Verdict,
-};
+use infer_core::testing::Expectations;
 use infer_sim::trace::{Recorded, in_order};
 use infer_sim::workload::{Lengths, Limit};
 use infer_sim::{Outcome, Predictions, Settings, Workload, replay, simulate};
 
 use crate::{named, settings};
 
-/// What was expected of each request when it arrived.
-type Expected = Arc<Mutex<BTreeMap<u64, u32>>>;
-
-/// The built-in, which doesn't go by expected lengths, and notes them.
-struct Watching {
-    inner: AcceptWhatFits,
-    expected: Expected,
-}
-
-impl Policy for Watching {
-    fn info(&self) -> Arc<PolicyInfo> {
-        self.inner.info()
-    }
-}
-
-impl AdmissionPolicy for Watching {
-    fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault> {
-        let mut expected = self.expected.lock().expect("no panic");
-        expected.entry(request.id.0).or_insert(request.expected_tokens);
-        self.inner.admit(request, load)
-    }
-
-    fn measure(&mut self, load: &Load) -> Result<Pressure, PolicyFault> {
-        self.inner.measure(load)
-    }
-}
-
 /// What `run` makes of the built-in policies, and what was expected of the requests, in the order of their arrival.
 fn watched(run: impl FnOnce(Policies) -> Outcome) -> (Outcome, Vec<u32>) {
-    let expected = Expected::default();
-    let admission = Watching { inner: AcceptWhatFits::default(), expected: Arc::clone(&expected) };
-    let outcome = run(Policies { admission: Box::new(admission), ..Policies::builtin() });
-    let expected = expected.lock().expect("no panic").values().copied().collect();
-    (outcome, expected)
+    let expectations = Expectations::default();
+    let outcome = run(expectations.policies());
+    (outcome, expectations.noted())
 }
 
 /// Outputs of which most are short and a few very long, and no client limits them.
