@@ -1,7 +1,7 @@
 //! Whole scenarios on the test host, single decisions on hand-made views, and properties over random ones.
 
-use infer_policy_sdk::testing::{Host, Spec, check_config, check_scheduler, limits};
-use infer_policy_sdk::{Limits, Memory, Micros, Policy, Row, Scheduler, Sequences, Step, parse_config};
+use infer_policy_sdk::testing::{Host, Spec, check_config, check_scheduler, limits, step_of};
+use infer_policy_sdk::{Limits, Micros, Policy, Row, Scheduler, parse_config};
 
 use super::*;
 
@@ -31,17 +31,6 @@ fn decode(id: u64, computed_tokens: u32) -> Row {
     }
 }
 
-fn step(running: &[Row], waiting: &[Row], free_blocks: u32) -> Step {
-    let held: u32 = running.iter().map(|row| row.blocks).sum();
-    Step {
-        limits: limits(),
-        memory: Memory { block_size: 16, total_blocks: held + free_blocks, free_blocks, cached_blocks: 0 },
-        running: running.iter().copied().collect::<Sequences>(),
-        waiting: waiting.iter().copied().collect::<Sequences>(),
-        ..Step::default()
-    }
-}
-
 fn ids(plan: &Plan) -> Vec<u64> {
     plan.run.iter().map(|id| id.0).collect()
 }
@@ -64,20 +53,20 @@ fn a_newcomer_starts_while_others_generate_and_leaves_before_them() {
 
 #[test]
 fn long_prompts_do_not_delay_decodes() {
-    let plan = policy("{}").schedule(&step(&[decode(1, 20)], &[waiting(2, 4_000)], 1_000));
+    let plan = policy("{}").schedule(&step_of(&[decode(1, 20)], &[waiting(2, 4_000)], 1_000));
     assert_eq!((ids(&plan), plan.tokens), (vec![1, 2], vec![1, 512]));
 }
 
 #[test]
 fn a_large_head_of_the_queue_is_not_overtaken_by_small_requests() {
-    let plan = policy("{}").schedule(&step(&[decode(1, 20)], &[waiting(2, 500), waiting(3, 10)], 20));
+    let plan = policy("{}").schedule(&step_of(&[decode(1, 20)], &[waiting(2, 500), waiting(3, 10)], 20));
     assert_eq!(ids(&plan), [1]);
 }
 
 #[test]
 fn a_start_leaves_room_for_running_sequences() {
     let running = [decode(1, 32), decode(2, 31)];
-    let fits = |free| ids(&policy("{}").schedule(&step(&running, &[waiting(3, 31)], free))).contains(&3);
+    let fits = |free| ids(&policy("{}").schedule(&step_of(&running, &[waiting(3, 31)], free))).contains(&3);
     // One block for sequence 1 now, one more each for 1 and 2 soon, two for the newcomer.
     assert!(!fits(4));
     assert!(fits(5));
@@ -85,13 +74,13 @@ fn a_start_leaves_room_for_running_sequences() {
 
 #[test]
 fn alone_in_the_pool_a_sequence_may_have_all_of_it() {
-    let plan = policy(r#"{"watermark": 0.5}"#).schedule(&step(&[], &[waiting(1, 160)], 10));
+    let plan = policy(r#"{"watermark": 0.5}"#).schedule(&step_of(&[], &[waiting(1, 160)], 10));
     assert_eq!(plan.tokens, [160]);
 }
 
 #[test]
 fn a_plan_does_not_restart_what_it_preempts() {
-    let plan = policy("{}").schedule(&step(&[decode(1, 32), decode(2, 160)], &[waiting(3, 5)], 0));
+    let plan = policy("{}").schedule(&step_of(&[decode(1, 32), decode(2, 160)], &[waiting(3, 5)], 0));
     assert_eq!(plan.preempt.iter().map(|id| id.0).collect::<Vec<_>>(), [2]);
     assert_eq!(ids(&plan), [1]);
 }
@@ -100,7 +89,7 @@ fn a_plan_does_not_restart_what_it_preempts() {
 fn a_fully_cached_prompt_starts_even_in_a_full_step() {
     let full = Row { computed_tokens: 32, idle_blocks: 2, ..waiting(2, 32) };
     let long = Row { generated_tokens: 0, ..decode(1, 16) };
-    let mut step = step(&[Row { prompt_tokens: 500, ..long }], &[full, waiting(3, 400)], 100);
+    let mut step = step_of(&[Row { prompt_tokens: 500, ..long }], &[full, waiting(3, 400)], 100);
     step.limits = Limits { max_batch_tokens: 400, ..limits() };
     let plan = policy("{}").schedule(&step);
     assert_eq!((ids(&plan), plan.tokens), (vec![1, 2], vec![400, 0]));
@@ -109,7 +98,7 @@ fn a_fully_cached_prompt_starts_even_in_a_full_step() {
 #[test]
 fn a_step_starts_about_a_chunk_of_new_prompts() {
     let waiting: Vec<Row> = (1..=5).map(|id| waiting(id, 200)).collect();
-    assert_eq!(policy("{}").schedule(&step(&[], &waiting, 100)).tokens, [200; 3]);
+    assert_eq!(policy("{}").schedule(&step_of(&[], &waiting, 100)).tokens, [200; 3]);
 }
 
 #[test]
@@ -125,7 +114,7 @@ fn requests_wait_for_a_shared_prefix_that_is_being_computed() {
 fn the_wait_for_a_prefix_is_bounded_and_announced() {
     let mut policy = policy(r#"{"prefix_wait_ms": 100}"#);
     let stuck = Row { pending_tokens: 64, ..waiting(2, 100) };
-    let mut step = step(&[decode(1, 20)], &[stuck, waiting(3, 10)], 100);
+    let mut step = step_of(&[decode(1, 20)], &[stuck, waiting(3, 10)], 100);
     for (millis, started, wake) in [(1_000, vec![1, 3], 1_100), (1_099, vec![1, 3], 1_100)] {
         step.now = Micros::from_millis(millis);
         let plan = policy.schedule(&step);
@@ -139,7 +128,7 @@ fn the_wait_for_a_prefix_is_bounded_and_announced() {
 #[test]
 fn no_wait_for_a_prefix_that_gains_less_than_a_block() {
     let nearly = Row { computed_tokens: 64, pending_tokens: 64, ..waiting(2, 100) };
-    assert_eq!(ids(&policy("{}").schedule(&step(&[decode(1, 20)], &[nearly], 100))), [1, 2]);
+    assert_eq!(ids(&policy("{}").schedule(&step_of(&[decode(1, 20)], &[nearly], 100))), [1, 2]);
 }
 
 /// Steps after which the streams generate and have shown what a decode takes.
@@ -193,7 +182,7 @@ fn a_target_out_of_reach_stops_no_prompt() {
 fn without_decodes_the_target_limits_nothing() {
     let mut policy = policy(r#"{"step_target_ms": 1}"#);
     decode_steps(&mut policy);
-    assert_eq!(policy.schedule(&step(&[], &[waiting(1, 512)], 100)).tokens, [512]);
+    assert_eq!(policy.schedule(&step_of(&[], &[waiting(1, 512)], 100)).tokens, [512]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How many first tokens are on time, against the order of arrival.
 
-use infer_policy_sdk::testing::{Host, Report, Rng, Spec, check_config, check_scheduler, limits};
-use infer_policy_sdk::{Limits, Memory, Row, parse_config};
+use infer_policy_sdk::testing::{Host, Report, Rng, Spec, check_config, check_scheduler, limits, step_of};
+use infer_policy_sdk::{Limits, Row, parse_config};
 use policy_continuous::Continuous;
 
 use super::*;
@@ -40,9 +40,7 @@ fn view(waiting: &[Row]) -> Step {
     Step {
         now: Micros::from_millis(1_000),
         limits: Limits { max_running: 2, ..limits() },
-        memory: Memory { block_size: 16, total_blocks: 100, free_blocks: 100, cached_blocks: 0 },
-        waiting: waiting.iter().copied().collect(),
-        ..Step::default()
+        ..step_of(&[], waiting, 100)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Lengths that nobody knows, what short outputs gain from it, and what bounds the long ones' loss.
 
-use infer_policy_sdk::testing::{Finished, Host, Report, Rng, Spec, check_config, check_scheduler, limits};
-use infer_policy_sdk::{Limits, Memory, Row, Sequences, parse_config};
+use infer_policy_sdk::testing::{
+    Finished, Host, Report, Rng, Spec, check_config, check_scheduler, limits, step_of,
+};
+use infer_policy_sdk::{Limits, Row, Sequences, parse_config};
 use policy_continuous::Continuous;
 
 use super::*;
@@ -38,14 +40,7 @@ fn running(id: u64, generated_tokens: u32) -> Row {
 }
 
 fn view(running: &[Row], waiting: &[Row], max_running: u32, free_blocks: u32) -> Step {
-    let held: u32 = running.iter().map(|row| row.blocks).sum();
-    Step {
-        limits: Limits { max_running, ..limits() },
-        memory: Memory { block_size: 16, total_blocks: held + free_blocks, free_blocks, cached_blocks: 0 },
-        running: running.iter().copied().collect(),
-        waiting: waiting.iter().copied().collect(),
-        ..Step::default()
-    }
+    Step { limits: Limits { max_running, ..limits() }, ..step_of(running, waiting, free_blocks) }
 }
 
 /// Which sequences run, and which are preempted.

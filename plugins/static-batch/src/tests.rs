@@ -2,9 +2,9 @@
 
 use infer_policy_sdk::testing::{
     Host, Spec, check_config, check_fit, check_plan, for_seeds, hostile_step, limits, random_spec,
-    random_step,
+    random_step, step_of,
 };
-use infer_policy_sdk::{Limits, Memory, Micros, Policy, Row, Scheduler, Sequences, Step, parse_config};
+use infer_policy_sdk::{Limits, Micros, Policy, Row, Scheduler, Step, parse_config};
 
 use super::*;
 
@@ -49,15 +49,10 @@ fn row(id: u64, prompt_tokens: u32, computed_tokens: u32, generated_tokens: u32)
 }
 
 fn step(running: &[Row], waiting: &[Row], free_blocks: u32) -> Step {
-    let held: u32 = running.iter().map(|row| row.blocks).sum();
     Step {
         now: Micros::from_millis(1_000),
-        limits: limits(),
         idle_since: if running.is_empty() { Micros::ZERO } else { Micros::NEVER },
-        memory: Memory { block_size: 16, total_blocks: held + free_blocks, free_blocks, cached_blocks: 0 },
-        running: running.iter().copied().collect::<Sequences>(),
-        waiting: waiting.iter().copied().collect::<Sequences>(),
-        ..Step::default()
+        ..step_of(running, waiting, free_blocks)
     }
 }
 

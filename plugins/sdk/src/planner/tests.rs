@@ -1,19 +1,8 @@
 //! Plans by hand and properties over random views.
 
 use super::*;
-use crate::testing::{check_fit, check_plan, for_seeds, hostile_step, limits, random_step};
-use crate::{Limits, Memory, Row, Sequences};
-
-fn step(running: &[Row], waiting: &[Row], free_blocks: u32) -> Step {
-    let held: u32 = running.iter().map(|row| row.blocks).sum();
-    Step {
-        limits: limits(),
-        memory: Memory { block_size: 16, total_blocks: held + free_blocks, free_blocks, cached_blocks: 0 },
-        running: running.iter().copied().collect::<Sequences>(),
-        waiting: waiting.iter().copied().collect::<Sequences>(),
-        ..Step::default()
-    }
-}
+use crate::testing::{check_fit, check_plan, for_seeds, hostile_step, limits, random_step, step_of};
+use crate::{Limits, Row};
 
 fn decode(id: u64, computed_tokens: u32) -> Row {
     let blocks = computed_tokens.div_ceil(16);
@@ -48,7 +37,7 @@ fn ids(ids: &[crate::SequenceId]) -> Vec<u64> {
 
 #[test]
 fn decodes_go_before_prompts_and_prompts_in_chunks() {
-    let step = step(&[prompt(1, 1_000, 0), decode(2, 20), prompt(3, 40, 32)], &[], 1_000);
+    let step = step_of(&[prompt(1, 1_000, 0), decode(2, 20), prompt(3, 40, 32)], &[], 1_000);
     let mut planner = Planner::new(&step);
     assert_eq!(planner.go_on(), 0);
     let plan = planner.finish();
@@ -57,7 +46,7 @@ fn decodes_go_before_prompts_and_prompts_in_chunks() {
 
 #[test]
 fn the_latest_to_start_are_preempted_until_the_others_can_continue() {
-    let step = step(&[decode(1, 32), decode(2, 32), decode(3, 32)], &[], 0);
+    let step = step_of(&[decode(1, 32), decode(2, 32), decode(3, 32)], &[], 0);
     let mut planner = Planner::new(&step);
     assert_eq!(planner.go_on(), 1);
     let plan = planner.finish();
@@ -66,7 +55,7 @@ fn the_latest_to_start_are_preempted_until_the_others_can_continue() {
 
 #[test]
 fn nothing_is_preempted_while_the_last_blocks_have_room() {
-    let step = step(&[decode(1, 31), decode(2, 17)], &[], 0);
+    let step = step_of(&[decode(1, 31), decode(2, 17)], &[], 0);
     let mut planner = Planner::new(&step);
     assert_eq!(planner.go_on(), 0);
     assert_eq!(planner.finish().tokens, [1, 1]);
@@ -74,7 +63,7 @@ fn nothing_is_preempted_while_the_last_blocks_have_room() {
 
 #[test]
 fn a_lone_sequence_continues_even_if_memory_seems_full() {
-    let step = step(&[decode(1, 32)], &[], 0);
+    let step = step_of(&[decode(1, 32)], &[], 0);
     let mut planner = Planner::new(&step);
     assert_eq!(planner.go_on(), 0);
     assert_eq!(ids(&planner.finish().run), [1]);
@@ -82,7 +71,7 @@ fn a_lone_sequence_continues_even_if_memory_seems_full() {
 
 #[test]
 fn a_long_prompt_leaves_the_others_their_share() {
-    let mut step = step(&[prompt(1, 1_000, 0), prompt(2, 1_000, 0), prompt(3, 1_000, 0)], &[], 1_000);
+    let mut step = step_of(&[prompt(1, 1_000, 0), prompt(2, 1_000, 0), prompt(3, 1_000, 0)], &[], 1_000);
     step.limits = Limits { max_batch_tokens: 100, ..limits() };
     let mut planner = Planner::new(&step);
     planner.go_on();
@@ -92,7 +81,7 @@ fn a_long_prompt_leaves_the_others_their_share() {
 #[test]
 fn the_least_worthy_is_preempted_and_the_worthiest_prompt_is_computed_first() {
     let of_worth = |row: Row, priority| Row { priority, ..row };
-    let step = step(&[of_worth(decode(1, 32), 1), decode(2, 32), of_worth(decode(3, 32), 1)], &[], 0);
+    let step = step_of(&[of_worth(decode(1, 32), 1), decode(2, 32), of_worth(decode(3, 32), 1)], &[], 0);
     let mut planner = Planner::new(&step);
     assert_eq!(planner.go_on_by(|s| s.priority()), 1);
     assert_eq!(planner.slots_left(), limits().max_running - 2, "its slot is free");
@@ -100,7 +89,7 @@ fn the_least_worthy_is_preempted_and_the_worthiest_prompt_is_computed_first() {
     assert_eq!((ids(&plan.run), ids(&plan.preempt)), (vec![1, 3], vec![2]));
 
     let prompts = [prompt(1, 1_000, 0), of_worth(prompt(2, 1_000, 0), 1)];
-    let step = Step { limits: Limits { max_batch_tokens: 100, ..limits() }, ..self::step(&prompts, &[], 99) };
+    let step = Step { limits: Limits { max_batch_tokens: 100, ..limits() }, ..step_of(&prompts, &[], 99) };
     let mut planner = Planner::new(&step);
     planner.go_on_by(|s| s.priority());
     let plan = planner.finish();
@@ -109,7 +98,7 @@ fn the_least_worthy_is_preempted_and_the_worthiest_prompt_is_computed_first() {
 
 #[test]
 fn who_was_preempted_before_does_not_go_on() {
-    let step = step(&[decode(1, 32), decode(2, 32)], &[prompt(3, 20, 0)], 0);
+    let step = step_of(&[decode(1, 32), decode(2, 32)], &[prompt(3, 20, 0)], 0);
     let mut planner = Planner::new(&step);
     planner.preempt(step.running.get(0));
     assert_eq!(planner.go_on(), 0, "what it gave back is enough for the other");
@@ -119,7 +108,7 @@ fn who_was_preempted_before_does_not_go_on() {
 
 #[test]
 fn prompt_tokens_can_be_limited_below_the_limit() {
-    let step = step(&[prompt(1, 1_000, 0), prompt(2, 1_000, 0)], &[], 100);
+    let step = step_of(&[prompt(1, 1_000, 0), prompt(2, 1_000, 0)], &[], 100);
     let mut planner = Planner::new(&step);
     planner.limit_prompt_tokens(40);
     planner.go_on();
@@ -128,7 +117,7 @@ fn prompt_tokens_can_be_limited_below_the_limit() {
 
 #[test]
 fn a_failed_start_names_what_is_short() {
-    let mut step = step(&[decode(1, 20)], &[prompt(2, 100, 0)], 6);
+    let mut step = step_of(&[decode(1, 20)], &[prompt(2, 100, 0)], 6);
     let start = |step: &Step| Planner::new(step).start(step.waiting.get(0), u32::MAX);
     assert_eq!(start(&step), Err(Short::Memory));
     step.memory.free_blocks = 7;
@@ -143,7 +132,7 @@ fn a_failed_start_names_what_is_short() {
 fn a_fully_cached_prompt_starts_without_tokens() {
     let mut full = prompt(2, 40, 40);
     (full.blocks, full.idle_blocks) = (0, 2);
-    let mut step = step(&[], &[full], 2);
+    let mut step = step_of(&[], &[full], 2);
     assert_eq!(
         Planner::new(&step).start(step.waiting.get(0), 8),
         Err(Short::Memory),

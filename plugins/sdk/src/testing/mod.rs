@@ -30,7 +30,7 @@ pub use host::{Finished, Host, Report, Spec};
 pub use rng::Rng;
 pub use rules::{check_fit, check_plan};
 pub use scheduler::check_scheduler;
-pub use views::{hostile_step, limits, random_spec, random_step};
+pub use views::{hostile_step, limits, random_spec, random_step, step_of};
 
 /// Runs a property for many seeds and reports the one that failed: `for_seeds(0..200, |rng| ...)`.
 pub fn for_seeds(seeds: core::ops::Range<u64>, mut property: impl FnMut(&mut Rng)) {

@@ -1,4 +1,4 @@
-//! Random views: consistent ones that a host could show, and hostile ones that no host should.
+//! Views: hand-made ones, random ones that a host could show, and hostile ones that no host should.
 
 use super::{Rng, Spec};
 use crate::{Limits, Memory, Micros, Row, Sequences, Step, Tenant, TenantId, Tenants, blocks_for};
@@ -11,6 +11,18 @@ pub fn limits() -> Limits {
         prefill_chunk: 512,
         max_prefill_sequences: 8,
         max_prefill_tokens: 1 << 20,
+    }
+}
+
+/// A view of these rows in a pool with blocks of 16 tokens: those that the running ones hold, and so many free ones.
+pub fn step_of(running: &[Row], waiting: &[Row], free_blocks: u32) -> Step {
+    let held: u32 = running.iter().map(|row| row.blocks).sum();
+    Step {
+        limits: limits(),
+        memory: Memory { block_size: 16, total_blocks: held + free_blocks, free_blocks, cached_blocks: 0 },
+        running: running.iter().copied().collect(),
+        waiting: waiting.iter().copied().collect(),
+        ..Step::default()
     }
 }
 
