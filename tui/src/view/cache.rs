@@ -159,7 +159,8 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
             Span::styled(format!("{words:<16}"), style),
             Span::raw(format!("{:>9} {:>4}  ", count(requests), percent(requests, found.all))),
         ]);
-        line.extend(gauge(room, requests as f64, found.all as f64, style, look.theme));
+        let share = requests as f64 / found.all.max(1) as f64;
+        line.extend(gauge(room, share, style, look.theme));
         put(line, kinds, index, buffer);
     }
 }

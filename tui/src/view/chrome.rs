@@ -2,7 +2,7 @@
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::Modifier;
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Widget};
 
@@ -10,7 +10,6 @@ use super::Look;
 use super::format::{age, columns, count, fit};
 use super::parts::{broken, inset, put, wrapped};
 use crate::state::dialog::{Dialog, Prompt};
-use crate::state::log::Level;
 use crate::state::text::LineEdit;
 use crate::state::{Link, Millis, Screen};
 use crate::text::is_invisible;
@@ -99,36 +98,18 @@ pub(super) fn tabs(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
 pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let Look { app, now, theme } = look;
     let width = usize::from(area.width);
-    match &app.prompt {
-        Some(Prompt::Filter(line)) => {
-            typed(
-                look,
-                "/",
-                line,
-                "enter keeps it, esc clears it; field:text searches one field",
-                area,
-                buffer,
-            );
-            return;
-        }
-        Some(Prompt::Command(line, options)) => {
-            let hint = match options.as_slice() {
-                [] => "tab completes; help lists all commands".to_owned(),
-                options => options.join(" "),
-            };
-            typed(look, ":", line, &hint, area, buffer);
-            return;
-        }
-        None => {}
+    if let Some(prompt) = &app.prompt {
+        draw_prompt(look, prompt, area, buffer);
+        return;
     }
     if let Some(notice) = &app.notice {
-        draw_message(look, notice.level, &notice.text, area, buffer);
+        draw_message(&notice.text, theme.level(notice.level), area, buffer);
         return;
     }
     if let Link::Lost { why, retry_at } = &app.link
         && app.state().is_some()
     {
-        draw_message(look, Level::Error, &format!("{}: {why}", retry(*retry_at, now)), area, buffer);
+        draw_message(&format!("{}: {why}", retry(*retry_at, now)), theme.bad, area, buffer);
         return;
     }
     let everywhere =
@@ -178,7 +159,7 @@ fn keys(look: Look<'_>) -> &'static [(&'static str, &'static str)] {
 const MESSAGE_ROWS: usize = 5;
 
 /// Draws a message in full; a long one takes rows above the footer.
-fn draw_message(look: Look<'_>, level: Level, text: &str, area: Rect, buffer: &mut Buffer) {
+fn draw_message(text: &str, style: Style, area: Rect, buffer: &mut Buffer) {
     let mut lines = broken(text, usize::from(area.width).saturating_sub(2));
     if lines.len() > MESSAGE_ROWS {
         lines.truncate(MESSAGE_ROWS);
@@ -188,18 +169,26 @@ fn draw_message(look: Look<'_>, level: Level, text: &str, area: Rect, buffer: &m
     let place = Rect { y: area.y + 1 - rows, height: rows, ..area };
     Clear.render(place, buffer);
     for (index, line) in (0..rows).zip(lines) {
-        put(Line::styled(format!(" {line}"), look.theme.level(level)), place, index, buffer);
+        put(Line::styled(format!(" {line}"), style), place, index, buffer);
     }
 }
 
 /// Draws the line being typed with its cursor, and a hint if there is room.
-fn typed(look: Look<'_>, mark: &str, line: &LineEdit, hint: &str, area: Rect, buffer: &mut Buffer) {
-    let mut spans = vec![Span::styled(mark.to_owned(), look.theme.key)];
+fn draw_prompt(look: Look<'_>, prompt: &Prompt, area: Rect, buffer: &mut Buffer) {
+    let completes = "tab completes; help lists all commands";
+    let (mark, line, hint) = match prompt {
+        Prompt::Filter(line) => {
+            ("/", line, "enter keeps it, esc clears it; field:text searches one field".to_owned())
+        }
+        Prompt::Command(line, options) if options.is_empty() => (":", line, completes.to_owned()),
+        Prompt::Command(line, options) => (":", line, options.join(" ")),
+    };
+    let mut spans = vec![Span::styled(mark, look.theme.key)];
     spans.extend(edited(look, line, usize::from(area.width).saturating_sub(2), true));
     let mut shown = Line::from(spans);
     let room = usize::from(area.width).saturating_sub(shown.width() + 3);
     if room > 8 {
-        shown.push_span(Span::styled(format!("  {}", fit(hint, room)), look.theme.label));
+        shown.push_span(Span::styled(format!("  {}", fit(&hint, room)), look.theme.label));
     }
     shown.render(area, buffer);
 }

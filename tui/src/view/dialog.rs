@@ -21,19 +21,17 @@ fn room(width: u16, area: Rect) -> u16 {
     if area.width < width + 12 { area.width.saturating_sub(4) } else { width }
 }
 
-/// Clears and frames a centred box of at most the given size and returns the area inside. It takes the whole
-/// width rather than leave narrow strips of the screen at its sides.
-pub(super) fn centred(
-    look: Look<'_>,
-    title: &str,
-    (width, height): (u16, u16),
-    area: Rect,
-    buffer: &mut Buffer,
-) -> Rect {
+/// Returns the place of a centred box with room for at most the given size inside. It takes the whole width rather
+/// than leave narrow strips of the screen at its sides.
+#[must_use]
+pub(super) fn centred((width, height): (u16, u16), area: Rect) -> Rect {
     let (width, height) = (room(width, area) + 4, (height + 2).min(area.height));
     let width = width.min(area.width);
-    let place =
-        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height }
+}
+
+/// Clears and frames a box and returns the area inside.
+pub(super) fn boxed(look: Look<'_>, title: &str, place: Rect, buffer: &mut Buffer) -> Rect {
     Clear.render(place, buffer);
     let title = Line::from(Span::styled(format!(" {title} "), look.theme.title));
     inset(framed(title, look.theme, place, buffer), 1, 0)
@@ -64,7 +62,7 @@ fn hints(look: Look<'_>, keys: &[(&str, &str)], width: usize) -> Line<'static> {
 }
 
 fn draw_question(look: Look<'_>, question: &str, area: Rect, buffer: &mut Buffer) {
-    let inside = centred(look, "Confirm", (56, 4), area, buffer);
+    let inside = boxed(look, "Confirm", centred((56, 4), area), buffer);
     let text = Rect { height: inside.height.saturating_sub(1), ..inside };
     wrapped(question, Style::new(), text, buffer);
     let keys = hints(look, &[("y", "yes"), ("n", "no")], usize::from(inside.width));
@@ -75,20 +73,20 @@ fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer)
     let title = format!("Swap {}", picker.kind);
     let options = match &picker.options {
         None => {
-            let inside = centred(look, &title, (44, 2), area, buffer);
+            let inside = boxed(look, &title, centred((44, 2), area), buffer);
             let text = "loading ...; the first time the host compiles all policies, which takes seconds";
             wrapped(text, look.theme.label, inside, buffer);
             return;
         }
         Some(Err(error)) => {
-            let inside = centred(look, &title, (60, 4), area, buffer);
+            let inside = boxed(look, &title, centred((60, 4), area), buffer);
             wrapped(error, look.theme.bad, inside, buffer);
             return;
         }
         Some(Ok(options)) => options,
     };
     let rows = (options.len() as u16 + 4).clamp(5, 18);
-    let inside = centred(look, &title, (88, rows), area, buffer);
+    let inside = boxed(look, &title, centred((88, rows), area), buffer);
     let width = usize::from(inside.width);
     let list =
         Rect { height: inside.height.saturating_sub(if inside.height >= 6 { 3 } else { 1 }), ..inside };
@@ -148,7 +146,7 @@ fn draw_path(look: Look<'_>, path: &Path, area: Rect, buffer: &mut Buffer) {
         Some(options) => broken(&options.join("  "), width),
     };
     let rows = 3 + (below.len() as u16).min(8);
-    let inside = centred(look, &format!("Swap {} from a file", path.kind), (72, rows), area, buffer);
+    let inside = boxed(look, &format!("Swap {} from a file", path.kind), centred((72, rows), area), buffer);
     put(
         Line::styled(fit("Path of a .wasm component on this machine:", width), look.theme.label),
         inside,
@@ -206,7 +204,7 @@ fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
         .collect();
     let meaning = broken(order.mode.meaning(), usize::from(width));
     let how_rows = meaning.len() as u16 + 2;
-    let inside = centred(look, "Confirm", (width, lines.len() as u16 + how_rows.max(4)), area, buffer);
+    let inside = boxed(look, "Confirm", centred((width, lines.len() as u16 + how_rows.max(4)), area), buffer);
     let width = usize::from(inside.width);
     let text_rows = (lines.len() as u16).min(inside.height.saturating_sub(how_rows));
     for (index, (text, style)) in (0..text_rows).zip(lines) {
@@ -235,7 +233,7 @@ fn draw_form(look: Look<'_>, editing: &Editing, area: Rect, buffer: &mut Buffer)
     let form = &editing.form;
     let name = editing.plan.order.source.text();
     let rows = (form.fields.len() as u16 + 5).max(6);
-    let inside = centred(look, &format!("Configuration of {name}"), (76, rows), area, buffer);
+    let inside = boxed(look, &format!("Configuration of {name}"), centred((76, rows), area), buffer);
     let width = usize::from(inside.width);
     // Three rows for the text about a value, as long as one is left for the value itself.
     let room = inside.height.saturating_sub(4).max(1);

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 use super::Look;
-use super::dialog::centred;
+use super::dialog::{boxed, centred};
 use super::parts::{broken, put};
 use crate::state::Scroll;
 use crate::state::command::COMMANDS;
@@ -69,7 +69,7 @@ const KEYS: [(&str, &str); 51] = [
 
 pub(super) fn draw(look: Look<'_>, scroll: usize, area: Rect, buffer: &mut Buffer) {
     let lines = lines(look, width(area));
-    let inside = centred(look, "Help", (WIDTH, lines.len() as u16), area, buffer);
+    let inside = boxed(look, "Help", centred((WIDTH, lines.len() as u16), area), buffer);
     let height = usize::from(inside.height);
     let first = scroll.min(lines.len().saturating_sub(height));
     let more = first + height < lines.len();

@@ -10,7 +10,7 @@ use ratatui::widgets::Widget;
 
 use super::Look;
 use super::format::{age, bytes, calls, count, fit, microseconds, milliseconds, percent, rate};
-use super::parts::{bar, below, fitting, framed, gauge, graph, inset, pair as labelled, peak, put};
+use super::parts::{Graph, bar, below, fitting, framed, gauge, inset, pair as labelled, peak, put};
 use super::theme::glyph;
 use crate::state::Link;
 use crate::state::blocks::BlockState;
@@ -67,6 +67,10 @@ fn series(look: Look<'_>, columns: u16, join: Join, value: impl Fn(&Sample) -> f
     look.app.feed().history.series(graph_end(look), usize::from(columns), seconds, join, value)
 }
 
+fn graph<'a>(look: Look<'_>, values: &'a [Option<f64>], style: Style) -> Graph<'a> {
+    Graph { values, style, missing: look.theme.border }
+}
+
 /// Returns the time at which graphs end: now, or the last data of a paused screen or an ended recording.
 fn graph_end(look: Look<'_>) -> u64 {
     let is_still = look.app.paused() || look.app.link == Link::Ended;
@@ -94,7 +98,7 @@ fn draw_throughput(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffe
     ];
     let line = fitting(usize::from(inside.width) + 2, pieces);
     put(line, inside, 0, buffer);
-    graph(&values, peak(&values), look.theme.throughput, look.theme, below(inside, 1), buffer);
+    graph(look, &values, look.theme.throughput).render(below(inside, 1), buffer);
 }
 
 fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
@@ -146,7 +150,7 @@ fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
             let part = Rect { y: rest.y + index * half, height: half, ..rest };
             let label = format!("{name}, peak {}", count(peak(&values) as u64));
             put(Line::styled(label, look.theme.label), part, 0, buffer);
-            graph(&values, peak(&values), style, look.theme, below(part, 1), buffer);
+            graph(look, &values, style).render(below(part, 1), buffer);
         }
     }
 }
@@ -206,7 +210,7 @@ fn draw_latency(look: Look<'_>, latency: Latency, area: Rect, buffer: &mut Buffe
         line.push_span(Span::styled(format!("{:>8}", milliseconds(value)), latency.style));
         put(line, half, half.height.saturating_sub(1), buffer);
         let half = Rect { x: half.x + label, width, ..half };
-        graph(&values, peak(&values), latency.style, look.theme, half, buffer);
+        graph(look, &values, latency.style).render(half, buffer);
     }
 }
 
@@ -270,7 +274,7 @@ fn pressure(look: Look<'_>, state: &State, width: usize) -> Vec<Span<'static>> {
     let level = state.pressure.level;
     let style = if state.pressure.backpressure { look.theme.warning } else { look.theme.good };
     let mut spans = vec![Span::styled("pressure ", look.theme.label)];
-    spans.extend(gauge(width, level, 1.0, style, look.theme));
+    spans.extend(gauge(width, level, style, look.theme));
     spans.push(Span::styled(format!(" {level:.2}"), style));
     if state.pressure.backpressure {
         spans.push(Span::styled(" backpressure", look.theme.warning));
@@ -402,6 +406,6 @@ fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
             ..area
         };
         let values = &values[values.len().saturating_sub(usize::from(spark.width))..];
-        graph(values, peak(values), look.theme.throughput, look.theme, spark, buffer);
+        graph(look, values, look.theme.throughput).render(spark, buffer);
     }
 }

@@ -101,26 +101,38 @@ pub fn hanging(text: &str, first: usize, others: usize) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Draws a bar per value, the latest on the right, in eighths of a cell. A missing value is a dot at the
-/// bottom; a value above zero is at least one eighth. `max` is the value of a full bar.
-pub fn graph(values: &[Option<f64>], max: f64, style: Style, theme: &Theme, area: Rect, buffer: &mut Buffer) {
-    const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-    let full = f64::from(area.height) * 8.0;
-    for (x, value) in (area.left()..area.right()).zip(values) {
-        let Some(value) = value else {
-            if area.height > 0 {
-                buffer.set_string(x, area.bottom() - 1, "·", theme.border);
+/// A bar per value, the latest on the right, in eighths of a cell. A missing value is a dot at the bottom; a value
+/// above zero is at least one eighth, and the largest is a full bar.
+#[derive(Clone, Copy, Debug)]
+pub struct Graph<'a> {
+    /// The oldest first.
+    pub values: &'a [Option<f64>],
+    /// Of bars.
+    pub style: Style,
+    /// Of missing values.
+    pub missing: Style,
+}
+
+impl Widget for Graph<'_> {
+    fn render(self, area: Rect, buffer: &mut Buffer) {
+        const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+        let (full, max) = (f64::from(area.height) * 8.0, peak(self.values));
+        for (x, value) in (area.left()..area.right()).zip(self.values) {
+            let Some(value) = value else {
+                if area.height > 0 {
+                    buffer.set_string(x, area.bottom() - 1, "·", self.missing);
+                }
+                continue;
+            };
+            let share = if max > 0.0 { (value / max).clamp(0.0, 1.0) } else { 0.0 };
+            let mut eighths = (share * full).round() as usize;
+            if *value > 0.0 {
+                eighths = eighths.max(1);
             }
-            continue;
-        };
-        let share = if max > 0.0 { (value / max).clamp(0.0, 1.0) } else { 0.0 };
-        let mut eighths = (share * full).round() as usize;
-        if *value > 0.0 {
-            eighths = eighths.max(1);
-        }
-        for y in (area.top()..area.bottom()).rev() {
-            buffer.set_string(x, y, EIGHTHS[eighths.min(8)], style);
-            eighths = eighths.saturating_sub(8);
+            for y in (area.top()..area.bottom()).rev() {
+                buffer.set_string(x, y, EIGHTHS[eighths.min(8)], self.style);
+                eighths = eighths.saturating_sub(8);
+            }
         }
     }
 }
@@ -162,11 +174,10 @@ pub fn bar(width: usize, parts: &[(u64, char, Style)]) -> Line<'static> {
         .collect()
 }
 
-/// Returns a one-row gauge, filled by `part` of `whole`.
+/// Returns a one-row gauge, filled by a share of 1.
 #[must_use]
-pub fn gauge(width: usize, part: f64, whole: f64, style: Style, theme: &Theme) -> Line<'static> {
-    let share = if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 };
-    let filled = (share * width as f64).round() as usize;
+pub fn gauge(width: usize, share: f64, style: Style, theme: &Theme) -> Line<'static> {
+    let filled = (share.clamp(0.0, 1.0) * width as f64).round() as usize;
     Line::from(vec![
         Span::styled("━".repeat(filled), style),
         Span::styled("─".repeat(width.saturating_sub(filled)), theme.border),

@@ -38,7 +38,9 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         return;
     };
     let [slots, rest] = halves(area);
-    draw_slots(look, state, is_framed(area), slots, buffer);
+    let title = Line::from(Span::styled(" Policies ", look.theme.title));
+    let inside = if is_framed(area) { framed(title, look.theme, slots, buffer) } else { slots };
+    draw_slots(look, state, inside, buffer);
     let Some(slot) = selected(look, state) else { return };
     let [details, history] = parts(look, rest);
     draw_details(look, state, slot, (details, history.height == 0), buffer);
@@ -80,9 +82,7 @@ fn parts(look: Look<'_>, rest: Rect) -> [Rect; 2] {
     }
 }
 
-fn draw_slots(look: Look<'_>, state: &State, with_frame: bool, area: Rect, buffer: &mut Buffer) {
-    let title = Line::from(Span::styled(" Policies ", look.theme.title));
-    let inside = if with_frame { framed(title, look.theme, area, buffer) } else { area };
+fn draw_slots(look: Look<'_>, state: &State, inside: Rect, buffer: &mut Buffer) {
     let table = inset(inside, u16::from(inside.width > 60), 0);
     let width = usize::from(table.width);
     put(Line::styled(slot_text(None, width), look.theme.label), table, 0, buffer);

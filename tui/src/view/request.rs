@@ -7,7 +7,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::Look;
-use super::dialog::centred;
+use super::dialog::{boxed, centred};
 use super::format::{age, count, split};
 use super::parts::{below, broken, fitting, put};
 use super::theme::glyph;
@@ -23,7 +23,7 @@ pub(super) fn draw(look: Look<'_>, id: u64, area: Rect, buffer: &mut Buffer) {
     let at = state.requests.iter().position(|row| row.id == id);
     // A request that has ended stays as it was last seen.
     let Some(row) = at.map(|at| &state.requests[at]).or(detail.map(|detail| &detail.row)) else {
-        let inside = centred(look, &format!("Request {id}"), (40, 1), area, buffer);
+        let inside = boxed(look, &format!("Request {id}"), centred((40, 1), area), buffer);
         put(Line::styled("has ended", look.theme.label), inside, 0, buffer);
         return;
     };
@@ -44,7 +44,7 @@ pub(super) fn draw(look: Look<'_>, id: u64, area: Rect, buffer: &mut Buffer) {
         }
     }
     let rows = lines.len() as u16 + 5 + table_rows;
-    let inside = centred(look, &title, (width, rows), area, buffer);
+    let inside = boxed(look, &title, centred((width, rows), area), buffer);
     let mut rest = inside;
     // A small terminal drops the last facts, not the timeline.
     let fact_rows = inside.height.saturating_sub(if inside.height < 12 { 2 } else { 3 });
