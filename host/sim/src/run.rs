@@ -288,19 +288,15 @@ impl<T: Traffic, W: Watch> Run<T, W> {
         request.expected_output = predicted.or(request.expected_output);
         let (tenant, deadline) = (request.tenant.0, request.deadline);
         let origin = Origin { tenant, background };
-        if !background && self.begun.is_none() {
-            let counters = self.engine.snapshot(self.now).counters;
-            let (evicted_blocks, onloaded_blocks) = (counters.evicted_blocks, counters.onloaded_blocks);
-            self.begun = Some(Begun { at, steps: self.steps, evicted_blocks, onloaded_blocks });
+        if !background {
+            self.begin_reporting(at);
         }
         self.recorder.arrived(origin, (begins || follows).then_some(at));
-        let number = self.recorder.outcome.requests;
         let session = request.session.0;
-        let conversation = (session != 0).then_some(session);
         let known = Known {
-            request: number,
+            request: self.recorder.outcome.requests,
             tenant,
-            conversation,
+            conversation: (session != 0).then_some(session),
             arrived: at,
             prompt_tokens,
             new_tokens,
@@ -310,34 +306,45 @@ impl<T: Traffic, W: Watch> Run<T, W> {
             deadline,
             stream,
         };
+        let live = Live {
+            known,
+            origin,
+            key,
+            follows,
+            reply: Vec::new(),
+            last_token: None,
+            gaps: Vec::new(),
+            started: false,
+            is_hit: None,
+        };
         match self.engine.submit(request, self.now) {
             Ok(id) => {
                 self.device.expect(id, output_tokens);
-                let reply = Vec::new();
-                let live = Live {
-                    known,
-                    origin,
-                    key,
-                    follows,
-                    reply,
-                    last_token: None,
-                    gaps: Vec::new(),
-                    started: false,
-                    is_hit: None,
-                };
                 self.live.insert(id, live);
                 self.reported += usize::from(!background);
             }
-            Err(_) => {
-                self.recorder.refused(origin, deadline != Micros::NEVER);
-                self.tell(origin, &known.outcome(Ending::Refused, None, &mut [], self.now));
-                if follows {
-                    self.recorder.lasts(self.now);
-                }
-                if let Some(key) = key {
-                    self.traffic.ended(key, None, self.now);
-                }
-            }
+            Err(_) => self.refused(&live),
+        }
+    }
+
+    /// A request that is reported on arrives; what was counted before the first one is no part of the outcome.
+    fn begin_reporting(&mut self, at: Micros) {
+        if self.begun.is_none() {
+            let counters = self.engine.snapshot(self.now).counters;
+            let (evicted_blocks, onloaded_blocks) = (counters.evicted_blocks, counters.onloaded_blocks);
+            self.begun = Some(Begun { at, steps: self.steps, evicted_blocks, onloaded_blocks });
+        }
+    }
+
+    fn refused(&mut self, live: &Live) {
+        let Live { known, origin, .. } = live;
+        self.recorder.refused(*origin, known.deadline != Micros::NEVER);
+        self.tell(*origin, &known.outcome(Ending::Refused, None, &mut [], self.now));
+        if live.follows {
+            self.recorder.lasts(self.now);
+        }
+        if let Some(key) = live.key {
+            self.traffic.ended(key, None, self.now);
         }
     }
 
