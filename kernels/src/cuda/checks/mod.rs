@@ -6,6 +6,7 @@ mod attention;
 mod choices;
 mod experts;
 mod few;
+mod kv_write;
 mod product;
 mod quantized;
 mod rope;
@@ -48,7 +49,7 @@ pub fn all() -> &'static [Check] {
         Check { name: "gated activations", run: small::gated },
         Check { name: "residual and norm", run: small::add_norm },
         Check { name: "block copies", run: small::copy_blocks },
-        Check { name: "rope, head norms and KV writes", run: small::kv_write },
+        Check { name: "rope, head norms and KV writes", run: kv_write::writes },
         Check { name: "products", run: product::products },
         Check { name: "products row by row", run: product::rows_alone },
         Check { name: "products with gates", run: few::gated },

@@ -1,15 +1,13 @@
-//! Embedding, activations, norms, block copies, KV writes.
+//! Embedding, activations, norms, block copies.
 
 use std::sync::Arc;
 
 use super::support::{Effort, compare, indexes, numbers, poisoned, rounded, said, tolerance};
 use crate::Activation;
 use crate::Random;
-use crate::cuda::{Buffer, CopyParams, Device, HostBuffer, KvWriteParams, NONE, NormParams, Type};
+use crate::cuda::{Buffer, CopyParams, Device, HostBuffer, NONE, NormParams, Type};
 use crate::cuda::{add_norm as launch_norm, copy_blocks as launch_copy, embed as launch_embed};
-use crate::cuda::{
-    follow_draws as launch_follow, gated as launch_gated, kv_write as launch_kv_write, kv_write_whole,
-};
+use crate::cuda::{follow_draws as launch_follow, gated as launch_gated};
 use crate::reference;
 
 const TYPES: [Type; 3] = [Type::F32, Type::Bf16, Type::F16];
@@ -246,116 +244,4 @@ pub(super) fn copy_blocks(
         return Err(format!("{what}: the bytes differ after their return from the host"));
     }
     Ok("all layers, keys and values; within the pool, to the host and back".to_owned())
-}
-
-pub(super) fn kv_write(
-    device: &Arc<dyn Device>,
-    effort: Effort,
-    random: &mut Random,
-) -> Result<String, String> {
-    for ty in TYPES {
-        for case in 0..6 {
-            // Norms of each head, or of all heads together.
-            let (with_bias, with_norm, whole) = (case & 1 > 0, case >= 2, case >= 4);
-            let kv_heads = random.size(1, 3);
-            let heads = kv_heads * random.size(1, 5);
-            // A lane has eight pairs, or at widths that are no multiples of 16 a few single ones.
-            let width = random.one_of(&[16, 64, 80, 96, 128, 256, 2, 72, 250]);
-            let block_size = random.one_of(&[1, 5, 16, 32]);
-            let tokens = random.size(1, effort.pick(5, 300));
-            let blocks = (2 * tokens).div_ceil(block_size) + 1;
-            let all = heads + 2 * kv_heads;
-            let qkv = random.rounded(ty, tokens * all * width);
-            let bias = random.rounded(Type::F32, all * width);
-            let [q_norm, k_norm] = [heads, kv_heads]
-                .map(|heads| random.rounded(Type::F32, if whole { heads * width } else { width }));
-            let frequencies: Vec<f32> = (0..width / 2).map(|i| 1.0 / (1.0 + i as f32 * 3.0)).collect();
-            let rope = crate::RopeTable::new(&frequencies, 600, 1.0);
-            let mut positions: Vec<u32> = (0..tokens).map(|_| random.size(0, 599) as u32).collect();
-            let mut slots: Vec<u32> = (0..tokens).map(|t| 2 * t as u32 + (t as u32 & 1)).collect();
-            if tokens > 2 {
-                (slots[1], positions[1]) = (NONE, NONE);
-            }
-            let table: Vec<f32> = (0..600).flat_map(|at| [rope.at(at).0, rope.at(at).1].concat()).collect();
-            let pool = blocks * block_size * kv_heads * width;
-            let (on_device, tables) = (numbers(device, ty, &qkv)?, numbers(device, Type::F32, &table)?);
-            let biases = numbers(device, Type::F32, &bias)?;
-            let norms = [numbers(device, Type::F32, &q_norm)?, numbers(device, Type::F32, &k_norm)?];
-            let (at, to) = (indexes(device, &positions)?, indexes(device, &slots)?);
-            let (keys, values) = (poisoned(device, ty, pool)?, poisoned(device, ty, pool)?);
-            let epsilon = 1e-6;
-            let params = KvWriteParams {
-                qkv: on_device.at(),
-                keys: keys.at(),
-                values: values.at(),
-                bias: if with_bias { biases.at() } else { 0 },
-                q_norm: if with_norm { norms[0].at() } else { 0 },
-                k_norm: if with_norm { norms[1].at() } else { 0 },
-                rope: tables.at(),
-                positions: at.at(),
-                slots: to.at(),
-                heads: heads as u32,
-                kv_heads: kv_heads as u32,
-                head_dim: width as u32,
-                block_size: block_size as u32,
-                epsilon,
-                tokens: tokens as u32,
-            };
-            let launch = if whole { kv_write_whole } else { launch_kv_write };
-            // SAFETY: shapes as allocated.
-            unsafe { launch(device.as_ref(), ty, &params) }.map_err(said)?;
-            let mut want_qkv = qkv.clone();
-            let (mut want_keys, mut want_values) = (vec![f32::NAN; pool], vec![f32::NAN; pool]);
-            for token in (0..tokens).filter(|t| slots[*t] != NONE) {
-                let mut row = qkv[token * all * width..(token + 1) * all * width].to_vec();
-                if with_bias {
-                    row.iter_mut().zip(&bias).for_each(|(x, b)| *x += b);
-                }
-                if with_norm {
-                    let (queries, others) = row.split_at_mut(heads * width);
-                    let keys = &mut others[..kv_heads * width];
-                    for (numbers, weight) in [(queries, &q_norm), (keys, &k_norm)] {
-                        for numbers in numbers.chunks_mut(weight.len()) {
-                            numbers.copy_from_slice(&reference::rms_norm(numbers, weight, epsilon));
-                        }
-                    }
-                }
-                for head in 0..all {
-                    let start = (token * all + head) * width;
-                    let mut x = row[head * width..(head + 1) * width].to_vec();
-                    let is_value = head >= heads + kv_heads;
-                    if !is_value {
-                        x = reference::rope(&x, &frequencies, positions[token]);
-                    }
-                    if head < heads {
-                        want_qkv[start..start + width].copy_from_slice(&x);
-                    } else {
-                        let (slot, kv_head) = (slots[token] as usize, (head - heads) % kv_heads);
-                        let (block, offset) = (slot / block_size, slot % block_size);
-                        let place = ((block * kv_heads + kv_head) * block_size + offset) * width;
-                        let pool = if is_value { &mut want_values } else { &mut want_keys };
-                        pool[place..place + width].copy_from_slice(&x);
-                    }
-                }
-            }
-            let what = format!("{ty:?} {tokens} tokens, {heads}/{kv_heads} heads of {width}, case {case}");
-            let got = on_device.read_numbers(ty, qkv.len()).map_err(said)?;
-            compare(&got, &want_qkv, width).close(tolerance(ty), &format!("{what}, queries"))?;
-            for (name, pool, want) in [("keys", &keys, &want_keys), ("values", &values, &want_values)] {
-                let got = pool.read_numbers(ty, want.len()).map_err(said)?;
-                for (place, (got, want)) in got.chunks(width).zip(want.chunks(width)).enumerate() {
-                    if want[0].is_nan() {
-                        if got.iter().any(|x| !x.is_nan()) {
-                            return Err(format!("{what}: unused {name} at {place} were written"));
-                        }
-                    } else {
-                        compare(got, want, width)
-                            .close(tolerance(ty), &format!("{what}, {name} at {place}"))?;
-                    }
-                }
-            }
-        }
-    }
-    Ok("three types, nine widths, bias, norms of heads and of all together, padding; nothing else written"
-        .to_owned())
 }
