@@ -206,7 +206,7 @@ pub(super) fn route(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
             format!("{rows} rows of {width}, {per_row} of {experts} experts, {form:?}, scaled: {scaled}");
         let lists = Lists::of(device, &shape, form, &logits)?;
         let choices = logits.choices(per_row, &lists.chosen(rows * per_row)?);
-        compare(&lists, &choices, per_row, &shape, form).map_err(|wrong| format!("{what}: {wrong}"))?;
+        compare(&lists, &choices, &shape, form).map_err(|wrong| format!("{what}: {wrong}"))?;
     }
     rows_without_numbers(device, random)?;
     Ok("one to hundreds of experts, one or all of them per row, equal logits, biases, scales, padding, rows without numbers"
@@ -235,13 +235,8 @@ fn rows_without_numbers(device: &Arc<dyn Device>, random: &mut Random) -> Result
     }
 }
 
-fn compare(
-    lists: &Lists,
-    choices: &Choices,
-    per_row: usize,
-    shape: &ExpertShape,
-    form: ExpertForm,
-) -> Result<(), String> {
+fn compare(lists: &Lists, choices: &Choices, shape: &ExpertShape, form: ExpertForm) -> Result<(), String> {
+    let per_row = shape.per_row as usize;
     let count = choices.len() * per_row;
     let (chosen, got) = (lists.chosen(count)?, lists.weights.read_numbers(Type::F32, count).map_err(said)?);
     for (row, wanted) in choices.iter().enumerate() {
