@@ -26,7 +26,7 @@ impl Cpu {
         self.for_each(count, 4 * count * width, |row| {
             // SAFETY: each row is one item and lies in `out`.
             let out = unsafe { std::slice::from_raw_parts_mut(target.get().add(row * width), width) };
-            norm_row(isa, x.row(row), weight, epsilon, out);
+            norm_row(isa, x.row(row), Norm { weight, epsilon }, out);
         });
     }
 
@@ -66,7 +66,7 @@ impl Cpu {
                 // SAFETY: rows were checked, and each is one item.
                 let values = unsafe { std::slice::from_raw_parts_mut(data.get().add(start), width) };
                 scratch.copy_from_slice(values);
-                norm_row(isa, scratch, weight, epsilon, values);
+                norm_row(isa, scratch, Norm { weight, epsilon }, values);
             }
         });
     }
@@ -94,8 +94,8 @@ pub struct HeadRows {
     pub heads: usize,
 }
 
-fn norm_row(isa: Isa, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    on_isa!(isa, norm_lanes(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]));
+fn norm_row(isa: Isa, x: &[f32], norm: Norm<'_>, out: &mut [f32]) {
+    on_isa!(isa, norm_lanes(x: &[f32], norm: Norm<'_>, out: &mut [f32]));
 }
 
 fn norm_inputs(isa: Isa, x: &[f32], norm: Norm<'_>, row: usize, writer: Writer) {
@@ -115,9 +115,9 @@ fn norm_inputs_lanes<S: Simd>(simd: S, x: &[f32], norm: Norm<'_>, row: usize, wr
 }
 
 #[inline(always)]
-fn norm_lanes<S: Simd>(simd: S, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    let scale = scale(simd, x, epsilon);
-    scaled(simd, x, weight, scale, out);
+fn norm_lanes<S: Simd>(simd: S, x: &[f32], norm: Norm<'_>, out: &mut [f32]) {
+    let scale = scale(simd, x, norm.epsilon);
+    scaled(simd, x, norm.weight, scale, out);
 }
 
 /// The factor `1 / sqrt(mean(x^2) + epsilon)` of a row.
