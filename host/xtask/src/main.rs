@@ -17,7 +17,9 @@ mod dist;
 mod emulated;
 mod failures;
 mod fuzz;
+mod licence;
 mod mac;
+mod notices;
 mod pack;
 mod room;
 mod scale_out;
@@ -46,7 +48,8 @@ Commands:
   emulated-gpu     build an emulated GPU, and print the variables with which `infer --device cuda` uses it
   gpu-check        build with GPU kernels and run every check that needs a GPU
   gpu-bundle [REV] pack for a machine with a GPU and no cargo: infer, checks, benchmarks; REV: kernels to compare with
-  dist             pack a release: infer and infer-tui in release mode, policies, documents, files for deployment
+  dist             pack a release: infer and infer-tui in release mode, policies, documents, files for deployment,
+                   notices of the crates in it
   train-demo       retrain the demo model (takes minutes; the same seed gives the same weights)
   help             print this text
 ";
