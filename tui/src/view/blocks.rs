@@ -10,6 +10,7 @@ use ratatui::text::{Line, Span};
 use super::Look;
 use super::format::{age, count, fit, percent};
 use super::parts::{as_of, below, broken, framed, inset, put, wrapped};
+use super::tenants;
 use super::theme::{Theme, glyph};
 use crate::state::Link;
 use crate::state::blocks::{BlockState, ColourBy, Grid, Under};
@@ -185,7 +186,7 @@ fn colour_line(look: Look<'_>, map: &BlockMap) -> Line<'static> {
             let mut tenants: Vec<u32> = map.values.clone();
             tenants.sort_unstable();
             tenants.dedup();
-            let class = |tenant| (class(by, tenant, 0), format!("tenant {tenant}"));
+            let class = |tenant| (class(by, tenant, 0), format!("tenant {}", tenant_name(look, tenant)));
             tenants.into_iter().take(12).map(class).collect()
         }
         ColourBy::Age => {
@@ -237,6 +238,11 @@ fn under_cursor(look: Look<'_>, map: &BlockMap, grid: Grid) -> String {
     }
 }
 
+/// Returns a tenant's name, cut if it is long.
+fn tenant_name(look: Look<'_>, id: u32) -> String {
+    look.app.state().map_or_else(|| id.to_string(), |state| fit(&tenants::name(state, id), 24))
+}
+
 fn block_text(look: Look<'_>, block: &BlockInfo) -> String {
     let mut text = format!("block {}: {}", block.id, block.state);
     if block.state == "free" {
@@ -253,7 +259,8 @@ fn block_text(look: Look<'_>, block: &BlockInfo) -> String {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         text += &format!(", held by request {}{more}", shown.join(", "));
     }
-    text += &format!(", depth {}, tenant {}, touched {} ago", block.depth, block.tenant, age(block.age_ms));
+    let tenant = tenant_name(look, block.tenant);
+    text += &format!(", depth {}, tenant {tenant}, touched {} ago", block.depth, age(block.age_ms));
     if let Some(ms) = block.expires_ms {
         text += &format!(", kept for {} more", age(ms));
     }

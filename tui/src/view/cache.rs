@@ -8,6 +8,7 @@ use ratatui::text::{Line, Span};
 use super::Look;
 use super::format::{age, count, fit, padded, percent, rate};
 use super::parts::{as_of, below, first_shown, framed, gauge, inset, pair, put, wrapped};
+use super::tenants;
 use crate::state::history::Sample;
 
 /// Seconds over which recent rates are measured.
@@ -202,7 +203,7 @@ fn draw_prefixes(look: Look<'_>, (state, report): (&State, &CacheReport), area: 
     for (index, prefix) in (0..rows.height).zip(report.prefixes.iter().skip(first)) {
         let name = match &prefix.text {
             Some(text) => text.replace('\n', " "),
-            None => format!("{} tenant {}", prefix.hash, tenant(state, prefix.tenant)),
+            None => format!("{} tenant {}", prefix.hash, tenants::name(state, prefix.tenant)),
         };
         let text = format!(
             "{:>6} {:>6} {:>6}{} {:>7}  {name}",
@@ -223,12 +224,6 @@ fn draw_prefixes(look: Look<'_>, (state, report): (&State, &CacheReport), area: 
 /// Returns how many tokens the prompts that found a prefix begin with; `-` if none has found it.
 fn shared_tokens(prefix: &PrefixInfo) -> String {
     if prefix.uses == 0 { "-".to_owned() } else { count(prefix.shared_tokens.into()) }
-}
-
-/// Returns a tenant's name, or its number if the host doesn't list it.
-fn tenant(state: &State, id: u32) -> String {
-    let row = state.tenants.iter().find(|row| row.id == id);
-    row.map_or_else(|| id.to_string(), |row| row.name.clone())
 }
 
 fn draw_sessions(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut Buffer) {
@@ -262,7 +257,7 @@ fn draw_sessions(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut 
 
 #[cfg(test)]
 mod tests {
-    use infer_api::admin::{CacheLengths, TenantRow};
+    use infer_api::admin::CacheLengths;
 
     use super::*;
     use crate::state::App;
@@ -296,13 +291,6 @@ mod tests {
     fn a_prefix_is_shared_once_a_prompt_has_found_it() {
         let prefix = |uses| PrefixInfo { uses, shared_tokens: 1_200, ..PrefixInfo::default() };
         assert_eq!([0, 1].map(|uses| shared_tokens(&prefix(uses))), ["-", "1,200"]);
-    }
-
-    #[test]
-    fn a_tenant_has_its_name_where_the_host_lists_it() {
-        let row = TenantRow { id: 3, name: "acme".into(), ..TenantRow::default() };
-        let state = State { tenants: vec![row], ..State::default() };
-        assert_eq!([3, 4].map(|id| tenant(&state, id)), ["acme", "4"]);
     }
 
     #[test]

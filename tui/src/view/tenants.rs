@@ -98,6 +98,16 @@ fn style(look: Look<'_>, column: &Column<SortBy>, row: &TenantRow) -> Style {
     }
 }
 
+/// Returns a tenant's name, or its number if the host doesn't list it. Hosts list tenants from their first request on;
+/// 0 is always `default`, the tenant of a host without a tenants file, whose cached blocks may be older than that.
+pub(super) fn name(state: &State, id: u32) -> String {
+    match state.tenants.iter().find(|row| row.id == id) {
+        Some(row) => row.name.clone(),
+        None if id == 0 => "default".to_owned(),
+        None => id.to_string(),
+    }
+}
+
 /// Returns the table as text, with whole names; its title is a line before it if the host lists only some tenants.
 pub(crate) fn text(state: &State) -> Vec<String> {
     let mut columns = columns(TEXT_WIDTH);
@@ -145,5 +155,12 @@ mod tests {
             .collect();
         assert_eq!(ends, [Some(64 + 1 + 7); 3], "{lines:?}");
         assert!(lines[2].starts_with(&name));
+    }
+
+    #[test]
+    fn a_tenant_has_its_name_where_the_host_lists_it() {
+        let row = TenantRow { id: 3, name: "acme".into(), ..TenantRow::default() };
+        let state = State { tenants: vec![row], ..State::default() };
+        assert_eq!([3, 4, 0].map(|id| name(&state, id)), ["acme", "4", "default"]);
     }
 }

@@ -43,7 +43,7 @@ fn a_map_without_colours_uses_digits() {
     app.settings.colours = Colours::None;
     app.on_key(Key::Char('2'), now);
     for (by, values, cells, legend) in [
-        (ColourBy::Tenant, vec![0, 7, 0, 11], "· 7 0 b", "0 tenant 0  7 tenant 7  b tenant 11"),
+        (ColourBy::Tenant, vec![0, 7, 0, 11], "· 7 0 b", "0 tenant acme  7 tenant 7  b tenant 11"),
         (ColourBy::References, vec![0, 1, 5, 90], "· 1 3 4", "1 held by 1  2 by 2  3 by 3 to 7  4 by more"),
         (ColourBy::Age, vec![0, 100, 50, 0], "· 4 2 0", "0 from 0 ms"),
     ] {
