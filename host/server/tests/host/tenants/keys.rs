@@ -1,11 +1,11 @@
 //! Keys, what they open, and what tenants don't share.
 
 use infer_server::config::Config;
-use infer_server::tenants::fresh;
+use infer_server::tenants::{KeyDigest, fresh};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{Key, chat, complete, done, has_metrics, host_with, key, metrics};
+use super::{Key, chat, complete, done, has_metrics, host_with, key, metrics, write};
 use crate::common::{Host, config, events, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,6 +47,40 @@ async fn api_keys_open_only_the_data_plane() {
     assert_eq!((&row["tenant_name"], &row["priority"]), (&json!("alice"), &json!(1)));
     host.server.engine().release_steps();
     drop(events(held).await);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removed_keys_open_nothing_after_a_reload_and_their_streams_go_on() {
+    let [kept, leaked, gone] = ["alice", "alice", "bob"].map(|tenant| key(tenant, ""));
+    let [old, new] = [&leaked, &kept].map(|key| KeyDigest::of(&key.text));
+    let (host, file) = host_with(&[&kept, &gone], config()).await;
+    std::fs::write(file.path(), format!("[tenants.alice]\nkeys = [\"{old}\", \"{new}\"]\n{}", gone.table))
+        .unwrap();
+    let reload = async || {
+        assert_eq!(host.admin(Method::POST, "/admin/reload").send().await.unwrap().status(), 200);
+    };
+    let statuses = async || {
+        let mut statuses = Vec::new();
+        for key in [&kept, &leaked, &gone] {
+            let models = host.client.get(host.url("/v1/models")).bearer_auth(&key.text).send();
+            statuses.push(models.await.unwrap().status().as_u16());
+        }
+        statuses
+    };
+    reload().await;
+    assert_eq!(statuses().await, [200, 200, 200]);
+
+    host.server.engine().hold_steps();
+    let running = [complete(&host, &leaked, json!({})).await, complete(&host, &gone, json!({})).await];
+    // One of two keys of a tenant, and a tenant with its only one.
+    write(file.path(), &[&kept]);
+    reload().await;
+    assert_eq!(statuses().await, [200, 401, 401]);
+    host.server.engine().release_steps();
+    for answer in running {
+        assert_eq!(events(answer).await.last().unwrap().0, "done");
+    }
     host.server.shutdown().await;
 }
 
