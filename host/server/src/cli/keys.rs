@@ -100,8 +100,9 @@ fn new(args: &NewArgs) -> Result<(), Failure> {
         Err(error) => return Err(cant("read", error)),
     };
     let key = tenants::fresh().map_err(Failure::failed)?;
+    let digest = KeyDigest::of(&key);
     let Added { text: after, changed } =
-        with_key(&before, args, KeyDigest::of(&key)).map_err(|e| Failure::Failed(format!("{shown}: {e}")))?;
+        with_key(&before, args, digest).map_err(|e| Failure::Failed(format!("{shown}: {e}")))?;
     // Write only what a host can read.
     tenants::grants(&shown, &after).map_err(|wrong| match args.burst {
         // The line that is wrong isn't in the file yet.
@@ -113,7 +114,9 @@ fn new(args: &NewArgs) -> Result<(), Failure> {
     replace(&path, &after).map_err(|error| cant("write", error))?;
     println!("{key}");
     eprintln!(
-        "added to {shown}; a running host reads the file again on SIGHUP. The key is not stored anywhere."
+        "added to {shown} (sha256:{}...); a running host reads the file again on SIGHUP. The key is not stored \
+         anywhere.",
+        digest.short()
     );
     if !changed.is_empty() {
         eprintln!("changed for all keys of {}: {}", args.tenant, changed.join(", "));
@@ -148,7 +151,7 @@ fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<Added, Stri
         tenant.as_table_like_mut().ok_or_else(|| format!("tenants.{}: expected a table", args.tenant))?;
     let keys = tenant.entry("keys").or_insert(toml_edit::value(Array::new()));
     let keys = keys.as_array_mut().ok_or_else(|| format!("tenants.{}.keys: expected a list", args.tenant))?;
-    keys.push(digest.to_string());
+    push(keys, digest);
     let models = (!args.models.is_empty()).then(|| args.models.iter().collect::<Array>());
     let terms = [
         ("models", models.map(toml_edit::Value::from)),
@@ -175,6 +178,17 @@ fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<Added, Stri
         }
     }
     Ok(Added { text: document.to_string(), changed })
+}
+
+/// Adds a digest to a list. If the last one has a line of its own, so gets this, and a comment stays beside its digest.
+fn push(keys: &mut Array, digest: KeyDigest) {
+    let mut value = toml_edit::Value::from(digest.to_string());
+    let behind_comma = keys.trailing().as_str().unwrap_or_default().to_owned();
+    if keys.trailing_comma() && behind_comma.contains('\n') {
+        value.decor_mut().set_prefix(format!("{}\n    ", behind_comma.trim_end()));
+        keys.set_trailing("\n");
+    }
+    keys.push_formatted(value);
 }
 
 /// Whether two values are the same numbers, or the same names in whatever order.
@@ -422,6 +436,20 @@ mod tests {
         assert!(read("demo").is_ok());
         let error = read("").map(drop).unwrap_err().to_string();
         assert!(error.contains("--model <NAME>"), "{error}");
+    }
+
+    #[test]
+    fn comments_stay_beside_the_digests_that_they_are_about() {
+        let digests = ["1", "2", "3", "4"].map(KeyDigest::of);
+        let [laptop, batch, third, fourth] = &digests;
+        let text = format!(
+            "[tenants.alice]\nkeys = [\n    \"{laptop}\",  # laptop\n    \"{batch}\",  # batch\n]\nmax-priority = -2\n"
+        );
+        let added = with_key(&text, &args("alice", None), *third).unwrap().text;
+        let added = with_key(&added, &args("alice", None), *fourth).unwrap().text;
+        let more = format!("  # batch\n    \"{third}\",\n    \"{fourth}\",\n]\n");
+        assert_eq!(added, text.replace("  # batch\n]\n", &more));
+        assert_eq!(tenants::grants("f", &added).unwrap()[0].keys, digests);
     }
 
     #[test]

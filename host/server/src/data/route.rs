@@ -166,6 +166,7 @@ pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) 
             request_id = request_id.as_str(),
             %peer,
             tenant = tenant.as_ref().map(|tenant| tenant.name.as_str()),
+            key = tenant.as_ref().and_then(|tenant| tenant.key.as_deref()),
             path = &path[..path.floor_char_boundary(LOGGED_PATH)],
             status = error.status().as_u16(),
             code = error.reason(),

@@ -29,13 +29,16 @@ pub const VARIABLE: &str = "INFER_API_KEY";
 /// Anthropic's header of the key.
 const PLAIN_KEY: &str = "x-api-key";
 
-/// One tenant.
-#[derive(Debug)]
+/// One tenant, as one of its keys finds it.
+#[derive(Clone, Debug)]
 pub struct Tenant {
     /// Its number in the engine.
     pub id: TenantId,
     /// Its name in the tenants file.
     pub name: String,
+    /// The first digits of the key's digest there, for the log. `None` for what no file has: a single key may be short
+    /// enough to be guessed by them.
+    pub key: Option<String>,
     /// The models that it may use.
     pub models: ModelList,
     /// What policies see of the tenant.
@@ -388,19 +391,22 @@ impl Tenants {
         for grant in grants {
             let keys = grant.keys.clone();
             let tenant = self.tenant(grant);
-            book.keys.extend(keys.into_iter().map(|key| (key, Arc::clone(&tenant))));
-            book.tenants.push(tenant);
+            for key in keys {
+                let short = matches!(self.source, Source::File(_)).then(|| key.short());
+                book.keys.push((key, Arc::new(Tenant { key: short, ..tenant.clone() })));
+            }
+            book.tenants.push(Arc::new(tenant));
         }
         Ok(book)
     }
 
-    fn tenant(&self, grant: Grant) -> Arc<Tenant> {
+    fn tenant(&self, grant: Grant) -> Tenant {
         let Grant { name, models, terms, requests_per_minute, max_priority, output_hints, .. } = grant;
         let mut names = self.names();
         let (id, here) = names.note(&name);
         let requests = Requests::new(requests_per_minute, Arc::clone(&here.requests));
         let usage = Arc::clone(&here.usage);
-        Arc::new(Tenant { id, name, models, terms, requests, max_priority, output_hints, usage })
+        Tenant { id, name, key: None, models, terms, requests, max_priority, output_hints, usage }
     }
 }
 

@@ -14,6 +14,8 @@ const MIN_BYTES: usize = 32;
 const MAX_BYTES: usize = 512;
 /// Prefix of a written digest.
 const SCHEME: &str = "sha256:";
+/// Digits that name a key in the log. They reveal nothing of 256 random bits.
+const SHORT: usize = 8;
 
 /// The digest of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +44,11 @@ impl KeyDigest {
             *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).map_err(|_| wrong())?;
         }
         Ok(Self(bytes))
+    }
+
+    /// The first digits, without the prefix. They tell the keys of a file apart.
+    pub fn short(&self) -> String {
+        self.to_string()[SCHEME.len()..][..SHORT].to_owned()
     }
 
     /// Compares in constant time.
@@ -97,7 +104,7 @@ mod tests {
         // FIPS 180-4's example for "abc".
         let digest = KeyDigest::of("abc");
         let text = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(digest.to_string(), text);
+        assert_eq!((digest.to_string().as_str(), digest.short().as_str()), (text, "ba7816bf"));
         assert!(KeyDigest::parse(text).unwrap().matches(&digest));
         assert!(!KeyDigest::of("abd").matches(&digest));
         for wrong in ["", "sha256:", &text[7..], &text[..70], "sha256:zz", "infer-0123"] {

@@ -103,6 +103,8 @@ fn log_says_who_was_served_and_who_was_refused() {
             (&json!(peer), &json!(status), &json!(code), tenant, &json!(path)),
             "{fields}"
         );
+        let key = (!tenant.is_null()).then(|| KeyDigest::of(&alice).short());
+        assert_eq!(fields["key"], json!(key), "{fields}");
     }
     assert!(!rejected[3]["error"].as_str().unwrap().contains("/tokenize"), "the paths are not listed: {log}");
     let ended = lines(&log, "request ended").pop().expect("one");
@@ -110,6 +112,7 @@ fn log_says_who_was_served_and_who_was_refused() {
         (&ended["peer"], &ended["tenant"], &ended["path"]),
         (&json!(peers[5]), &json!("alice"), &json!("/v1/completions"))
     );
+    assert_eq!(ended["key"], json!(KeyDigest::of(&alice).short()));
     let metadata: Value = serde_json::from_str(ended["metadata"].as_str().unwrap()).unwrap();
     assert_eq!(metadata, json!({"note": "\"a\" \n b"}));
     for secret in [&alice, &stranger] {

@@ -134,6 +134,7 @@ impl Account {
             path = self.path,
             choices = reasons.len(),
             tenant = self.meta.tenant,
+            key = self.tenant.key.as_deref(),
             user = self.meta.user,
             session = self.meta.session,
             metadata = json(&self.meta.metadata),

@@ -85,6 +85,7 @@ fn one_key_is_of_the_default_tenant_and_stays_after_a_reload() {
     for _ in 0..2 {
         let found = tenants.authenticate(&bearer("Bearer token-abc123")).unwrap();
         assert_eq!((found.id, found.name.as_str(), found.max_priority), (TenantId(0), "default", i32::MAX));
+        assert_eq!(found.key, None, "the log says nothing of a key that may be short");
         for (headers, reason) in
             [(HeaderMap::new(), "missing_api_key"), (bearer("Bearer token"), "invalid_api_key")]
         {
@@ -101,6 +102,23 @@ fn one_key_is_of_the_default_tenant_and_stays_after_a_reload() {
     let tenants = Tenants::open(&config(Some(file.path()), "b")).unwrap();
     assert_eq!(tenants.authenticate(&bearer("Bearer a")).unwrap().name, "a", "a file replaces the key");
     assert_eq!(tenants.authenticate(&bearer("Bearer b")).unwrap_err().reason(), "invalid_api_key");
+}
+
+#[test]
+fn keys_of_a_tenant_share_all_but_the_name_that_the_log_has_for_them() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let digests = ["old", "new"].map(KeyDigest::of);
+    let [old, new] = digests.map(|digest| format!("\"{digest}\""));
+    let table = format!("[tenants.a]\nkeys = [{old}, {new}]\nrequests-per-minute = 1\n");
+    std::fs::write(file.path(), table).unwrap();
+    let tenants = Tenants::of_file(file.path()).unwrap();
+    let found = ["old", "new"].map(|key| tenants.authenticate(&bearer(&format!("Bearer {key}"))).unwrap());
+    let [old, new] = &found;
+    assert_eq!(found.each_ref().map(|tenant| tenant.key.clone()), digests.map(|digest| Some(digest.short())));
+    assert_eq!((old.id, &old.name), (new.id, &new.name));
+    assert!(Arc::ptr_eq(&old.usage, &new.usage));
+    old.requests.take(infer_core::Micros(0)).unwrap();
+    assert!(new.requests.take(infer_core::Micros(0)).is_err(), "the rate is the tenant's");
 }
 
 fn file_of(tenants: impl IntoIterator<Item = String>) -> tempfile::NamedTempFile {
