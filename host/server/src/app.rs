@@ -4,7 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use infer_api::trace::Settings;
@@ -56,6 +56,8 @@ pub struct App {
     /// URL of the data plane, `http://HOST:PORT`.
     pub data_url: String,
     draining: AtomicBool,
+    /// Whether the host shuts down and so drains for good. Locked while `draining` changes, here and in the engine.
+    ending: Mutex<bool>,
     saving: AtomicBool,
     turned_away: AtomicU64,
     beyond_rates: AtomicU64,
@@ -166,6 +168,7 @@ impl App {
             shutdown,
             data_url,
             draining: AtomicBool::new(false),
+            ending: Mutex::new(false),
             saving: AtomicBool::new(false),
             turned_away: AtomicU64::new(0),
             beyond_rates: AtomicU64::new(0),
@@ -176,6 +179,9 @@ impl App {
     /// Sets the model, once.
     pub fn set_served(&self, served: Served) {
         assert!(self.served.set(served).is_ok(), "the model is loaded once");
+        // A drain in between found no engine to tell.
+        let _turn = self.ending();
+        self.tell_engine();
     }
 
     /// The model, or a 503 while it is loading.
@@ -191,7 +197,7 @@ impl App {
         loopback && !self.tenants.need_keys()
     }
 
-    /// Whether new requests are refused because the host is shutting down.
+    /// Whether new requests are refused, because an operator wants it or the host is shutting down.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
@@ -208,11 +214,42 @@ impl App {
 
     /// Refuses new requests from now on; running ones finish normally.
     pub fn drain(&self) {
+        let _turn = self.ending();
         if !self.draining.swap(true, Ordering::AcqRel) {
             tracing::info!("draining: refusing new requests");
         }
-        if let Some(served) = self.served.get() {
-            served.engine.drain();
+        self.tell_engine();
+    }
+
+    /// The same, for good: the host shuts down.
+    pub fn end(&self) {
+        *self.ending() = true;
+        self.drain();
+    }
+
+    /// Takes new requests again. Returns false, and changes nothing, if the host is shutting down.
+    pub fn undrain(&self) -> bool {
+        let ending = self.ending();
+        if *ending {
+            return false;
+        }
+        if self.draining.swap(false, Ordering::AcqRel) {
+            tracing::info!("taking new requests again");
+        }
+        self.tell_engine();
+        true
+    }
+
+    fn ending(&self) -> MutexGuard<'_, bool> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the engine whether the host drains. The caller holds `ending`, so that the latest word is the last.
+    fn tell_engine(&self) {
+        let Some(served) = self.served.get() else { return };
+        match self.is_draining() {
+            true => served.engine.drain(),
+            false => served.engine.undrain(),
         }
     }
 

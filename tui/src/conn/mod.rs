@@ -147,6 +147,14 @@ impl Client {
         self.answer(Method::POST, "admin/drain", None).await.map(drop)
     }
 
+    /// `DELETE /admin/drain`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn undrain(&self) -> Result<(), ConnError> {
+        self.answer(Method::DELETE, "admin/drain", None).await.map(drop)
+    }
+
     /// `DELETE /admin/requests/{id}`.
     ///
     /// # Errors

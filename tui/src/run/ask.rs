@@ -73,5 +73,6 @@ pub(super) async fn ask(client: &Client, effect: Effect) -> Option<Message> {
         Effect::EmptyCache => done("cache emptied".to_owned(), client.empty_cache().await),
         Effect::ClearQueue => done("queue cleared".to_owned(), client.clear_queue().await),
         Effect::Drain => done("drain started".to_owned(), client.drain().await),
+        Effect::Undrain => done("drain taken back".to_owned(), client.undrain().await),
     })
 }

@@ -1,4 +1,4 @@
-//! Everything that changes the host: swap, promote, roll back, cancel, clear, drain. Each needs a
+//! Everything that changes the host: swap, promote, roll back, cancel, clear, drain, undrain. Each needs a
 //! confirmation, none is possible with `--read-only` or for a viewer, and every outcome is shown and logged.
 
 use std::time::Duration;
@@ -122,8 +122,15 @@ impl App {
     /// Asks for confirmation to drain the host.
     pub(super) fn ask_drain(&mut self) {
         if self.may_change() {
-            let question = "Refuse new requests from now on? Only a restart of the host undoes this.";
+            let question = "Refuse new requests from now on? Running ones finish; `undrain` takes it back.";
             self.confirm(question.to_owned(), Effect::Drain);
+        }
+    }
+
+    /// Asks for confirmation to take a drain back.
+    pub(super) fn ask_undrain(&mut self) {
+        if self.may_change() {
+            self.confirm("Take new requests again?".to_owned(), Effect::Undrain);
         }
     }
 

@@ -36,10 +36,11 @@ pub enum Command {
     ClearQueue,
     EmptyCache,
     Drain,
+    Undrain,
 }
 
 /// Every command: its name, its arguments, what it does. The help and the completion use this list.
-pub const COMMANDS: [(&str, &str, &str); 25] = [
+pub const COMMANDS: [(&str, &str, &str); 26] = [
     ("overview", "", "throughput, latencies, memory, policies"),
     ("blocks", "", "the KV pool block by block"),
     ("requests", "", "running and waiting requests, and why they wait"),
@@ -67,6 +68,7 @@ pub const COMMANDS: [(&str, &str, &str); 25] = [
     ("clear-queue", "", "fail every waiting request"),
     ("empty-cache", "", "drop all cached blocks that no request uses"),
     ("drain", "", "refuse new requests from now on"),
+    ("undrain", "", "take new requests again"),
     ("help", "", "all keys and commands"),
     ("quit", "", "quit"),
 ];
@@ -108,6 +110,7 @@ pub fn parse(line: &str) -> Result<Command, String> {
         "clear-queue" => Command::ClearQueue,
         "empty-cache" => Command::EmptyCache,
         "drain" => Command::Drain,
+        "undrain" => Command::Undrain,
         other => return Err(format!("unknown command `{other}`; `help` lists them")),
     };
     let takes = usize::from(matches!(

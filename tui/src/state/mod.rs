@@ -95,6 +95,7 @@ pub enum Effect {
     ClearQueue,
     EmptyCache,
     Drain,
+    Undrain,
 }
 
 /// What reaches the state from outside, besides inputs. Each effect that asks the host leads to exactly one

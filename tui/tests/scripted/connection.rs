@@ -74,6 +74,8 @@ async fn every_endpoint_returns_its_type() {
     client.empty_cache().await.unwrap();
     assert_eq!(peer.asked().last().unwrap(), "DELETE /admin/cache");
     client.drain().await.unwrap();
+    client.undrain().await.unwrap();
+    assert_eq!(peer.asked().last().unwrap(), "DELETE /admin/drain");
     client.cancel(7).await.unwrap();
     let asked = peer.asked();
     assert_eq!(asked.last().unwrap(), "DELETE /admin/requests/7");

@@ -136,7 +136,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         (&Method::POST, ["admin", "policies", kind, "rollback" | "promote"]) => {
             json(&exchange(&shared, kind, "static-batch".to_owned()))
         }
-        (&Method::DELETE, ["admin", "policies", _, "shadow"] | ["admin", "queue" | "cache"])
+        (&Method::DELETE, ["admin", "policies", _, "shadow"] | ["admin", "queue" | "cache" | "drain"])
         | (&Method::POST, ["admin", "drain"]) => json(&serde_json::json!({})),
         (&Method::DELETE, ["admin", "requests", "999"]) => error(StatusCode::NOT_FOUND, "no request 999"),
         (&Method::DELETE, ["admin", "requests", "403"]) => {

@@ -210,6 +210,11 @@ impl Engine {
         self.draining = true;
     }
 
+    /// Takes `drain` back.
+    pub fn undrain(&mut self) {
+        self.draining = false;
+    }
+
     /// Replaces the tenants' terms; unnamed tenants get the defaults.
     pub fn set_tenants(&mut self, all: &[(TenantId, TenantTerms)]) {
         self.tenants.configure(&mut self.view.tenants, all);

@@ -58,12 +58,16 @@ fn a_full_queue_refuses_exactly_the_excess() {
 }
 
 #[test]
-fn a_draining_engine_admits_nothing_and_finishes_its_requests() {
+fn a_draining_engine_admits_nothing_until_that_is_taken_back_and_finishes_its_requests() {
     let mut bench = Bench::new(small());
     let id = bench.submit(request(prompt(1, 4), 4));
     bench.engine.drain();
     let refusal = bench.engine.submit(request(prompt(2, 4), 4), bench.now).unwrap_err();
     assert_eq!(refusal.reason, RefusalReason::Draining);
+    bench.run();
+    assert_eq!(bench.tokens(id).len(), 4);
+    bench.engine.undrain();
+    let id = bench.submit(request(prompt(2, 4), 4));
     bench.run();
     assert_eq!(bench.tokens(id).len(), 4);
 }

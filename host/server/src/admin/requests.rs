@@ -1,4 +1,4 @@
-//! Blocks, cancelling requests, clearing the queue, reloading, draining.
+//! Blocks, cancelling requests, clearing the queue, reloading, draining and taking that back.
 
 use std::sync::Arc;
 
@@ -100,11 +100,22 @@ pub async fn reload(app: Arc<App>, caller: &Caller) -> Result<Answer, ApiError> 
     Ok(json(status, &value!({"reloaded": outcomes})))
 }
 
-/// `POST /admin/drain`. The host stays up, but not ready, until it is stopped.
+/// `POST /admin/drain`. The host stays up, but not ready, until it is stopped or the drain is taken back.
 pub fn drain(app: &App, caller: &Caller) -> Result<Answer, ApiError> {
     let Caller { operator, peer } = caller;
     tracing::info!(operator = operator.name, %peer, "an operator drains the host");
     app.drain();
     let live = app.served().map_or(0, |served| served.engine.live());
     Ok(json(StatusCode::OK, &value!({"draining": true, "live_requests": live})))
+}
+
+/// `DELETE /admin/drain`: takes new requests again. 409 if the host is shutting down.
+pub fn undrain(app: &App, caller: &Caller) -> Result<Answer, ApiError> {
+    let Caller { operator, peer } = caller;
+    tracing::info!(operator = operator.name, %peer, "an operator takes a drain back");
+    if !app.undrain() {
+        let message = "the host is shutting down, which nothing takes back; start it again once it has ended";
+        return Err(ApiError::new(StatusCode::CONFLICT, "shutting_down", message));
+    }
+    Ok(json(StatusCode::OK, &value!({"draining": false})))
 }

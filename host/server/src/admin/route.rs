@@ -56,6 +56,7 @@ enum Endpoint {
     EmptyCache,
     Reload,
     Drain,
+    Undrain,
     StartTrace,
     StopTrace,
     Metrics,
@@ -87,6 +88,7 @@ impl Endpoint {
             | Self::EmptyCache
             | Self::Reload
             | Self::Drain
+            | Self::Undrain
             | Self::StartTrace
             | Self::StopTrace => Role::Operator,
         }
@@ -117,7 +119,10 @@ const ROUTES: &[Route] = &[
     Route::new("GET", "admin/requests/{id}", &[], Endpoint::Request).or_delete(&["by"], Endpoint::Cancel),
     Route::new("DELETE", "admin/queue", &[], Endpoint::ClearQueue),
     Route::new("POST", "admin/reload", &[], Endpoint::Reload),
-    Route::new("POST", "admin/drain", &[], Endpoint::Drain),
+    Route {
+        allow: "POST, DELETE",
+        ..Route::new("POST", "admin/drain", &[], Endpoint::Drain).or_delete(&[], Endpoint::Undrain)
+    },
     Route::new("POST", "admin/trace/start", &["decisions", "max_mib"], Endpoint::StartTrace),
     Route::new("POST", "admin/trace/stop", &[], Endpoint::StopTrace),
     // The same path as on the data plane.
@@ -262,6 +267,7 @@ impl Call<'_> {
             Endpoint::EmptyCache => inspect::empty_cache(&app, &caller).await,
             Endpoint::Reload => requests::reload(app, &caller).await,
             Endpoint::Drain => requests::drain(&app, &caller),
+            Endpoint::Undrain => requests::undrain(&app, &caller),
             Endpoint::StartTrace => trace::start(app, caller, &query).await,
             Endpoint::StopTrace => trace::stop(&app, &caller),
             Endpoint::Metrics => Ok(metrics::render(&app, headers, Reader::Operator).await),
@@ -335,6 +341,7 @@ mod tests {
             ("operator", "DELETE", "admin/queue"),
             ("operator", "POST", "admin/reload"),
             ("operator", "POST", "admin/drain"),
+            ("operator", "DELETE", "admin/drain"),
             ("operator", "POST", "admin/trace/start"),
             ("operator", "POST", "admin/trace/stop"),
             ("viewer", "GET", "metrics"),
@@ -349,6 +356,9 @@ mod tests {
         assert!(route.action("GET").is_some() && route.action("DELETE").is_some());
         assert!(route.action("POST").is_none());
         assert_eq!(route.allow, "GET, DELETE");
+        let (route, _) = Route::of("/admin/drain").unwrap();
+        assert!(route.action("GET").is_none() && route.action("DELETE").is_some());
+        assert_eq!(route.allow, "POST, DELETE");
         let (route, _) = Route::of("/admin/state").unwrap();
         assert!(route.action("DELETE").is_none());
         assert_eq!(route.allow, "GET");

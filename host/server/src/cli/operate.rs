@@ -39,8 +39,10 @@ pub enum AdminCommand {
     EmptyCache(Target),
     /// Reads API keys, operators, TLS certificate and --policy-config again, as SIGHUP does
     Reload(Target),
-    /// Refuses new requests from now on; only a restart undoes this
+    /// Refuses new requests from now on; running ones finish
     Drain(Target),
+    /// Takes new requests again after `drain`
+    Undrain(Target),
 }
 
 /// Runs a command.
@@ -77,6 +79,9 @@ async fn act(command: AdminCommand) -> Result<(), Failure> {
                 format!("the host refuses new requests; {} are live", answer["live_requests"])
             })
             .await
+        }
+        AdminCommand::Undrain(target) => {
+            tell(&target, Method::DELETE, "/admin/drain", |_| "the host takes new requests".to_owned()).await
         }
     }
 }

@@ -284,6 +284,11 @@ impl EngineHandle {
         self.shared.draining.store(true, Ordering::Release);
     }
 
+    /// Takes `drain` back.
+    pub fn undrain(&self) {
+        self.shared.draining.store(false, Ordering::Release);
+    }
+
     /// Starts no step until `release_steps`; commands are still applied. For tests.
     pub fn hold_steps(&self) {
         self.shared.gate.set(true);

@@ -43,9 +43,6 @@ pub(super) async fn start_engine(
     app.set_served(served);
     // A reload in between found no engine to tell.
     reload::tell_terms(app).await?;
-    if app.is_draining() {
-        engine.handle.drain();
-    }
     Ok(engine)
 }
 

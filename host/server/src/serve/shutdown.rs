@@ -24,7 +24,7 @@ const LAST_STEP: Duration = Duration::from_secs(30);
 const AFTER_DRAIN: Duration = Duration::from_secs(60);
 
 impl RunningServer {
-    /// Refuses new requests from now on.
+    /// Refuses new requests from now on, until an operator takes it back.
     pub fn drain(&self) {
         self.app.drain();
     }
@@ -52,7 +52,7 @@ impl RunningServer {
 
     /// Refuses new requests, waits for running ones and until their responses are sent, at most for the drain timeout.
     pub async fn finish_streams(&self) {
-        self.app.drain();
+        self.app.end();
         let bound = self.app.config.bounds.drain_timeout;
         let finished = async {
             self.engine.handle.idle().await;
@@ -70,7 +70,7 @@ impl RunningServer {
 
     /// Like `close`, with another time for the connections to close.
     pub async fn close_within(self, close_time: Duration) {
-        self.app.drain();
+        self.app.end();
         let most = LAST_STEP + self.saving();
         let handle = self.engine.handle.clone();
         let mut ended = pin!(maybe_done(stop(self.engine, most)));

@@ -138,6 +138,7 @@ fn every_change_by_an_operator_is_a_line_with_name_and_address() {
         &["admin", "reload"],
         &["sim", "record", "--seconds", "1", "--out", "host.jsonl"],
         &["admin", "drain"],
+        &["admin", "undrain"],
     ] {
         let whom = ["--admin", &host.admin, "--token-file", "bo.token"];
         let output = home.command("", &[command, &whom].concat()).output().expect("sh starts");
@@ -162,6 +163,7 @@ fn every_change_by_an_operator_is_a_line_with_name_and_address() {
         "a recording started",
         "a recording was stopped",
         "an operator drains the host",
+        "an operator takes a drain back",
     ] {
         let lines = lines(&log, message);
         assert!(!lines.is_empty(), "{message}: {log}");

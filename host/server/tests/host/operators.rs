@@ -74,6 +74,7 @@ async fn a_viewer_sees_everything_but_text_and_changes_nothing() {
         (Method::DELETE, "/admin/queue"),
         (Method::POST, "/admin/reload"),
         (Method::POST, "/admin/drain"),
+        (Method::DELETE, "/admin/drain"),
         (Method::POST, "/admin/trace/start"),
         (Method::POST, "/admin/trace/stop"),
     ] {

@@ -39,6 +39,7 @@ impl App {
             Command::ClearQueue => self.ask_clear_queue(),
             Command::EmptyCache => self.ask_empty_cache(),
             Command::Drain => self.ask_drain(),
+            Command::Undrain => self.ask_undrain(),
         }
         Vec::new()
     }

@@ -82,9 +82,15 @@ fn read_only_sends_no_changes() {
     let harmless = |effect: &Effect| matches!(effect, Effect::FetchHistory { .. } | Effect::Copy(_));
     assert!(effects.iter().all(harmless), "{effects:?}");
     assert_eq!(app.dialog, None);
-    for line in
-        ["swap scheduler lru", "drain", "clear-queue", "cancel 4", "configure scheduler", "promote scheduler"]
-    {
+    for line in [
+        "swap scheduler lru",
+        "drain",
+        "undrain",
+        "clear-queue",
+        "cancel 4",
+        "configure scheduler",
+        "promote scheduler",
+    ] {
         keys(&mut app, &[Key::Char(':')], 0);
         keys(&mut app, &typed(line), 0);
         keys(&mut app, &[Key::Enter], 0);

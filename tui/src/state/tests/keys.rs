@@ -122,6 +122,8 @@ fn commands_match_their_keys_and_report_errors() {
     assert_eq!(keys(&mut app, &[Key::Char('y')], 0)[0], Effect::Swap(order("static-batch", Mode::Shadow)));
     run(&mut app, "drain");
     assert_eq!(keys(&mut app, &[Key::Char('n')], 0), []);
+    run(&mut app, "undrain");
+    assert_eq!(keys(&mut app, &[Key::Char('y')], 0), [Effect::Undrain]);
     run(&mut app, "clear-queue");
     assert_eq!(keys(&mut app, &[Key::Char('y')], 0), [Effect::ClearQueue]);
     run(&mut app, "fly");

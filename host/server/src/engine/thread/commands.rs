@@ -153,8 +153,9 @@ impl Driver {
 
     fn submit(&mut self, submission: Submission, now: Micros) {
         let Submission { requests, seats, meta, sent, reply } = submission;
-        if self.shared.draining.load(Ordering::Acquire) {
-            self.engine.drain();
+        match self.shared.draining.load(Ordering::Acquire) {
+            true => self.engine.drain(),
+            false => self.engine.undrain(),
         }
         let copies = if self.shared.tap.is_on() { requests.clone() } else { Vec::new() };
         // One that is refused at once has no events.

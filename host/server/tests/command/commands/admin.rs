@@ -44,6 +44,8 @@ fn requests_queue_and_cache_are_operated_by_commands() {
     assert_eq!(sees(&["empty-cache"]), dropped);
     assert_eq!(sees(&["reload"]), "there is nothing to reload\n");
     assert_eq!(sees(&["drain"]), "the host refuses new requests; 0 are live\n");
+    assert_eq!(sees(&["undrain"]), "the host takes new requests\n");
+    host.serves();
     host.ends();
 }
 

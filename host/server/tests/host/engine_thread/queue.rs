@@ -124,6 +124,16 @@ async fn request_counts_as_live_before_the_engine_has_taken_it() {
 }
 
 #[tokio::test]
+async fn drain_that_is_taken_back_refuses_nothing_more() {
+    let engine = start();
+    engine.handle.drain();
+    assert!(matches!(engine.handle.submit(request(&[1])).await, Err(SubmitError::Refused(_))));
+    engine.handle.undrain();
+    works(&engine).await;
+    engine.stop();
+}
+
+#[tokio::test]
 async fn full_mailbox_loses_neither_a_stop_nor_a_drain_and_is_not_taken_for_the_engines_end() {
     let engine = start();
     let handle = engine.handle.clone();

@@ -1,10 +1,10 @@
-//! Drains: what runs is finished, what comes is refused, and what takes too long is cut.
+//! Drains: what runs is finished, what comes is refused until a drain is taken back, and what takes too long is cut.
 
 use std::time::Duration;
 
 use infer_server::config::{Bounds, Config};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -58,6 +58,43 @@ async fn draining_host_closes_the_connections_that_clients_keep() {
     kept.read_to_string(&mut last).await.unwrap();
     assert!(last.starts_with("HTTP/1.1 200 ") && last.contains("connection: close"), "{last}");
     host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drain_is_taken_back_unless_the_host_shuts_down() {
+    let host = Host::start(config()).await;
+    let ready = async || host.client.get(host.url("/health/ready")).send().await.unwrap().status().as_u16();
+    let undrain = async || {
+        let answer = host.admin(Method::DELETE, "/admin/drain").send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    let taken_back = (200, json!({"draining": false}));
+    assert_eq!(undrain().await, taken_back, "nothing drains");
+    for _ in 0..2 {
+        assert_eq!(host.admin(Method::POST, "/admin/drain").send().await.unwrap().status(), 200);
+        assert_eq!((ready().await, host.complete(json!({})).await.status().as_u16()), (503, 503));
+        assert_eq!(undrain().await, taken_back);
+        assert_eq!(ready().await, 200);
+        assert_eq!(host.admin_get("/admin/state").await["draining"], false);
+        let answer = host.complete(json!({})).await;
+        assert!(!answer.headers().contains_key("connection"), "clients may keep their connections");
+        assert_eq!(common::events(answer).await.last().unwrap().0, "done");
+    }
+
+    host.server.engine().hold_steps();
+    let running = host.complete(json!({})).await;
+    let meanwhile = async {
+        let refused = undrain().await;
+        host.server.engine().release_steps();
+        refused
+    };
+    // The shutdown begins first, and waits for the stream.
+    let shutdown = host.server.finish_streams();
+    let ((), (status, body), events) = tokio::join!(shutdown, meanwhile, common::events(running));
+    assert_eq!((status, &body["error"]["code"]), (409, &json!("shutting_down")), "{body}");
+    assert_eq!(events.last().unwrap().0, "done");
+    assert_eq!(ready().await, 503);
+    host.server.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

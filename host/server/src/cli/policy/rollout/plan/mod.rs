@@ -184,7 +184,7 @@ fn look(wanted: &Wanted<'_>, seen: &Seen) -> Result<(Target, PolicySlot), Vec<St
         wrong.push(format!("this takes the role `operator`; `{name}` is a `{role}`"));
     }
     if seen.draining {
-        wrong.push("it drains and will end; leave it out".to_owned());
+        wrong.push("it drains; leave it out".to_owned());
     }
     if let Some(own) = interface.as_ref().filter(|own| !seen.interface.is_empty() && **own != seen.interface)
     {

@@ -116,7 +116,7 @@ fn all_that_is_wrong_is_said_at_once() {
     let found = wrong(&wanted, vec![Ok(viewer), Err("it can't be reached".into()), Ok(tried)]);
     let want = [
         "a: this takes the role `operator`; `ana` is a `viewer`",
-        "a: it drains and will end; leave it out",
+        "a: it drains; leave it out",
         "b: it can't be reached",
         "c: the canary `memory-aware` is on trial in the admission slot; wait for its verdict, promote it, or roll it \
          back",
