@@ -133,7 +133,7 @@ fn predicted_lengths_lower_the_mean_latency_of_srpt() {
 
 #[test]
 fn mlfq_lowers_mean_latency_where_nobody_knows_lengths() {
-    let run = Run::new("open-ended", 1.5, 20_000, 800);
+    let run = Run::new("open-ended", 1.5, 20_000, 1_000);
     let [mlfq, srpt, continuous] = ["mlfq", "srpt", "continuous"].map(|name| run.scheduler(name));
     assert!(mlfq.latency_ms.mean < 0.8 * continuous.latency_ms.mean, "{:?}", mlfq.latency_ms);
     assert!(mlfq.latency_ms.mean < 0.85 * srpt.latency_ms.mean, "{:?}", srpt.latency_ms);
