@@ -3,12 +3,14 @@
 mod calibrate;
 mod fitted;
 mod roofline;
+mod shape;
 
 use infer_core::batch::Batch;
 
 pub use calibrate::{Calibration, Observation, calibrate};
 pub use fitted::{Cost, Fit, Fitted, ProfileError};
-pub use roofline::{Hardware, ModelShape, Roofline};
+pub use roofline::{Hardware, Roofline};
+pub use shape::ModelShape;
 
 use crate::random::Random;
 
