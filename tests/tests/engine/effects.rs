@@ -152,7 +152,7 @@ fn step_target_bounds_inter_token_latency() {
     let run = Run::new("heavy-tail", 1.0, 20_000, 800);
     let target = run.with(PolicyKind::Scheduler, "continuous", r#"{"step_target_ms": 10}"#);
     let free = run.scheduler("continuous");
-    // The policy fits one line to step times, but a step is bound by either arithmetic or memory: it is slightly off.
+    // The policy fits one line to step times, which are no line of the tokens: it is slightly off.
     assert!(target.itl_ms.p99 < 0.95 * free.itl_ms.p99, "{:?} {:?}", target.itl_ms, free.itl_ms);
     assert!(target.itl_ms.max < 0.7 * free.itl_ms.max, "{:?} {:?}", target.itl_ms, free.itl_ms);
 }

@@ -11,8 +11,14 @@ use crate::range::{named, within};
 pub struct ModelShape {
     /// Short name, such as `8b`.
     pub name: String,
-    /// Weights that each token is multiplied with.
+    /// All weights, which the device's memory holds.
     pub weights: f64,
+    /// Those of them that only sampled tokens are multiplied with: the output projection.
+    #[serde(default)]
+    pub output_weights: f64,
+    /// Those of them that no token is multiplied with: an embedding that isn't the output projection as well.
+    #[serde(default)]
+    pub embedding_weights: f64,
     /// Bytes per weight.
     pub weight_bytes: f64,
     /// Decoder layers.
@@ -33,15 +39,25 @@ impl ModelShape {
 
     /// A shape by name: the demo model, and those of Llama 3.2 1B, Llama 3.1 8B and 70B in bf16.
     pub fn named(name: &str) -> Option<Self> {
-        let (weights, layers, heads, kv_heads, head_dim) = match name {
-            "demo" => (2.31e6, 5, 6, 2, 32),
-            "1b" => (1.24e9, 16, 32, 8, 64),
-            "8b" => (8.03e9, 32, 32, 8, 128),
-            "70b" => (70.6e9, 80, 64, 8, 128),
+        let ([weights, output_weights, embedding_weights], [layers, heads, kv_heads, head_dim]) = match name {
+            "demo" => ([2.31e6, 344e3, 0.0], [5, 6, 2, 32]),
+            "1b" => ([1.236e9, 262.7e6, 0.0], [16, 32, 8, 64]),
+            "8b" => ([8.03e9, 525.3e6, 525.3e6], [32, 32, 8, 128]),
+            "70b" => ([70.6e9, 1.051e9, 1.051e9], [80, 64, 8, 128]),
             _ => return None,
         };
-        let name = name.to_owned();
-        Some(Self { name, weights, weight_bytes: 2.0, layers, heads, kv_heads, head_dim, kv_bytes: 2.0 })
+        Some(Self {
+            name: name.to_owned(),
+            weights,
+            output_weights,
+            embedding_weights,
+            weight_bytes: 2.0,
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            kv_bytes: 2.0,
+        })
     }
 
     /// Reads a shape from JSON.
@@ -58,6 +74,8 @@ impl ModelShape {
     fn check(&self) -> Result<(), String> {
         named(&self.name)?;
         within("`weights`", self.weights, 1e3..=1e15)?;
+        within("`output_weights`", self.output_weights, 0.0..=self.weights)?;
+        within("`embedding_weights`", self.embedding_weights, 0.0..=self.weights - self.output_weights)?;
         within("`weight_bytes`", self.weight_bytes, 0.1..=8.0)?;
         within("`kv_bytes`", self.kv_bytes, 0.1..=8.0)?;
         let sizes = [
@@ -67,6 +85,11 @@ impl ModelShape {
             ("`head_dim`", self.head_dim),
         ];
         sizes.into_iter().try_for_each(|(name, value)| within(name, f64::from(value), 1.0..=65_536.0))
+    }
+
+    /// Weights that every token is multiplied with.
+    pub fn layer_weights(&self) -> f64 {
+        self.weights - self.output_weights - self.embedding_weights
     }
 
     /// Bytes of a token's keys and values in all layers.

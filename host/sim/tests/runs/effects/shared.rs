@@ -33,8 +33,9 @@ fn first_turns_hit_the_system_prompts_that_conversations_share() {
     let (without, few, many) = (run(None), of(4), of(1_000));
     let [_, cross, miss, ..] = without.events;
     assert!(cross == 0 && miss > 50, "{without:?}");
-    // The conversations before those of the report have computed all four.
-    assert_eq!((few.events[1], few.events[2]), (miss, 0), "{few:?}");
+    // The conversations before those of the report have computed all four. How many of its requests are first turns
+    // depends on how long others took.
+    assert!(few.events[2] == 0 && few.events[1].abs_diff(miss) * 10 < miss, "{few:?}");
     assert!(many.events[1] * 10 < miss, "most are new: {many:?}");
     assert!(many.prefilled_ratio.unwrap() > 2.0 * few.prefilled_ratio.unwrap(), "{few:?} {many:?}");
 }
