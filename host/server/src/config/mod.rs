@@ -281,6 +281,9 @@ pub struct Bounds {
     pub request_timeout: Duration,
     /// How long the engine may take to end a request that reached that limit, and to answer an operator.
     pub engine_patience: Duration,
+    /// How long a scrape waits for the current step: scrapers give up after ten seconds, two scrapes may follow each other,
+    /// and metrics are needed most when the device is stuck. No setting.
+    pub scrape_patience: Duration,
     /// Limit for a client that reads nothing of its response.
     pub write_timeout: Duration,
     /// Limit for a whole request body.
@@ -291,6 +294,8 @@ pub struct Bounds {
     pub admin_connections: usize,
     /// Size of each plane's waiting room. No setting.
     pub waiting_room: usize,
+    /// How long a connection waits there for a place: enough for an idle one to close. No setting.
+    pub room_time: Duration,
     /// Events by which a stream's reader may lag before its request is cancelled.
     pub stream_events: usize,
     /// Silence on a stream after which a comment is sent.
@@ -299,6 +304,8 @@ pub struct Bounds {
     pub step_timeout: Duration,
     /// Limit for draining, after which streams are cut.
     pub drain_timeout: Duration,
+    /// How long it may take to save what has changed last of the policies, at the end. No setting.
+    pub last_save: Duration,
 }
 
 impl Default for Bounds {
@@ -308,15 +315,18 @@ impl Default for Bounds {
             idle_timeout: Duration::from_secs(120),
             request_timeout: Duration::from_secs(3_600),
             engine_patience: Duration::from_secs(10),
+            scrape_patience: Duration::from_secs(2),
             write_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
             max_connections: 4_096,
             admin_connections: 64,
             waiting_room: 256,
+            room_time: Duration::from_millis(100),
             stream_events: 1_024,
             keep_alive: Duration::from_secs(15),
             step_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(600),
+            last_save: Duration::from_secs(5),
         }
     }
 }

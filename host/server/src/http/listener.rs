@@ -44,6 +44,8 @@ pub struct ListenerOptions {
     pub max_connections: usize,
     /// How many of the others may be open at once.
     pub waiting_room: usize,
+    /// How long each of these waits for a place.
+    pub room_time: Duration,
     /// Timeouts for silent peers.
     pub patience: Patience,
     /// Plain HTTP if absent.
@@ -81,7 +83,8 @@ impl Listener {
         F: Future<Output = Answer> + Send + 'static,
     {
         let connections = options.connections.clone();
-        let places = Places::new(options.max_connections, options.waiting_room, connections);
+        let ListenerOptions { max_connections, waiting_room, room_time, .. } = options;
+        let places = Places::new(max_connections, waiting_room, room_time, connections);
         let (running, mut all_closed) = mpsc::channel::<()>(1);
         let mut acceptor = Acceptor::new(self.socket, Some(options.patience.write));
         loop {

@@ -1,7 +1,7 @@
 //! The places of a listener: how many connections are open, who makes room for another, and who waits for it.
 //!
 //! When all places are taken, the next connections enter a waiting room. Each asks the connection that has been idle
-//! longest to close. One that gets no place within `ROOM_TIME` is served from the waiting room, marked as `Crowded`,
+//! longest to close. One that gets no place in time is served from the waiting room, marked as `Crowded`,
 //! for one request and for a short time: a probe still gets its answer, and on the data plane everyone else hears that
 //! the host is full. Behind a full waiting room, connections wait in the kernel's backlog, and one that is in it without
 //! a request is asked to close.
@@ -15,8 +15,6 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Longest wait for a place: enough for an idle connection to close.
-const ROOM_TIME: Duration = Duration::from_millis(100);
 /// How long a connection keeps its place before a request has arrived, although others need it: enough for a request
 /// that is on its way over a slow network, and for a TLS handshake.
 pub const REQUEST_TIME: Duration = Duration::from_secs(1);
@@ -120,6 +118,8 @@ impl Drop for Waiting<'_> {
 pub(super) struct Places {
     places: Arc<Semaphore>,
     waiting_room: Arc<Semaphore>,
+    /// Longest wait in it for a place.
+    room_time: Duration,
     /// Those that need a place.
     crowd: Arc<Crowd>,
     /// Those that don't even find one in the waiting room.
@@ -135,11 +135,17 @@ pub(super) struct Place {
 }
 
 impl Places {
-    /// `max` places, and a waiting room for so many.
-    pub(super) fn new(max: usize, waiting_room: usize, connections: Connections) -> Self {
+    /// `max` places, and a waiting room for so many, in which each hopes for a place for `room_time`.
+    pub(super) fn new(
+        max: usize,
+        waiting_room: usize,
+        room_time: Duration,
+        connections: Connections,
+    ) -> Self {
         Self {
             places: Arc::new(Semaphore::new(max)),
             waiting_room: Arc::new(Semaphore::new(waiting_room)),
+            room_time,
             crowd: Arc::default(),
             outside: Arc::default(),
             connections,
@@ -174,7 +180,7 @@ impl Places {
         if self.places.available_permits() == 0 {
             self.crowd.make_room.notify_one();
         }
-        if let Ok(permit) = tokio::time::timeout(ROOM_TIME, acquire(&self.places)).await {
+        if let Ok(permit) = tokio::time::timeout(self.room_time, acquire(&self.places)).await {
             return Place { _permit: permit, crowded: false };
         }
         drop(needed);
@@ -193,7 +199,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_waiting_room_loses_one_that_has_nothing_to_do() {
-        let places = Places::new(1, 2, Connections::default());
+        let places = Places::new(1, 2, Duration::ZERO, Connections::default());
         let mut inside = vec![places.next().await, places.next().await, places.next().await];
         assert_eq!(inside.iter().filter(|place| place.crowded).count(), 2);
         let leaves = async {

@@ -41,6 +41,7 @@ pub(super) fn serve_planes(app: &Arc<App>, data: Listener, control: Listener, cl
     let data_options = ListenerOptions {
         max_connections: bounds.max_connections,
         waiting_room: bounds.waiting_room,
+        room_time: bounds.room_time,
         patience,
         tls: app.tls.clone(),
         connections: app.connections.clone(),
@@ -50,6 +51,7 @@ pub(super) fn serve_planes(app: &Arc<App>, data: Listener, control: Listener, cl
     let admin_options = ListenerOptions {
         max_connections: bounds.admin_connections,
         waiting_room: bounds.waiting_room,
+        room_time: bounds.room_time,
         patience,
         tls: None,
         connections: Connections::default(),

@@ -100,9 +100,10 @@ impl RunningServer {
 /// Saves what has changed last of the policies. A disk that hangs is left behind.
 async fn close_state(app: &App) {
     let Some(keeper) = app.served().ok().and_then(|served| served.policies.keeper().cloned()) else { return };
+    let most = app.config.bounds.last_save;
     let closed = tokio::task::spawn_blocking(move || keeper.close());
-    if tokio::time::timeout(CLOSE_TIME, closed).await.is_err() {
-        tracing::error!("the last changes of policies were not saved within {} s", CLOSE_TIME.as_secs());
+    if tokio::time::timeout(most, closed).await.is_err() {
+        tracing::error!("the last changes of policies were not saved within {} s", most.as_secs());
     }
 }
 

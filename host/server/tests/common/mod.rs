@@ -5,18 +5,34 @@ pub mod port;
 pub mod process;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use infer_server::config::Config;
+use infer_server::config::{Bounds, Config};
 use infer_server::serve::{self, RunningServer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+/// Longer than whatever works takes, however busy the machine is.
+pub const LONG: Duration = Duration::from_secs(120);
+
+/// Limits that nothing reaches by being slow. A test of one of them replaces it.
+pub fn bounds() -> Bounds {
+    Bounds {
+        body_timeout: LONG,
+        engine_patience: LONG,
+        scrape_patience: LONG,
+        keep_alive: LONG,
+        last_save: LONG,
+        ..Bounds::default()
+    }
+}
+
 /// A small, quick configuration of the demo model on free ports.
 pub fn config() -> Config {
     Config {
+        bounds: bounds(),
         port: 0,
         admin_port: 0,
         threads: 2,
@@ -96,15 +112,33 @@ impl Host {
     /// Polls until the state fulfils a condition, and returns it. Panics with the last state if it never
     /// does.
     pub async fn until(&self, what: &str, fulfilled: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        for _ in 0..2_000 {
-            last = self.admin_get("/admin/state").await;
-            if fulfilled(&last) {
-                return last;
+        let begun = Instant::now();
+        loop {
+            let state = self.admin_get("/admin/state").await;
+            if fulfilled(&state) {
+                return state;
             }
+            assert!(begun.elapsed() < LONG, "never: {what}; last state: {state:#}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("never: {what}; last state: {last:#}");
+    }
+
+    /// Polls until the metrics, those of single tenants too, have all of these texts, and returns them.
+    pub async fn until_metrics(&self, texts: &[&str]) -> String {
+        let begun = Instant::now();
+        loop {
+            let metrics = self.admin(reqwest::Method::GET, "/metrics").send().await.unwrap();
+            let metrics = metrics.text().await.unwrap();
+            let Some(missing) = texts.iter().find(|text| !metrics.contains(**text)) else { return metrics };
+            assert!(begun.elapsed() < LONG, "never in the metrics: {missing}\n{metrics}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Shuts the host down, however long its connections take to close.
+    pub async fn ends(self) {
+        self.server.finish_streams().await;
+        self.server.close_within(LONG).await;
     }
 }
 

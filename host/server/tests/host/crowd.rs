@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::common::{Host, config, first_chunk};
+use crate::common::{self, Host, config, first_chunk};
 use infer_server::config::{Bounds, Config};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 async fn host_with_places(max_connections: usize) -> Host {
-    let bounds = Bounds { max_connections, ..Bounds::default() };
+    let bounds = Bounds { max_connections, ..common::bounds() };
     Host::start(Config { bounds, ..config() }).await
 }
 
@@ -42,7 +42,9 @@ fn metric(text: &str, name: &str) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_make_room_for_others() {
-    let host = host_with_places(2).await;
+    // Whoever comes waits until one of the idle ones has closed.
+    let bounds = Bounds { max_connections: 2, room_time: common::LONG, ..common::bounds() };
+    let host = Host::start(Config { bounds, ..config() }).await;
     let (mut one, mut other) = (connect(&host).await, connect(&host).await);
     for kept in [&mut one, &mut other] {
         let (head, _) = exchange(kept, "GET /v1/models", "").await;
@@ -69,7 +71,7 @@ async fn idle_connections_make_room_for_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_without_a_request_make_room_for_others() {
     let header_timeout = Duration::from_secs(3_600);
-    let bounds = Bounds { max_connections: 2, header_timeout, ..Bounds::default() };
+    let bounds = Bounds { max_connections: 2, header_timeout, ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     let mut silent = connect(&host).await;
     let mut halved = connect(&host).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{
-    Host, config, events, first_chunk, host_with_template, model_with_tools, reasoning_host,
+    self, Host, config, events, first_chunk, host_with_template, model_with_tools, reasoning_host,
 };
 use infer_core::SequenceId;
 use infer_server::config::{Bounds, Config, MaxSeqLen};
@@ -457,7 +457,7 @@ async fn request_that_takes_too_long_ends_with_an_error() {
     assert!(why["message"].as_str().unwrap().starts_with("too late; it had generated "), "{last}");
     host.server.shutdown().await;
 
-    let bounds = Bounds { request_timeout: Duration::from_millis(200), ..Bounds::default() };
+    let bounds = Bounds { request_timeout: Duration::from_millis(200), ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     host.server.engine().hold_steps();
     let answer = host.post(PATH, &body(&json!({}))).await;

@@ -131,7 +131,7 @@ async fn heads_and_idle_connections_have_separate_timeouts() {
     let bounds = Bounds {
         header_timeout: Duration::from_millis(150),
         idle_timeout: Duration::from_secs(600),
-        ..Bounds::default()
+        ..common::bounds()
     };
     let host = Host::start(Config { bounds, ..config() }).await;
     let get = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -152,7 +152,7 @@ async fn heads_and_idle_connections_have_separate_timeouts() {
     assert_eq!(error_of(&rest).0, 408);
     host.server.shutdown().await;
 
-    let bounds = Bounds { idle_timeout: Duration::from_millis(100), ..Bounds::default() };
+    let bounds = Bounds { idle_timeout: Duration::from_millis(100), ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     let answer = raw(&host, get.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.matches("HTTP/1.1").count() == 1, "{answer}");
@@ -204,7 +204,7 @@ async fn client_that_closes_its_side_gets_what_it_reads_and_nothing_generated() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_body_is_answered_once_even_if_its_rest_never_comes() {
-    let bounds = Bounds { header_timeout: Duration::from_millis(150), ..Bounds::default() };
+    let bounds = Bounds { header_timeout: Duration::from_millis(150), ..common::bounds() };
     let host = Host::start(Config { bounds, max_body_bytes: 1_024, ..config() }).await;
     let chunk = "x".repeat(2_000);
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -221,7 +221,7 @@ async fn refused_body_is_answered_once_even_if_its_rest_never_comes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_timeout_ends_waiting_requests_with_an_error() {
-    let bounds = Bounds { request_timeout: Duration::from_millis(200), ..Bounds::default() };
+    let bounds = Bounds { request_timeout: Duration::from_millis(200), ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     host.server.engine().hold_steps();
     let chat = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]});
@@ -267,7 +267,7 @@ async fn request_timeout_ends_waiting_requests_with_an_error() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timeouts_beyond_the_clocks_range_mean_no_limit() {
-    let bounds = Bounds { request_timeout: Duration::MAX, keep_alive: Duration::MAX, ..Bounds::default() };
+    let bounds = Bounds { request_timeout: Duration::MAX, keep_alive: Duration::MAX, ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     let (streamed, whole) = tokio::join!(host.complete(json!({})), host.complete(json!({"stream": false})));
     assert_eq!(common::events(streamed).await.last().unwrap().0, "done");
@@ -323,7 +323,7 @@ async fn all_is_free(host: &Host) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_chat_stream_ends_with_an_error_and_frees_everything() {
-    let bounds = Bounds { request_timeout: Duration::from_secs(2), ..Bounds::default() };
+    let bounds = Bounds { request_timeout: Duration::from_secs(2), ..common::bounds() };
     let host = Host::start(Config { bounds, max_batch_size: 2, ..config() }).await;
     let chat = json!({
         "model": "demo", "messages": [{"role": "user", "content": "What is a prefix cache?"}], "stream": true,
@@ -380,7 +380,7 @@ async fn draining_host_refuses_requests_before_their_bodies_arrive() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_head_does_not_delay_a_shutdown() {
     let hour = Duration::from_secs(3_600);
-    let bounds = Bounds { header_timeout: hour, ..Bounds::default() };
+    let bounds = Bounds { header_timeout: hour, ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     let mut halves = Vec::new();
     for plane in [host.server.data_addr, host.server.admin_addr] {
@@ -446,7 +446,7 @@ async fn shutdown_waits_until_a_slow_reader_has_the_whole_response() {
 async fn chat_stream_without_a_reader_is_cancelled_and_frees_everything() {
     // Only the write timeout may end it, not the bound on buffered events.
     let bounds =
-        Bounds { write_timeout: Duration::from_millis(200), stream_events: 1 << 20, ..Bounds::default() };
+        Bounds { write_timeout: Duration::from_millis(200), stream_events: 1 << 20, ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     let chat = json!({
         "model": "demo", "messages": [{"role": "user", "content": "What is a prefix cache?"}], "stream": true,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Host, config, first_chunk, request};
+use crate::common::{self, Host, config, first_chunk, request};
 use infer_server::config::{Bounds, Config, PolicyChoice};
 use infer_server::tenants::KeyDigest;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
@@ -100,7 +100,7 @@ async fn unfinished_handshake_does_not_delay_a_shutdown() {
     certify(dir.path(), IsCa::NoCa);
     let tls = Some((dir.path().join("cert.pem"), dir.path().join("key.pem")));
     let hour = Duration::from_secs(3_600);
-    let bounds = Bounds { header_timeout: hour, ..Bounds::default() };
+    let bounds = Bounds { header_timeout: hour, ..common::bounds() };
     let host = Host::start(Config { tls, bounds, ..config() }).await;
     let _silent = TcpStream::connect(host.server.data_addr).await.unwrap();
     // Connections are accepted in order.

@@ -9,7 +9,7 @@ mod policies;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
@@ -31,10 +31,6 @@ use aliases::CacheConfig;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// How long a scrape waits for the current step. Scrapers give up after ten seconds and two scrapes may
-/// follow each other; and metrics are needed most when the device is stuck.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who reads metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +95,7 @@ impl Report {
     async fn ask(app: &App, calls: &mut Calls) -> Result<Self, ApiError> {
         let asked = Instant::now();
         let served = app.served()?;
-        let report = admin::report_within(served, PATIENCE).await?;
+        let report = admin::report_within(served, app.config.bounds.scrape_patience).await?;
         Ok(Self {
             asked,
             state: admin::numbers(app, served, &report),

@@ -9,7 +9,7 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::common::{Host, config};
+use crate::common::{self, Host, config};
 
 const CHUNK_BYTES: usize = 64 << 10;
 /// Chunks of a body that stalls before it ends.
@@ -36,15 +36,7 @@ fn stalled(
 
 /// Waits until long bodies hold `bytes` of memory.
 async fn until_bodies_hold(host: &Host, bytes: usize) {
-    let line = format!("\ninfer_http_body_memory_bytes {bytes}.0\n");
-    for _ in 0..3_000 {
-        let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
-        if metrics.contains(&line) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("bodies never held {bytes} bytes");
+    host.until_metrics(&[&format!("\ninfer_http_body_memory_bytes {bytes}.0\n")]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,7 +106,7 @@ async fn slow_heads_and_bodies_time_out_with_408() {
     let bounds = Bounds {
         header_timeout: Duration::from_millis(300),
         body_timeout: Duration::from_millis(300),
-        ..Bounds::default()
+        ..common::bounds()
     };
     let host = Host::start(Config { bounds, ..config() }).await;
     let cases = [

@@ -64,7 +64,7 @@ async fn disconnect_frees_all_choices() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_reader_cancels_only_its_own_choices() {
-    let bounds = Bounds { stream_events: 32, ..Bounds::default() };
+    let bounds = Bounds { stream_events: 32, ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     // Far more bytes than socket buffers hold: each token has twenty alternatives.
     let fields =

@@ -8,7 +8,7 @@ use infer_server::engine::{NewRequest, RequestMeta, StreamEvent};
 use serde_json::{Value, json};
 
 use super::endless;
-use crate::common::{Host, config, events, first_chunk, request, token_ids};
+use crate::common::{self, Host, config, events, first_chunk, request, token_ids};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disconnect_frees_blocks_in_every_request_state() {
@@ -82,7 +82,7 @@ async fn slow_reader_is_cancelled_and_the_engine_goes_on() {
 }
 
 async fn stall(events: usize, tokens: u32) {
-    let bounds = Bounds { stream_events: events, ..Bounds::default() };
+    let bounds = Bounds { stream_events: events, ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     let request = infer_core::Request {
         tenant: infer_core::TenantId(0),
@@ -124,7 +124,7 @@ async fn stall(events: usize, tokens: u32) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_stream_is_kept_alive_by_comments() {
     assert_eq!(Bounds::default().keep_alive, Duration::from_secs(15));
-    let bounds = Bounds { keep_alive: Duration::from_millis(50), ..Bounds::default() };
+    let bounds = Bounds { keep_alive: Duration::from_millis(50), ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     host.server.engine().hold_steps();
     let answer = host.complete(json!({})).await;

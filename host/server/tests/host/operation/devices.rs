@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::common::port::Port;
-use crate::common::{Host, config, events, request};
+use crate::common::{self, Host, config, events, request};
 
 /// A device that hangs until it is released.
 struct Hanging(std::sync::mpsc::Receiver<()>);
@@ -196,7 +196,8 @@ async fn loading_host_is_alive_but_not_ready() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_checks_report_a_hanging_device() {
-    let bounds = Bounds { step_timeout: Duration::from_millis(50), ..Bounds::default() };
+    let (step_timeout, scrape_patience) = (Duration::from_millis(50), Duration::from_millis(200));
+    let bounds = Bounds { step_timeout, scrape_patience, ..common::bounds() };
     let (let_go, held) = std::sync::mpsc::channel();
     let host = host_on(Config { bounds, ..config() }, Hanging(held)).await;
     let health = async |path: &str| {
@@ -204,12 +205,8 @@ async fn health_checks_report_a_hanging_device() {
         (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
     };
     assert_eq!(health("/health").await.0, 200, "nothing is computed yet");
-    let metrics = async || {
-        let response = host.client.get(host.url("/metrics")).send().await.unwrap();
-        response.text().await.unwrap()
-    };
-    let idle = metrics().await;
-    assert!(idle.contains("infer_ready 1") && idle.contains("vllm:num_requests_running{"), "{idle}");
+    // A scrape that the engine is too slow for has nothing of it.
+    host.until_metrics(&["infer_ready 1", "vllm:num_requests_running{"]).await;
 
     let body = request(json!({"stream": false}));
     let answer = tokio::spawn(host.client.post(host.url("/v1/completions")).json(&body).send());
@@ -221,7 +218,7 @@ async fn health_checks_report_a_hanging_device() {
         assert_eq!((status, &body["error"]["code"]), (503, &json!("engine_hangs")), "{body}");
         assert!(body["error"]["message"].as_str().unwrap().contains("(--step-timeout)"), "{body}");
     }
-    let hanging = metrics().await;
+    let hanging = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
     let kept = ["infer_tenant_requests_total{", "infer_state_age_seconds ", "vllm:num_requests_running{"];
     for wanted in [&["infer_ready 0"][..], &kept].concat() {
         assert!(hanging.contains(wanted), "`{wanted}` isn't in: {hanging}");
@@ -235,7 +232,7 @@ async fn health_checks_report_a_hanging_device() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_time_out_while_the_device_hangs_whether_or_not_the_engine_took_them() {
     let request_timeout = Duration::from_secs(2);
-    let bounds = Bounds { request_timeout, engine_patience: Duration::ZERO, ..Bounds::default() };
+    let bounds = Bounds { request_timeout, engine_patience: Duration::ZERO, ..common::bounds() };
     let (let_go, held) = std::sync::mpsc::channel();
     let host = host_on(Config { bounds, ..config() }, Hanging(held)).await;
     let taken = host.complete(json!({})).await;

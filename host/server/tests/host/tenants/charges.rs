@@ -15,7 +15,7 @@ use infer_server::config::Config;
 use infer_server::engine::{Provided, SlotChange, SwapMode};
 use serde_json::{Value, json};
 
-use super::{chat, complete, done, has_metrics, host_with, key};
+use super::{chat, complete, done, host_with, key};
 use crate::common::{Host, config, first_chunk, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +47,7 @@ async fn choices_and_prompts_are_charged_all_or_nothing() {
         "infer_tenant_generated_tokens_total{tenant=\"slow\"} 80",
         "infer_tenant_requests_failed_total{tenant=\"slow\"} 0",
     ];
-    has_metrics(&host, &counted).await;
+    host.until_metrics(&counted).await;
     host.server.shutdown().await;
 }
 
@@ -117,7 +117,7 @@ async fn request_that_is_refused_after_a_choice_has_run_is_charged() {
         "infer_tenant_requests_refused_total{tenant=\"default\"} 0",
         "infer_tenant_prompt_tokens_total{tenant=\"default\"} 4",
     ];
-    has_metrics(&host, &counted).await;
+    host.until_metrics(&counted).await;
     host.server.shutdown().await;
 }
 
@@ -140,7 +140,7 @@ async fn request_that_is_refused_while_a_choice_is_prefilled_is_charged_and_repo
         "infer_tenant_prompt_tokens_total{tenant=\"default\"} 1000",
         "infer_request_errors_total{code=\"refused\"} 1",
     ];
-    has_metrics(&host, &counted).await;
+    host.until_metrics(&counted).await;
     host.server.shutdown().await;
 }
 
@@ -177,7 +177,7 @@ async fn request_whose_client_leaves_before_the_engine_has_taken_it_is_counted()
         "infer_tenant_requests_refused_total{tenant=\"default\"} 0",
         "infer_tenant_prompt_tokens_total{tenant=\"default\"} 0",
     ];
-    has_metrics(&host, &counted).await;
+    host.until_metrics(&counted).await;
     host.server.shutdown().await;
 }
 

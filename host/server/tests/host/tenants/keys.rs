@@ -5,7 +5,7 @@ use infer_server::tenants::{KeyDigest, fresh};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{Key, chat, complete, done, has_metrics, host_with, key, metrics, write};
+use super::{Key, chat, complete, done, host_with, key, metrics, write};
 use crate::common::{Host, config, events, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,7 +131,7 @@ async fn prefixes_are_shared_only_within_tenant_and_salt() {
         "infer_tenant_prompt_tokens_total{tenant=\"bob\"} 300",
         "infer_tenant_generated_tokens_total{tenant=\"default\"} 0",
     ];
-    has_metrics(&host, &counted).await;
+    host.until_metrics(&counted).await;
     host.server.shutdown().await;
 }
 

@@ -72,13 +72,6 @@ async fn metrics(host: &Host) -> String {
     host.admin(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap()
 }
 
-async fn has_metrics(host: &Host, lines: &[&str]) {
-    let metrics = metrics(host).await;
-    for line in lines {
-        assert!(metrics.contains(line), "{line}\n{metrics}");
-    }
-}
-
 /// The response to a chat, sent with or without a key.
 async fn chat(host: &Host, key: Option<&Key>, extra: Value) -> reqwest::Response {
     let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "Hello"}]});
