@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::common::{Host, config, events, first_chunk, request};
+use crate::common::{self, Host, config, events, first_chunk, request};
 use infer_model::{DType, KvCacheKind, Quantize};
 use infer_server::config::{Bounds, Config};
 use infer_server::serve;
@@ -90,7 +90,7 @@ async fn admin_plane_is_open_until_the_cache_is_saved() {
     let saving = |text: &str| text.contains("\ninfer_cache_file_saving 1.0\n");
     let scraped = async || scrape.try_clone().unwrap().send().await.unwrap().text().await.unwrap();
     assert!(!saving(&scraped().await));
-    let ended = tokio::spawn(host.server.shutdown());
+    let ended = tokio::spawn(host.ends());
     while !saving(&scraped().await) {}
     assert!(tokio::net::TcpStream::connect(data).await.is_err(), "the data plane is closed");
     drop(other);
@@ -114,7 +114,7 @@ async fn data_plane_is_closed_while_the_cache_is_saved_also_after_streams_were_c
         let text = scrape.try_clone().unwrap().send().await.unwrap().text().await.unwrap();
         text.contains("\ninfer_cache_file_saving 1.0\n")
     };
-    let ended = tokio::spawn(host.server.close());
+    let ended = tokio::spawn(host.server.close_within(common::LONG));
     let (name, error) = events(cut).await.pop().unwrap();
     assert_eq!((name.as_str(), &error["code"]), ("error", &json!("stopped")));
     while !is_saving().await {}
@@ -246,7 +246,7 @@ async fn a_file_holds_no_more_than_it_may() {
 async fn streams_that_a_shutdown_cuts_leave_their_prefixes() {
     let (_dir, path) = file();
     let prompt = long("Cut");
-    let bounds = Bounds { drain_timeout: Duration::from_millis(1), ..Bounds::default() };
+    let bounds = Bounds { drain_timeout: Duration::from_millis(1), ..common::bounds() };
     let host = Host::start(Config { bounds, ..keeping(&path) }).await;
     let endless = json!({"prompt": prompt, "ignore_eos": true, "max_tokens": 1_500});
     let stream = first_chunk(host.complete(endless).await).await;

@@ -99,11 +99,11 @@ async fn drain_is_taken_back_unless_the_host_shuts_down() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_beyond_the_drain_timeout_ends_with_an_error() {
-    let bounds = Bounds { drain_timeout: Duration::from_millis(100), ..Bounds::default() };
+    let bounds = Bounds { drain_timeout: Duration::from_millis(100), ..common::bounds() };
     let host = Host::start(Config { bounds, ..config() }).await;
     host.server.engine().hold_steps();
     let answer = host.complete(endless()).await;
-    let (events, ()) = tokio::join!(common::events(answer), host.server.shutdown());
+    let (events, ()) = tokio::join!(common::events(answer), host.ends());
     let (name, error) = events.last().expect("an event");
     assert_eq!((name.as_str(), &error["code"]), ("error", &json!("stopped")), "{error}");
 }
