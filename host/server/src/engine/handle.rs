@@ -291,14 +291,19 @@ impl EngineHandle {
 
     /// Starts no step until `release_steps`; commands are still applied. For tests.
     pub fn hold_steps(&self) {
-        self.shared.gate.set(true);
+        self.allow_steps(0);
+    }
+
+    /// Starts so many steps, and then none until `release_steps`. For tests of what is under way: a request of more tokens
+    /// doesn't end before they have looked.
+    pub fn allow_steps(&self, steps: u64) {
+        self.shared.gate.allow(steps);
         let _ = self.send(Command::Wake);
     }
 
     /// Lets steps start again.
     pub fn release_steps(&self) {
-        self.shared.gate.set(false);
-        let _ = self.send(Command::Wake);
+        self.allow_steps(StepGate::ALL);
     }
 
     pub(super) fn finish(&self, id: SequenceId, reason: FinishReason) {

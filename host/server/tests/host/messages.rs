@@ -424,9 +424,13 @@ async fn key_is_taken_from_either_header() {
 async fn client_that_leaves_frees_its_blocks() {
     let host = Host::start(Config { prefix_caching: false, ..config() }).await;
     let endless = |stream: bool| body(&json!({"stream": stream, "ignore_eos": true, "max_tokens": 1_500}));
-    let stream = first_chunk(host.post(PATH, &endless(true)).await).await;
+    host.server.engine().hold_steps();
+    let stream = host.post(PATH, &endless(true)).await;
     let send = host.client.post(host.url(PATH)).json(&endless(false)).send();
     let whole = tokio::spawn(async move { drop(send.await) });
+    host.until("both wait", |s| s["queue"]["waiting"] == 2).await;
+    host.server.engine().allow_steps(20);
+    let stream = first_chunk(stream).await;
     let state = host.until("both run", |s| s["queue"]["running"] == 2).await;
     assert!(state["memory"]["used"].as_u64().unwrap() > 0);
     drop(stream);
@@ -442,6 +446,7 @@ async fn client_that_leaves_frees_its_blocks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_that_takes_too_long_ends_with_an_error() {
     let host = Host::start(config()).await;
+    host.server.engine().allow_steps(8);
     let answer =
         host.post(PATH, &body(&json!({"stream": true, "ignore_eos": true, "max_tokens": 1_500}))).await;
     let state = host.until("it decodes", |s| s["requests"][0]["state"] == "decode").await;

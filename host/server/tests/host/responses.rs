@@ -451,7 +451,7 @@ async fn stream_begins_before_the_first_token_and_a_disconnect_frees_its_blocks(
     let answer = host.post(PATH, &endless).await;
     // Nothing is computed, and yet the client knows that the response was created.
     let stream = common::first_chunk(answer).await;
-    host.server.engine().release_steps();
+    host.server.engine().allow_steps(20);
     host.until("it runs", |s| s["queue"]["running"] == 1).await;
     drop(stream);
     let state = host.until("it is gone", |s| s["queue"]["running"] == 0).await;
@@ -465,6 +465,7 @@ async fn stream_that_ends_early_says_why() {
     let host = Host::start(config()).await;
     let endless = asking(&json!({"ignore_eos": true, "max_output_tokens": 1_500, "stream": true}));
     // An operator cancels it.
+    host.server.engine().allow_steps(8);
     let post = host.client.post(host.url(PATH)).header("x-request-id", "mine").json(&endless);
     let answer = post.send().await.unwrap();
     let cancelled = host.admin(reqwest::Method::DELETE, "/admin/requests/mine").send().await.unwrap();

@@ -145,6 +145,7 @@ async fn time_in_the_queue_is_known_while_a_stream_runs_and_counts_once() {
         ]
     };
     let long = json!({"ignore_eos": true, "max_tokens": 1_500});
+    host.server.engine().allow_steps(20);
     let running = first_chunk(host.complete(long.clone()).await).await;
     host.server.engine().hold_steps();
     let state = host.admin_get("/admin/state").await;

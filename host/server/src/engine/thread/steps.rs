@@ -80,7 +80,8 @@ impl Driver {
             return false;
         }
         let on_device = self.out.iter().all(|out| matches!(out.submitted, Ok(true)));
-        if on_device && self.engine.plans_ahead() && self.executor.plans_ahead() {
+        let may_go_ahead = self.engine.plans_ahead() && !self.shared.gate.is_held();
+        if on_device && may_go_ahead && self.executor.plans_ahead() {
             self.begin();
         }
         // While a device works on this step, send the tokens of the last one.
@@ -92,6 +93,7 @@ impl Driver {
     fn begin(&mut self) -> bool {
         let at = self.now();
         let Some(batch) = self.engine.begin_step(at) else { return false };
+        self.shared.gate.pass();
         let record = self.shared.tap.is_on().then(|| self.record(&batch, at));
         self.waited = false;
         let begun = Instant::now();

@@ -105,7 +105,8 @@ fn start_with_door(most: usize, door: u32, at_end: Option<AtEnd>) -> (EngineThre
     let config =
         EngineConfig { total_blocks: 64, max_waiting: 4, plan_ahead: most > 1, ..EngineConfig::default() };
     let deepest = Arc::default();
-    let bounds = ChannelBounds { max_waiting: door, max_running: 32, stream_events: 64 };
+    // More than any request has: none is cancelled because nobody reads it.
+    let bounds = ChannelBounds { max_waiting: door, max_running: 32, stream_events: 1_024 };
     let device = Scripted { most, started: VecDeque::new(), deepest: Arc::clone(&deepest) };
     let engine = Engine::new(config, Policies::builtin());
     (spawn(engine, Box::new(device), Clock::start(), bounds, at_end).unwrap(), deepest)

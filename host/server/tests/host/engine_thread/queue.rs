@@ -1,12 +1,13 @@
 //! Submissions: refused, dropped, and counted before the engine has taken them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use infer_core::request::RefusalReason;
 use infer_core::{Engine, FinishReason};
 use infer_server::engine::{End, RequestMeta, StreamEvent, SubmitError};
 
 use super::{crawl, first, occupy, request, start, start_with, start_with_door, to_the_end, works};
+use crate::common::LONG;
 
 #[tokio::test]
 async fn full_queue_suggests_when_a_slot_may_come_free_and_an_empty_one_a_second() {
@@ -14,20 +15,17 @@ async fn full_queue_suggests_when_a_slot_may_come_free_and_an_empty_one_a_second
     let mut live = Vec::new();
     let told = loop {
         match engine.handle.submit(crawl()).await {
-            // Read, or it would be cancelled after 64 tokens, and the next ones would be expected to be as short.
-            Ok(request) => live.push(tokio::spawn(to_the_end(request))),
+            Ok(request) => live.push(request),
             Err(SubmitError::Refused(refusal)) if refusal.retry_after_ms > 1_000 => break refusal,
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     };
     assert!(told.message.contains("queue is full") && told.retry_after_ms <= 60_000, "{told:?}");
-    for request in live {
-        request.abort();
-        assert!(request.await.is_err_and(|ended| ended.is_cancelled()));
-    }
+    drop(live);
     let mut told = told;
+    let begun = Instant::now();
     // The thread notices that nothing waits when it has no more commands to apply.
-    for _ in 0..1_000 {
+    while begun.elapsed() < LONG {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let five = (0..5).map(|_| request(&[1]).request).collect();
         let refused = engine.handle.submit_all(five, RequestMeta::default()).await.err();
@@ -47,6 +45,8 @@ async fn steps_go_on_during_a_flood_of_refused_requests_with_many_sequences() {
     const REQUESTS: usize = 40;
     const CHOICES: usize = 128;
     let (engine, _) = start_with_door(0, (REQUESTS * CHOICES) as u32 + 1, None);
+    // It does not end before the flood comes.
+    engine.handle.allow_steps(2);
     let mut running = engine.handle.submit(crawl()).await.unwrap();
     assert!(matches!(first(&mut running).await, Some(StreamEvent::Token { .. })));
     let (entered, inside) = tokio::sync::oneshot::channel();
@@ -70,6 +70,7 @@ async fn steps_go_on_during_a_flood_of_refused_requests_with_many_sequences() {
     }
     let mut after = Box::pin(engine.handle.inspect(|engine, _| engine.next_step()));
     assert!(futures_util::poll!(after.as_mut()).is_pending());
+    engine.handle.release_steps();
     drop(let_go);
     let (before, after) = (before.await.unwrap().unwrap(), after.await.unwrap());
     assert!(after > before, "no step was made while 5,120 sequences were refused");
@@ -137,6 +138,7 @@ async fn drain_that_is_taken_back_refuses_nothing_more() {
 async fn full_mailbox_loses_neither_a_stop_nor_a_drain_and_is_not_taken_for_the_engines_end() {
     let engine = start();
     let handle = engine.handle.clone();
+    handle.allow_steps(2);
     let mut running = handle.submit(crawl()).await.unwrap();
     assert!(matches!(first(&mut running).await, Some(StreamEvent::Token { .. })));
     let (let_go, looking) = occupy(&handle).await;

@@ -9,6 +9,7 @@ use crate::common::{self, Host, config, token_ids};
 async fn disconnect_frees_all_choices() {
     let host = Host::start(Config { prefix_caching: false, ..config() }).await;
     let endless = json!({"prompt": ["one", "two"], "n": 6, "ignore_eos": true, "max_tokens": 1_500});
+    host.server.engine().allow_steps(50);
     let stream = common::first_chunk(host.complete(endless.clone()).await).await;
     host.until("all twelve run", |s| s["queue"]["running"] == 12).await;
     drop(stream);
@@ -29,10 +30,8 @@ async fn disconnect_frees_all_choices() {
     let waiting = tokio::spawn(async move { drop(send.await) });
     host.until("all twelve wait", |s| s["counters"]["submitted"] == 24).await;
     waiting.abort();
-    host.server.engine().release_steps();
     host.until("none is left", |s| s["counters"]["finished"]["cancelled"] == 24).await;
     // The same if bytes follow the request.
-    host.server.engine().hold_steps();
     for (more, cancelled) in [("\r\n", 36), ("GET /health HTTP/1.1\r\nhost: x\r\n\r\n", 48)] {
         let body = body.to_string();
         let head =
@@ -43,8 +42,8 @@ async fn disconnect_frees_all_choices() {
         drop(stream);
         host.until("none is left", |s| s["counters"]["finished"]["cancelled"] == cancelled).await;
     }
-    host.server.engine().release_steps();
     // An operator ends all choices of a request by its id.
+    host.server.engine().allow_steps(8);
     let fields = common::request(json!({"n": 3, "ignore_eos": true, "max_tokens": 1_500}));
     let named = host.client.post(host.url("/v1/completions")).header("x-request-id", "three").json(&fields);
     let stream = named.send().await.unwrap();

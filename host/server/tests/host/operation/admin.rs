@@ -46,6 +46,7 @@ async fn numeric_names_mean_engine_ids_and_lists_shorten_metadata() {
     let host = Host::start(config()).await;
     let note = "\u{1}".repeat(512);
     let fields = json!({"metadata": {"note": note}, "ignore_eos": true, "max_tokens": 1_500});
+    host.server.engine().allow_steps(8);
     let post = host.client.post(host.url("/v1/completions")).header("x-request-id", "424242");
     let answer = post.json(&request(fields)).send().await.unwrap();
     let state = host.until("it decodes", |s| s["requests"][0]["state"] == "decode").await;
@@ -75,6 +76,7 @@ async fn operators_see_and_cancel_requests() {
     let host = Host::start(config()).await;
     let fields = json!({"user": "u", "session_id": "s", "metadata": {"k": "v"}, "priority": 3,
         "ignore_eos": true, "max_tokens": 1_500});
+    host.server.engine().allow_steps(8);
     let answer = host
         .client
         .post(host.url("/v1/completions"))

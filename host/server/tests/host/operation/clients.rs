@@ -13,7 +13,8 @@ use crate::common::{self, Host, config, events, first_chunk, request, token_ids}
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disconnect_frees_blocks_in_every_request_state() {
     let host = Host::start(Config { max_batch_size: 1, prefix_caching: false, ..config() }).await;
-    // A request that streams.
+    // A request that streams, and is far from its end.
+    host.server.engine().allow_steps(20);
     let stream = first_chunk(host.complete(endless()).await).await;
     // One that waits for its headers (a single body), and one whose headers have been sent.
     let waiting = tokio::spawn({
@@ -32,6 +33,7 @@ async fn disconnect_frees_blocks_in_every_request_state() {
     assert_eq!(state["memory"]["used"], 0);
     assert_eq!(state["memory"]["free"], state["memory"]["total"]);
     assert_eq!(state["counters"]["finished"]["cancelled"], 3);
+    host.server.engine().release_steps();
     assert_eq!(token_ids(&host.events(json!({"ignore_eos": true})).await).len(), 8, "the host keeps serving");
     host.server.shutdown().await;
 }

@@ -103,8 +103,10 @@ async fn request_that_is_refused_after_a_choice_has_run_is_charged() {
     let refuses = Arc::clone(&policy.refuses);
     policy.takes_over(&host).await;
     let fields = json!({"prompt": [1, 2, 3, 4], "n": 2, "max_tokens": 1_500, "ignore_eos": true});
+    host.server.engine().allow_steps(20);
     let mut stream = first_chunk(host.complete(fields).await).await;
     refuses.store(true, Ordering::Relaxed);
+    host.server.engine().release_steps();
     let mut rest = Vec::new();
     while let Some(chunk) = stream.next().await {
         rest.extend_from_slice(chunk.unwrap().as_ref());
