@@ -1,6 +1,6 @@
 //! Devices that fail, hang or are still loaded, and the reference cache.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use infer_api::admin::AdminEvent;
@@ -233,13 +233,23 @@ async fn health_checks_report_a_hanging_device() {
 async fn requests_time_out_while_the_device_hangs_whether_or_not_the_engine_took_them() {
     let request_timeout = Duration::from_secs(2);
     let bounds = Bounds { request_timeout, engine_patience: Duration::ZERO, ..common::bounds() };
-    let (let_go, held) = std::sync::mpsc::channel();
-    let host = host_on(Config { bounds, ..config() }, Hanging(held)).await;
-    let taken = host.complete(json!({})).await;
-    assert_eq!(taken.status(), 200);
-    while host.server.engine().computing_for() == Duration::ZERO {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let begun = Instant::now();
+    let (host, let_go, taken) = loop {
+        let (let_go, held) = std::sync::mpsc::channel();
+        let host = host_on(Config { bounds, ..config() }, Hanging(held)).await;
+        let taken = host.complete(json!({})).await;
+        let engine = host.server.engine();
+        while engine.computing_for() == Duration::ZERO && engine.live() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if taken.status() == 200 && engine.computing_for() > Duration::ZERO {
+            break (host, let_go, taken);
+        }
+        // On a busy machine its time may be over before the engine has begun with it.
+        assert!(begun.elapsed() < common::LONG, "{}", taken.status());
+        drop(let_go);
+        host.server.shutdown().await;
+    };
     let messages = json!([{"role": "user", "content": "Hello"}]);
     let chat = json!({"model": "demo", "messages": messages, "stream": true});
     let message = json!({"model": "demo", "messages": messages, "max_tokens": 5});
