@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::time::Duration;
 
 use infer_server::tenants::{KeyDigest, fresh};
 use serde_json::Value;
 
+use crate::chaos::until;
 use crate::commands::KEPT;
 use crate::process::{Home, Host};
 
@@ -41,11 +41,7 @@ fn killed_host_leaves_what_policies_knew() {
     let host = Host::start(home.serve(KEPT, &FLAGS));
     let answer = asks(&host);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    let saved = (0..10_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(2));
-        next_id(&home) > Some(1)
-    });
-    assert!(saved, "it is saved while the host runs");
+    until("it is saved while the host runs", || next_id(&home) > Some(1));
     drop(host);
 
     let host = Host::start(home.serve(KEPT, &FLAGS));
