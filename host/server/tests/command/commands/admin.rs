@@ -1,53 +1,9 @@
-//! `infer admin`: requests, queue, cache, and reloads.
+//! `infer admin reload`. What is under way is operated in `tests/host/operation/commands.rs`.
 
 use serde_json::Value;
 
 use super::{KEPT, Operator};
 use crate::process::{Home, Host, complaint};
-
-#[test]
-fn requests_queue_and_cache_are_operated_by_commands() {
-    let home = Home::new();
-    let host = Host::start(home.serve(KEPT, &["--max-batch-size", "1"]));
-    let operator = Operator { home: &home, host: &host };
-    let sees = |arguments: &[&str]| {
-        let output = operator.types_to("admin", arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", complaint(&output));
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let requests = || -> Vec<Value> { serde_json::from_str(&sees(&["requests", "--json"])).unwrap() };
-    assert_eq!(sees(&["requests"]), "no request is live\n");
-    assert_eq!(sees(&["tenants"]), "no tenant has sent a request\n");
-    let until =
-        |condition: &dyn Fn() -> bool| assert!((0..200).any(|_| condition()), "{}", sees(&["requests"]));
-    let endless = r#"{"model": "demo", "prompt": "x", "ignore_eos": true, "max_tokens": 1500}"#;
-    let _streams = [host.ask(endless), host.ask(endless)];
-    until(&|| requests().len() == 2);
-    let listed = sees(&["requests"]);
-    let mut lines = listed.lines();
-    assert!(lines.next().unwrap().starts_with("id  state"), "{listed}");
-    assert!(listed.contains("  default  ") && listed.contains("/1500  "), "{listed}");
-    assert_eq!(sees(&["clear-queue"]), "failed 1 waiting requests\n");
-    let id = requests()[0]["id"].to_string();
-    assert_eq!(sees(&["cancel", &id]), format!("cancelled {id}\n"));
-    assert_eq!(operator.types_to("admin", &["cancel", &id]).status.code(), Some(1));
-    assert_eq!(operator.types_to("admin", &["cancel", "a/b"]).status.code(), Some(2));
-    host.serves();
-    until(&|| requests().is_empty());
-    let tenants = sees(&["tenants"]);
-    let row: Vec<&str> = tenants.lines().nth(1).unwrap().split_whitespace().take(5).collect();
-    assert_eq!(row, ["default", "1", "0", "0", "0"], "weight, running, waiting, held: {tenants}");
-    let rows: Value = serde_json::from_str(&sees(&["tenants", "--json"])).unwrap();
-    assert_eq!((&rows[0]["name"], &rows[0]["failed"]), (&"default".into(), &1.into()), "the queue's");
-    let state: Value = serde_json::from_str(&sees(&["state"])).unwrap();
-    let dropped = format!("dropped {} cached blocks; 0 are in use\n", state["memory"]["cached"]);
-    assert_eq!(sees(&["empty-cache"]), dropped);
-    assert_eq!(sees(&["reload"]), "there is nothing to reload\n");
-    assert_eq!(sees(&["drain"]), "the host refuses new requests; 0 are live\n");
-    assert_eq!(sees(&["undrain"]), "the host takes new requests\n");
-    host.serves();
-    host.ends();
-}
 
 #[test]
 fn reload_by_command_says_that_it_changed_nothing_where_an_operator_chose() {

@@ -2,6 +2,7 @@
 
 mod admin;
 mod clients;
+mod commands;
 mod devices;
 mod drain;
 
