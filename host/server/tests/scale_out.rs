@@ -188,7 +188,7 @@ impl Site {
 
     /// Waits until a host's queue has `count` requests. Returns the host.
     async fn queue(&self, count: u64) -> &Host {
-        for _ in 0..400 {
+        for _ in 0..6_000 {
             for host in &self.hosts {
                 let queue = &host.state(&self.client.http).await["queue"];
                 if queue["waiting"].as_u64().unwrap() + queue["held"].as_u64().unwrap() == count {
@@ -202,7 +202,7 @@ impl Site {
 
     /// Waits until all streams run. Returns how many each host has.
     async fn streams(&self, count: usize) -> [usize; 2] {
-        for _ in 0..400 {
+        for _ in 0..6_000 {
             let mut running = [0; 2];
             for (host, running) in self.hosts.iter().zip(&mut running) {
                 *running = host.state(&self.client.http).await["queue"]["running"].as_u64().unwrap() as usize;

@@ -127,14 +127,7 @@ pub async fn abuse(exe: &Path, peers: usize, seconds: f64) -> Result<AbuseReport
     over.send_replace(true);
     report.sent_bytes = attackers.join_all().await.into_iter().sum();
     report.note(raw::complete(host.address, &honest_request).await);
-    // Waits at most ten seconds for the host to close the remaining connections.
-    for _ in 0..100 {
-        report.open_files[1] = host.usage()?.open_files;
-        if report.open_files[1] <= before.open_files + 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    report.open_files[1] = host.files_left(before.open_files + 2).await?;
     report.resident_bytes[2] = host.usage()?.resident_bytes;
     Ok(report)
 }

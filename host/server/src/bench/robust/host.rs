@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use infer_core::testing::ScriptedExecutor;
 use infer_core::{Batch, DeviceFault, EngineConfig, Executor, StepOutput};
@@ -16,6 +16,9 @@ use crate::serve;
 
 /// Vocabulary size of the scripted executor: fewer tokens than any real vocabulary has.
 pub const VOCAB: u32 = 200;
+
+/// How long the host under test may take to close the last connections.
+const LAST_CONNECTIONS: Duration = Duration::from_secs(60);
 
 /// Kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -97,6 +100,19 @@ impl Host {
     pub fn usage(&self) -> Result<ProcessUsage, RobustError> {
         let usage = ProcessUsage::of(self.child.id());
         usage.ok_or_else(|| RobustError("the host under test has exited".to_owned()))
+    }
+
+    /// How many files it has open once they are `most` or fewer, or else after a minute: it closes connections a little
+    /// after its clients.
+    pub async fn files_left(&self, most: u64) -> Result<u64, RobustError> {
+        let begun = Instant::now();
+        loop {
+            let files = self.usage()?.open_files;
+            if files <= most || begun.elapsed() > LAST_CONNECTIONS {
+                return Ok(files);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 

@@ -107,8 +107,7 @@ pub async fn overload(exe: &Path, storm: Storm) -> Result<OverloadReport, Robust
     }
     report.ttft_storm_ms = first_tokens.into_iter().collect::<Distribution>().summary();
     report.ttft_after_ms = alone(&host, &mut report, &mut number).await;
-    let after = host.usage()?;
-    report.open_files = [before.open_files, after.open_files];
+    report.open_files = [before.open_files, host.files_left(before.open_files + 2).await?];
     Ok(report)
 }
 
