@@ -54,5 +54,7 @@ async fn requests_queue_and_cache_are_operated_by_commands() {
     assert_eq!(sees(&["empty-cache"]).await, dropped);
     assert_eq!(sees(&["reload"]).await, "there is nothing to reload\n");
     assert_eq!(sees(&["drain"]).await, "the host refuses new requests; 0 are live\n");
+    assert_eq!(sees(&["undrain"]).await, "the host takes new requests\n");
+    assert_eq!(host.events(json!({})).await.pop().unwrap().0, "done");
     host.server.shutdown().await;
 }
