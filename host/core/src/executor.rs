@@ -1,7 +1,12 @@
 //! The boundary to the device: something that computes a batch.
 
+use std::any::Any;
+
 use crate::batch::Batch;
-use crate::ids::BlockId;
+use crate::ids::{AdapterId, BlockId};
+
+/// An adapter's weights, in a form that only the executor knows that they were made for.
+pub type AdapterWeights = Box<dyn Any + Send>;
 
 /// Computes batches. Implemented by the model, by a simulator's cost model and by scripted ones in tests.
 pub trait Executor {
@@ -43,6 +48,20 @@ pub trait Executor {
     fn write_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), DeviceFault> {
         let _ = (block, bytes);
         Err(DeviceFault::no_copies())
+    }
+
+    /// Takes an adapter, which rows may have (`Row::adapter`) from the next batch on. After an error everything is as it
+    /// was. No batch is in flight.
+    fn load_adapter(&mut self, adapter: AdapterId, weights: AdapterWeights) -> Result<(), DeviceFault> {
+        let _ = (adapter, weights);
+        Err(DeviceFault::no_adapters())
+    }
+
+    /// Gives an adapter back that no row will have again, to be dropped where that holds up no step. No batch is in
+    /// flight.
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Option<AdapterWeights> {
+        let _ = adapter;
+        None
     }
 }
 
@@ -100,6 +119,11 @@ pub struct DeviceFault {
 impl DeviceFault {
     fn no_copies() -> Self {
         let message = "this executor's blocks can't be copied".to_owned();
+        Self { kind: DeviceFaultKind::Failed, message, rows: None }
+    }
+
+    fn no_adapters() -> Self {
+        let message = "this executor takes no adapters while it runs".to_owned();
         Self { kind: DeviceFaultKind::Failed, message, rows: None }
     }
 }

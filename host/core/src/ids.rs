@@ -33,7 +33,8 @@ pub struct BlockId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
 
-/// Dense number of an adapter: small matrices that change what the model computes for a request. 0 is the model as it is.
+/// Number of an adapter: small matrices that change what the model computes for a request. 0 is the model as it is. An
+/// adapter that is loaded while others are, or were, gets a number that none of them has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdapterId(pub u32);
 

@@ -60,7 +60,7 @@ pub use config::{EngineConfig, Limits};
 pub use durations::{Durations, nearest_rank};
 pub use engine::Engine;
 pub use event::{Change, Event, FailureCause, Handover, PrefixEvent};
-pub use executor::{DeviceFault, DeviceFaultKind, Executor, StepOutput, TokenLogprobs};
+pub use executor::{AdapterWeights, DeviceFault, DeviceFaultKind, Executor, StepOutput, TokenLogprobs};
 pub use ids::{AdapterId, BlockId, LogitsSlot, Micros, OffloadSlot, SequenceId, SessionId, TenantId};
 pub use kv::cached::CachedBlock;
 pub use kv::feed as kv_events;

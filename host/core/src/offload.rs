@@ -7,8 +7,8 @@
 //! Deliberately absent: where the bytes are (`OffloadStore`).
 
 use crate::batch::{Batch, OffloadCopy};
-use crate::executor::{DeviceFault, DeviceFaultKind, Executor, StepOutput};
-use crate::ids::{BlockId, OffloadSlot};
+use crate::executor::{AdapterWeights, DeviceFault, DeviceFaultKind, Executor, StepOutput};
+use crate::ids::{AdapterId, BlockId, OffloadSlot};
 
 /// The bytes of the slots.
 pub trait OffloadStore {
@@ -126,5 +126,13 @@ impl<E: Executor + ?Sized, S: OffloadStore> Executor for Offloading<E, S> {
 
     fn write_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), DeviceFault> {
         self.inner.write_block(block, bytes)
+    }
+
+    fn load_adapter(&mut self, adapter: AdapterId, weights: AdapterWeights) -> Result<(), DeviceFault> {
+        self.inner.load_adapter(adapter, weights)
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Option<AdapterWeights> {
+        self.inner.unload_adapter(adapter)
     }
 }

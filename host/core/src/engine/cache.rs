@@ -3,7 +3,7 @@
 use super::Engine;
 use super::shadow::block_names;
 use crate::guard::{Compared, Renewal};
-use crate::ids::{BlockId, Micros};
+use crate::ids::{AdapterId, BlockId, Micros};
 use crate::kv::cached::CachedBlock;
 use crate::kv::{Blocks, Continuity, Fate, Keep};
 use crate::policy::prefix_cache::{ROWS_PER_OBSERVE, of_the_pool};
@@ -23,7 +23,7 @@ const CATCH_UP_ROWS: usize = ROWS_PER_OBSERVE;
 /// Missed events after which a previous policy that is kept up to date receives them.
 const BACKLOG_ROWS: usize = 4_096;
 
-/// What emptying the cache dropped.
+/// What emptying the cache, or forgetting a part of it, dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Emptied {
     /// Blocks of the pool that became free.
@@ -239,6 +239,18 @@ impl Engine {
         self.counters.evicted_blocks += u64::from(cached);
         self.note_load(now);
         Emptied { cached, offloaded }
+    }
+
+    /// Drops what is cached of an adapter that no request will have again, in both levels, with the prompts kept behind it,
+    /// whatever the policy wants: nothing could find it. None of its requests may be live.
+    pub fn forget_adapter(&mut self, adapter: AdapterId, now: Micros) -> Emptied {
+        let now = self.tick(now);
+        let (_, before) = self.kv.offload_slots();
+        let cached = self.kv.forget_adapter(adapter, now);
+        let (_, after) = self.kv.offload_slots();
+        self.counters.evicted_blocks += u64::from(cached);
+        self.note_load(now);
+        Emptied { cached, offloaded: before - after }
     }
 
     /// Makes blocks that an earlier engine listed cached ones of this one, which has done nothing yet, and returns where:

@@ -1,12 +1,13 @@
 //! The effects on the pool of a sequence's start, progress and end.
 
-use super::blocks::Fate;
+use super::blocks::{Block, Fate};
 use super::index::Content;
 use super::prompts::Entry;
 use super::tree::Place;
 use super::{Kv, scope_of};
 use crate::batch::BlockCopy;
-use crate::ids::{BlockId, LogitsSlot, Micros};
+use crate::ids::{AdapterId, BlockId, LogitsSlot, Micros};
+use crate::list::NONE;
 use crate::sequence::{SeqIx, Sequence, Slab};
 
 /// How much of an ended sequence stays.
@@ -268,6 +269,19 @@ impl Kv {
     pub fn drop_oldest(&mut self, want: u32, fate: Fate, now: Micros) -> u32 {
         let dropped = self.blocks.drop_oldest(want, fate, now);
         self.forget_ended();
+        dropped
+    }
+
+    /// Drops what is cached of an adapter, here and in the second level. Returns how many blocks became free.
+    pub fn forget_adapter(&mut self, adapter: AdapterId, now: Micros) -> u32 {
+        let is_first =
+            |block: &Block| block.in_tree() && block.parent == NONE && block.scope.adapter == adapter;
+        let all = self.blocks.iter().filter(|(id, block)| is_first(block) && self.blocks.is_idle(*id));
+        let first: Vec<BlockId> = all.map(|(id, _)| id).collect();
+        let dropped: u32 = first.into_iter().map(|id| self.drop_cached(id, Fate::Forgotten, now)).sum();
+        if let Some(offload) = &mut self.blocks.offload {
+            offload.forget_adapter(adapter);
+        }
         dropped
     }
 

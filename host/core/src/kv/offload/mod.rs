@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 use super::index::{Content, Index, Scope};
 use crate::batch::OffloadCopy;
-use crate::ids::{BlockId, Micros, OffloadSlot, SessionId};
+use crate::ids::{AdapterId, BlockId, Micros, OffloadSlot, SessionId};
 use crate::list::{Links, Lru, NONE};
 
 /// What a slot or a block follows.
@@ -256,6 +256,16 @@ impl Offload {
         while self.below[block as usize] != NONE {
             self.remove_all(self.below[block as usize]);
         }
+    }
+
+    /// Forgets what an adapter's blocks held that are not cached any more.
+    pub fn forget_adapter(&mut self, adapter: AdapterId) {
+        let is_first = |at: &u32| {
+            let slot = &self.slots[*at as usize];
+            slot.parent == Parent::None && slot.scope.adapter == adapter
+        };
+        let first: Vec<u32> = self.order.iter().filter(is_first).collect();
+        first.into_iter().for_each(|at| self.remove_all(at));
     }
 
     /// A block doesn't hold what it should: its twin stands alone again.

@@ -57,6 +57,30 @@ fn the_tenants_salts_and_adapters_of_the_second_level_stay_apart() {
 }
 
 #[test]
+fn a_forgotten_adapter_leaves_nothing_in_the_second_level_either() {
+    let of = |adapter, request| Request { adapter: AdapterId(adapter), ..request };
+    for other in [0, 2] {
+        let mut host = Tiered::new(tiny(64));
+        // In turns, so that either has blocks of both levels and some of the second alone.
+        for seed in 1..4 {
+            for adapter in [1, other] {
+                host.ask(of(adapter, turn(seed)));
+            }
+        }
+        let (cached, used) = (host.engine.memory().cached, host.used_slots());
+        let forgotten = host.engine.forget_adapter(AdapterId(1), host.now);
+        host.engine.check_invariants();
+        assert!(forgotten.offloaded > 0, "{forgotten:?}");
+        let left = (host.engine.memory().cached, host.used_slots());
+        assert_eq!(left, (cached - forgotten.cached, used - forgotten.offloaded));
+        let id = host.ask(of(1, next_turn(1)));
+        assert_eq!(host.cached(id), 0, "beside {other}");
+        let id = host.ask(of(other, next_turn(1)));
+        assert_eq!(host.cached(id), 28, "{other} has its own still");
+    }
+}
+
+#[test]
 fn an_emptied_cache_has_no_second_level_either() {
     let mut host = Tiered::after(tiny(16), 1..3);
     let (cached, used) = (host.engine.memory().cached, host.used_slots());

@@ -93,6 +93,33 @@ fn tenants_salts_and_adapters_share_nothing() {
 }
 
 #[test]
+fn a_forgotten_adapter_leaves_nothing_and_takes_nothing_of_others() {
+    let mut bench = Bench::new(EngineConfig { prompt_cache_entries: 8, ..small() });
+    let of = |adapter, seed| Request { adapter: AdapterId(adapter), ..request(prompt(seed, 13), 2) };
+    for (adapter, seed) in [(0, 1), (1, 1), (1, 2), (2, 1)] {
+        bench.submit(of(adapter, seed));
+        bench.run();
+    }
+    let memory = |bench: &mut Bench| bench.engine.snapshot(bench.now).memory;
+    let before = memory(&mut bench);
+    let forgotten = bench.engine.forget_adapter(AdapterId(1), bench.now);
+    let after = memory(&mut bench);
+    assert!(forgotten.cached > 0 && forgotten.offloaded == 0, "{forgotten:?}");
+    assert_eq!(
+        (after.cached, after.free),
+        (before.cached - forgotten.cached, before.free + forgotten.cached)
+    );
+    assert_eq!(bench.engine.forget_adapter(AdapterId(1), bench.now).cached, 0, "all of it is gone");
+    bench.engine.check_invariants();
+    for (adapter, seed, cached) in [(0, 1, 13), (2, 1, 13), (1, 1, 0), (1, 2, 0)] {
+        let id = bench.submit(of(adapter, seed));
+        bench.run();
+        assert_eq!(started(&bench, id).1, cached, "adapter {adapter}, prompt {seed}");
+        assert_eq!(bench.tokens(id), solo(&of(adapter, seed), VOCAB), "adapter {adapter}, prompt {seed}");
+    }
+}
+
+#[test]
 fn sequences_of_one_batch_of_prompts_with_other_adapters_share_nothing() {
     let mut bench = Bench::new(small());
     let shared: Arc<[u32]> = prompt(1, 13).into();
