@@ -1,7 +1,8 @@
-//! The bytes of a checkpoint's file: mapped, or embedded in the binary. Mapped pages can be released after reading, so that a
+//! The bytes of a checkpoint's file: mapped, copied, or embedded in the binary. Mapped pages can be released after reading, so that a
 //! checkpoint is never in memory twice.
 
 use std::fs::File;
+use std::io::{self, Read};
 use std::ops::{Deref, Range};
 use std::path::Path;
 
@@ -13,6 +14,7 @@ use crate::error::ModelError;
 #[derive(Debug)]
 pub(crate) enum Bytes<'a> {
     Mapped(Mmap),
+    Copied(Vec<u8>),
     Borrowed(&'a [u8]),
 }
 
@@ -27,6 +29,25 @@ impl Bytes<'_> {
         // Without the advice reading still works, only slower.
         let _ = map.advise(Advice::Sequential);
         Ok(Self::Mapped(map))
+    }
+
+    /// Copies a file of up to so many bytes.
+    pub(crate) fn copy(path: &Path, most: u64) -> Result<Self, ModelError> {
+        let failed = |error: io::Error| ModelError::io(path, &error);
+        let file = File::open(path).map_err(failed)?;
+        let size = file.metadata().map_err(failed)?.len();
+        let mut bytes = Vec::new();
+        if size <= most {
+            bytes.reserve_exact(size as usize);
+            // One more, in case somebody is writing it.
+            file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
+        }
+        if size.max(bytes.len() as u64) > most {
+            let message =
+                format!("{} has more than {most} bytes, the most that are read of it", path.display());
+            return Err(ModelError::weights(message));
+        }
+        Ok(Self::Copied(bytes))
     }
 
     /// Where in the file these bytes are, if they are a part of it.
@@ -73,6 +94,7 @@ impl Deref for Bytes<'_> {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Mapped(map) => map,
+            Self::Copied(bytes) => bytes,
             Self::Borrowed(bytes) => bytes,
         }
     }

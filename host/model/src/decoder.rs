@@ -5,7 +5,7 @@
 use std::slice::ChunksExact;
 use std::sync::Arc;
 
-use infer_core::{AdapterId, Batch};
+use infer_core::Batch;
 use infer_kernels::{
     AttentionParams, Cpu, Format, Gating, HeadRows, Inputs, Norm, Qkv, RopeTable, Rows, Then,
 };
@@ -13,7 +13,7 @@ use infer_kernels::{
 use crate::cache::KvStore;
 use crate::config::{ModelConfig, QkNorm};
 use crate::experts::{ExpertBuffers, ExpertLayer};
-use crate::lora::{self, Adapter, Adapting, Origin};
+use crate::lora::{self, Adapting, Loaded, Origin};
 use crate::model::Model;
 use crate::weights::{Gated, LayerWeights, Linear, Mlp, Weights};
 
@@ -24,7 +24,7 @@ const MLP_ROWS: usize = 512;
 pub(crate) struct Decoder {
     config: ModelConfig,
     weights: Arc<Weights>,
-    adapters: Vec<Arc<Adapter>>,
+    pub(crate) adapters: Loaded,
     ropes: Vec<RopeTable>,
     cpu: Cpu,
     buffers: Buffers,
@@ -63,12 +63,8 @@ impl Decoder {
     pub(crate) fn new(model: &Model, cpu: Cpu, positions: usize) -> Self {
         let Model { config, weights, adapters, .. } = model.clone();
         let ropes = config.ropes.iter().map(|rope| rope.table(config.head_dim, positions)).collect();
+        let adapters = Loaded::numbered(adapters);
         Self { config, weights, adapters, ropes, cpu, buffers: Buffers::default() }
-    }
-
-    /// Whether there is this adapter.
-    pub(crate) fn has_adapter(&self, adapter: AdapterId) -> bool {
-        adapter.0 as usize <= self.adapters.len()
     }
 
     /// Computes the hidden states of all tokens of a batch and writes their keys and values.
@@ -133,7 +129,7 @@ impl Decoder {
         let tokens = batch.tokens.len();
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
         let stride = q_width + 2 * kv_width;
-        let adapting = Adapting { cpu: &self.cpu, adapters: &self.adapters, layer: index };
+        let adapting = Adapting { cpu: &self.cpu, adapters: self.adapters.all(), layer: index };
         let Buffers { residual, inputs, qkv, attended, projected, normed, adapters, .. } = &mut self.buffers;
         let lora::Buffers { all, scratch, .. } = adapters;
 
@@ -175,7 +171,7 @@ impl Decoder {
 
     fn mlp(&mut self, index: usize, layer: &LayerWeights) {
         let config = &self.config;
-        let adapting = Adapting { cpu: &self.cpu, adapters: &self.adapters, layer: index };
+        let adapting = Adapting { cpu: &self.cpu, adapters: self.adapters.all(), layer: index };
         let Buffers { residual, inputs, projected, normed, gated, experts: buffers, adapters, .. } =
             &mut self.buffers;
         let lora::Buffers { all, some, scratch, gate, .. } = adapters;

@@ -4,10 +4,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use infer_core::{Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
+use infer_core::{
+    AdapterId, AdapterWeights, Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row,
+    StepOutput,
+};
 
 use crate::cache::KvStore;
 use crate::decoder::Decoder;
+use crate::lora;
 use crate::rows::{Asking, Limits, asking, drawn_but, embedding, is_usable, samples};
 use crate::sampler::{Draw, Sampler, logprobs};
 
@@ -62,7 +66,7 @@ impl ModelExecutor {
     fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         output.reset(batch.rows.len());
         self.kv.release(&batch.released);
-        self.limits.check(batch, |row| self.decoder.has_adapter(row.adapter))?;
+        self.limits.check(batch, |row| self.decoder.adapters.has(row.adapter))?;
         self.kv.begin(batch)?;
         if !batch.tokens.is_empty() {
             self.forward_passes += 1;
@@ -171,6 +175,19 @@ impl Executor for ModelExecutor {
     fn write_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), DeviceFault> {
         self.kv.write_block(block, bytes);
         Ok(())
+    }
+
+    fn load_adapter(&mut self, adapter: AdapterId, weights: AdapterWeights) -> Result<(), DeviceFault> {
+        let Some(weights) = lora::unboxed(weights) else {
+            let message = "the adapter was made ready for another device".to_owned();
+            return Err(DeviceFault { kind: DeviceFaultKind::Failed, message, rows: None });
+        };
+        self.decoder.adapters.insert(adapter, weights);
+        Ok(())
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Option<AdapterWeights> {
+        self.decoder.adapters.remove(adapter).map(lora::boxed)
     }
 }
 

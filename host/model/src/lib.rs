@@ -35,6 +35,7 @@ pub use detokenizer::Detokenizer;
 pub use error::{ModelError, ModelErrorKind};
 pub use executor::ModelExecutor;
 pub use load::{LoadOptions, LoadProgress, Quantize, WeightType};
+pub use lora::{AdapterFiles, AdapterLoader, AdapterSize};
 pub use model::{ExecutorOptions, Model};
 pub use source::Source;
 pub use stop::{StopStep, StopStrings};

@@ -14,7 +14,7 @@ use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::executor::ModelExecutor;
 use crate::load::{LoadOptions, LoadProgress};
-use crate::lora::{self, Adapter};
+use crate::lora::{self, Adapter, AdapterLoader, AdapterSize};
 use crate::memory;
 use crate::rows::Limits;
 use crate::source::Source;
@@ -114,6 +114,16 @@ impl Model {
     /// As [`Model::add_adapter`].
     pub fn check_adapter(source: &Source<'_>, config: &ModelConfig) -> Result<(), ModelError> {
         Adapter::check(source, config)
+    }
+
+    /// What loads further adapters for executors that run on the CPU. They have an adapter's matrices as the executor does.
+    pub fn adapter_loader(&self) -> AdapterLoader {
+        AdapterLoader::new(self.config.clone(), lora::format(self.weight_type))
+    }
+
+    /// What each adapter takes, in the order of their numbers.
+    pub fn adapter_sizes(&self) -> impl Iterator<Item = AdapterSize> {
+        self.adapters.iter().map(|adapter| adapter.size())
     }
 
     /// Bytes of the matrices of all adapters.

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use infer_core::Batch;
+use infer_core::{AdapterId, Batch};
 use infer_kernels::cuda::{
     AdapterDelta, AdapterLists, AdapterPart, AdapterRows, AdapterShape, AdaptersParams, Buffer, CudaError,
     Device, Properties, Type, add_adapters, padded_rank,
@@ -83,23 +83,23 @@ pub(super) fn words(adapters: u32, tokens: u32) -> [usize; 2] {
     }
 }
 
-/// Writes the lists of a batch's tokens with adapters. `padded` is the number of tokens of a decode that may be recorded. `None`
-/// if no token has one.
+/// Writes the lists of a batch's tokens with adapters, of those that are loaded. `padded` is the number of tokens of a decode that
+/// may be recorded. `None` if no token has one.
 pub(super) fn list(
     words: &mut [u32],
     layout: &StepLayout,
-    places: &mut Places,
+    (places, loaded): (&mut Places, &[AdapterId]),
     batch: &Batch,
     padded: Option<u32>,
 ) -> Option<AdapterRows> {
-    if layout.adapters == 0 {
+    if loaded.is_empty() {
         return None;
     }
-    places.find(batch);
+    places.find(batch, loaded);
     if places.tokens.is_empty() {
         return None;
     }
-    let room = AdapterRows::room(padded.unwrap_or(places.tokens.len() as u32), layout.adapters);
+    let room = AdapterRows::room(padded.unwrap_or(places.tokens.len() as u32), loaded.len() as u32);
     let (before, tiles) = words.split_at_mut(layout.place_tiles);
     let mut lists = AdapterLists::new(&mut before[layout.places..], tiles, room.rows);
     for (adapter, own) in places.groups() {

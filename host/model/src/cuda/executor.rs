@@ -5,7 +5,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use infer_core::{Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
+use infer_core::{
+    AdapterId, Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput,
+};
 use infer_kernels::cuda::{CudaError, CudaErrorKind, Graph, NONE};
 
 use super::decoder::DeviceDecoder;
@@ -27,6 +29,8 @@ pub struct DeviceExecutor {
     pub(super) graphs: HashMap<(u32, bool), Recorded>,
     /// Tokens of the step being built that have adapters.
     pub(super) places: Places,
+    /// The adapters that rows may have, in ascending order.
+    pub(super) loaded: Vec<AdapterId>,
     /// Which slots of kept logits are filled.
     pub(super) kept: Vec<bool>,
     pub(super) drawing: Drawing,
@@ -111,6 +115,7 @@ impl DeviceExecutor {
         }
         let decoder = DeviceDecoder::new(model, options).map_err(unfit)?;
         Ok(Self {
+            loaded: (1..=model.adapters()).map(AdapterId).collect(),
             decoder,
             options,
             graphs: HashMap::new(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use infer_core::{AdapterId, Batch};
 use infer_kernels::{Aside, Cpu, Format, Inputs, Norm, Rows, Targets, Then};
 
-use super::{AdaptedLayer, Adapter, Delta, Part};
+use super::{AdaptedLayer, Adapter, Delta, Loaded, Part};
 use crate::decoder::sized;
 
 /// Rows that an adapter computes at once: what it adds to them stays in the caches until it is added.
@@ -18,13 +18,13 @@ const ROWS: usize = 64;
 pub(crate) struct Places {
     /// Their indexes, by adapter and then in ascending order.
     pub tokens: Vec<u32>,
-    /// Adapters in ascending order, and where their tokens end.
+    /// Places of adapters among those that are loaded, in ascending order, and where their tokens end.
     groups: Vec<(usize, usize)>,
 }
 
 impl Places {
-    /// Finds those of a batch.
-    pub(crate) fn find(&mut self, batch: &Batch) {
+    /// Finds those of a batch. `loaded` are the adapters that there are, in ascending order.
+    pub(crate) fn find(&mut self, batch: &Batch, loaded: &[AdapterId]) {
         self.clear();
         let mut last = AdapterId::NONE;
         let adapters = || batch.rows.iter().filter(|row| row.token_len > 0).map(|row| row.adapter);
@@ -32,7 +32,8 @@ impl Places {
             for row in batch.rows.iter().filter(|row| row.adapter == next) {
                 self.tokens.extend(row.token_start..row.token_start + row.token_len);
             }
-            self.groups.push((next.0 as usize - 1, self.tokens.len()));
+            let place = loaded.binary_search(&next).expect("rows have adapters that are loaded");
+            self.groups.push((place, self.tokens.len()));
             last = next;
         }
     }
@@ -50,7 +51,7 @@ impl Places {
         }
     }
 
-    /// Adapters, and the places of their tokens.
+    /// Places of adapters among those that are loaded, and those of their tokens.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let starts = std::iter::once(0).chain(self.groups.iter().map(|(_, end)| *end));
         starts.zip(&self.groups).map(|(start, (adapter, end))| (*adapter, start..*end))
@@ -77,9 +78,9 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     /// Prepares for a batch.
-    pub(crate) fn begin(&mut self, batch: &Batch, adapters: &[Arc<Adapter>]) {
-        self.all.find(batch);
-        self.read_bytes = self.all.groups().map(|(adapter, _)| adapters[adapter].bytes()).sum();
+    pub(crate) fn begin(&mut self, batch: &Batch, loaded: &Loaded) {
+        self.all.find(batch, loaded.ids());
+        self.read_bytes = self.all.groups().map(|(adapter, _)| loaded.all()[adapter].bytes()).sum();
     }
 }
 
@@ -263,7 +264,9 @@ mod tests {
     #[test]
     fn tokens_are_grouped_by_adapter_in_batches_and_in_parts_of_them() {
         let mut all = Places::default();
-        all.find(&batch(&[(0, 3), (2, 2), (1, 1), (2, 3), (0, 1), (3, 0)]));
+        // Between them others were loaded once.
+        let loaded = [3, 7, 9].map(AdapterId);
+        all.find(&batch(&[(0, 3), (7, 2), (3, 1), (7, 3), (0, 1), (9, 0)]), &loaded);
         assert_eq!(all.tokens, [5, 3, 4, 6, 7, 8]);
         assert_eq!(all.groups().collect::<Vec<_>>(), [(0, 0..1), (1, 1..6)]);
         let mut part = Places::default();
@@ -277,7 +280,7 @@ mod tests {
             assert_eq!(part.tokens, tokens, "{range:?}");
             assert_eq!(part.groups().collect::<Vec<_>>(), groups, "{range:?}");
         }
-        all.find(&batch(&[(0, 3)]));
+        all.find(&batch(&[(0, 3)]), &loaded);
         assert_eq!(all.groups().count(), 0);
     }
 }

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
+use std::path::Path;
 
 use infer_kernels::{Format, Matrix, Packer};
 
 use super::names::{Half, Name, Target};
-use super::{AdaptedLayer, Adapter, Delta, Part};
+use super::{AdaptedLayer, Adapter, AdapterSize, Delta, Part};
 use crate::bytes::Bytes;
 use crate::config::{LoraConfig, ModelConfig};
 use crate::error::ModelError;
@@ -37,6 +38,14 @@ struct Found<'a> {
 
 type AllFound<'a> = BTreeMap<(usize, Target), Found<'a>>;
 
+/// Both files of an adapter.
+pub(super) struct Files<'a> {
+    /// Of the adapter, in messages.
+    name: String,
+    settings: LoraConfig,
+    shard: Shard<'a>,
+}
+
 impl Adapter {
     /// Loads an adapter of a model of this shape, in this format.
     pub(crate) fn load(
@@ -44,62 +53,97 @@ impl Adapter {
         config: &ModelConfig,
         format: Format,
     ) -> Result<Self, ModelError> {
-        let (settings, shard) = open(source)?;
-        let tensors = shard.tensors()?;
-        let mut found = find(&tensors, &settings, config)?;
-        let bytes = found.iter().map(|((_, target), found)| {
-            let [outputs, inputs] = target.shape(config);
-            size([found.rank, outputs + inputs], format)
-        });
-        let what = format!("adapter {} doesn't fit: it takes", source.name());
-        memory::check(&what, bytes.sum(), "serve fewer adapters")?;
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let packer = Packer::new(threads)
-            .map_err(|error| ModelError::machine(format!("can't start {threads} threads: {error}")))?;
-        let mut stacker = Stacker { config, format, packer };
-        let layers = (0..config.layers.len()).map(|layer| stacker.layer(layer, &mut found));
-        Ok(Self { layers: layers.collect::<Result<_, _>>()? })
+        Files::map(source)?.load(config, format, threads)
     }
 
     /// Checks an adapter as loading does.
     pub(crate) fn check(source: &Source<'_>, config: &ModelConfig) -> Result<(), ModelError> {
-        let (settings, shard) = open(source)?;
+        let Files { settings, shard, .. } = Files::map(source)?;
         let tensors = shard.tensors()?;
         let found = find(&tensors, &settings, config)?;
         found.values().flat_map(|found| [found.a, found.b]).try_for_each(|stored| numbers(stored).map(|_| ()))
     }
 }
 
-/// Opens both files.
-fn open<'a>(source: &Source<'a>) -> Result<(LoraConfig, Shard<'a>), ModelError> {
-    let missing = |file: &str, more: &str| {
-        let message = format!("{} has no {file}; is it an adapter of PEFT?{more}", source.name());
-        if file == WEIGHTS { ModelError::weights(message) } else { ModelError::adapter(message) }
-    };
-    if let Source::Gguf(_) = source {
-        let message = format!("{}: adapters in GGUF are not supported, PEFT's are", source.name());
-        return Err(ModelError::unsupported(message));
+impl<'a> Files<'a> {
+    /// Opens both files and maps that of the tensors.
+    fn map(source: &Source<'a>) -> Result<Self, ModelError> {
+        Self::open(source, Bytes::map)
     }
-    let Some(settings) = source.read(LoraConfig::FILE)? else {
-        return Err(missing(LoraConfig::FILE, ""));
-    };
-    let settings = LoraConfig::parse(&settings)?;
-    let shard = match source {
-        Source::Directory(directory) if source.has(WEIGHTS) => {
-            let path = directory.join(WEIGHTS);
-            Shard::open(&path.display().to_string(), Bytes::map(&path)?)?
+
+    /// The same, but copies that, of up to so many bytes.
+    pub(super) fn copy(source: &Source<'a>, most: u64) -> Result<Self, ModelError> {
+        Self::open(source, |path| Bytes::copy(path, most))
+    }
+
+    fn open(
+        source: &Source<'a>,
+        bytes: impl Fn(&Path) -> Result<Bytes<'a>, ModelError>,
+    ) -> Result<Self, ModelError> {
+        let missing = |file: &str, more: &str| {
+            let message = format!("{} has no {file}; is it an adapter of PEFT?{more}", source.name());
+            if file == WEIGHTS { ModelError::weights(message) } else { ModelError::adapter(message) }
+        };
+        if let Source::Gguf(_) = source {
+            let message = format!("{}: adapters in GGUF are not supported, PEFT's are", source.name());
+            return Err(ModelError::unsupported(message));
         }
-        Source::Embedded(files) => match files.iter().find(|(name, _)| *name == WEIGHTS) {
-            Some((name, bytes)) => Shard::open(name, Bytes::Borrowed(bytes))?,
-            None => return Err(missing(WEIGHTS, "")),
-        },
-        Source::Directory(_) | Source::Gguf(_) if source.has(PICKLED) => {
-            let advice = format!(" {PICKLED} is not read, as reading it runs code; save it as safetensors");
-            return Err(missing(WEIGHTS, &advice));
-        }
-        Source::Directory(_) | Source::Gguf(_) => return Err(missing(WEIGHTS, "")),
-    };
-    Ok((settings, shard))
+        let Some(settings) = source.read(LoraConfig::FILE)? else {
+            return Err(missing(LoraConfig::FILE, ""));
+        };
+        let settings = LoraConfig::parse(&settings)?;
+        let shard = match source {
+            Source::Directory(directory) if source.has(WEIGHTS) => {
+                let path = directory.join(WEIGHTS);
+                Shard::open(&path.display().to_string(), bytes(&path)?)?
+            }
+            Source::Embedded(files) => match files.iter().find(|(name, _)| *name == WEIGHTS) {
+                Some((name, bytes)) => Shard::open(name, Bytes::Borrowed(bytes))?,
+                None => return Err(missing(WEIGHTS, "")),
+            },
+            Source::Directory(_) | Source::Gguf(_) if source.has(PICKLED) => {
+                let advice =
+                    format!(" {PICKLED} is not read, as reading it runs code; save it as safetensors");
+                return Err(missing(WEIGHTS, &advice));
+            }
+            Source::Directory(_) | Source::Gguf(_) => return Err(missing(WEIGHTS, "")),
+        };
+        Ok(Self { name: source.name(), settings, shard })
+    }
+
+    /// What an adapter of a model of this shape will take at least in this format, by the shapes of its tensors.
+    pub(super) fn measure(&self, config: &ModelConfig, format: Format) -> Result<AdapterSize, ModelError> {
+        let tensors = self.shard.tensors()?;
+        Ok(measured(&find(&tensors, &self.settings, config)?, config, format))
+    }
+
+    /// Loads the adapter, with so many threads.
+    pub(super) fn load(
+        &self,
+        config: &ModelConfig,
+        format: Format,
+        threads: usize,
+    ) -> Result<Adapter, ModelError> {
+        let tensors = self.shard.tensors()?;
+        let mut found = find(&tensors, &self.settings, config)?;
+        let what = format!("adapter {} doesn't fit: it takes", self.name);
+        memory::check(&what, measured(&found, config, format).bytes, "serve fewer adapters")?;
+        let packer = Packer::new(threads)
+            .map_err(|error| ModelError::machine(format!("can't start {threads} threads: {error}")))?;
+        let mut stacker = Stacker { config, format, packer };
+        let layers = (0..config.layers.len()).map(|layer| stacker.layer(layer, &mut found));
+        Ok(Adapter { layers: layers.collect::<Result<_, _>>()? })
+    }
+}
+
+fn measured(found: &AllFound<'_>, config: &ModelConfig, format: Format) -> AdapterSize {
+    let bytes = found.iter().map(|((_, target), found)| {
+        let [outputs, inputs] = target.shape(config);
+        size([found.rank, outputs + inputs], format)
+    });
+    let rank = found.values().map(|found| found.rank).max().unwrap_or(0);
+    AdapterSize { rank: rank as u32, bytes: bytes.sum() }
 }
 
 /// All matrices of an adapter. Their numbers are not read yet.

@@ -8,12 +8,17 @@
 
 pub(crate) mod apply;
 mod load;
+mod loaded;
+mod loader;
 mod names;
 mod random;
 
 use infer_kernels::{Format, Matrix};
 
 pub(crate) use self::apply::{Adapting, Buffers, Origin};
+pub(crate) use self::loaded::Loaded;
+pub use self::loader::{AdapterFiles, AdapterLoader, AdapterSize};
+pub(crate) use self::loader::{boxed, unboxed};
 use crate::WeightType;
 
 /// What an adapter adds, by layer.
@@ -50,6 +55,13 @@ impl Adapter {
     /// Bytes of its matrices.
     pub(crate) fn bytes(&self) -> usize {
         self.layers.iter().flat_map(AdaptedLayer::deltas).map(Delta::bytes).sum()
+    }
+
+    /// What it takes.
+    pub(crate) fn size(&self) -> AdapterSize {
+        let parts = self.layers.iter().flat_map(AdaptedLayer::deltas).flat_map(|delta| &delta.parts);
+        let rank = parts.map(|part| part.wide.inputs()).max().unwrap_or(0);
+        AdapterSize { rank: rank as u32, bytes: self.bytes() as u64 }
     }
 }
 

@@ -136,3 +136,21 @@ fn adapters_of_other_models_and_other_folders_are_refused() {
     let missing = refused(&source, &load(ADAPTED));
     assert!(missing.contains("has no adapter_model.safetensors; is it an adapter of PEFT?"), "{missing}");
 }
+
+#[test]
+fn files_that_are_copied_are_refused_as_mapped_ones_are_and_beyond_a_bound() {
+    let loader = model(ADAPTED, DType::F32).adapter_loader();
+    let sound = golden("qwen3-lora").join("all");
+    let size = std::fs::metadata(sound.join("adapter_model.safetensors")).expect("it is there").len();
+    assert!(loader.read(&sound, size).is_ok());
+    let large = loader.read(&sound, size - 1).err().expect("it is larger").to_string();
+    assert!(large.contains(&format!("has more than {} bytes", size - 1)), "{large}");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let missing = loader.read(directory.path(), size).err().expect("it is empty").to_string();
+    assert!(missing.contains("has no adapter_config.json; is it an adapter of PEFT?"), "{missing}");
+    let other = model("gemma3-bf16", DType::F32).adapter_loader();
+    let files = other.read(&sound, size).expect("they are read");
+    let of_another = other.measure(&files).expect_err("it is refused").to_string();
+    assert!(of_another.contains("the model and adapter_config.json require"), "{of_another}");
+    assert_eq!(other.load(&files).expect_err("it is refused").to_string(), of_another);
+}

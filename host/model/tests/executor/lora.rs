@@ -1,9 +1,10 @@
-//! Rows with adapters: the same bits whatever else is in the batch, what a step reads of them, and faults.
+//! Rows with adapters: the same bits whatever else is in the batch, what a step reads of them, faults, and adapters that come
+//! and go.
 
-use infer_core::{AdapterId, SequenceId};
-use infer_model::{DType, KvCacheKind, Model, Quantize};
+use infer_core::{AdapterId, Executor, SequenceId};
+use infer_model::{AdapterSize, DType, KvCacheKind, Model, Quantize};
 
-use crate::common::{ADAPTED, Chunk, Driver, adapter, model, stored_as};
+use crate::common::{ADAPTED, Chunk, Driver, adapter, golden, model, stored_as};
 use crate::together::{self, together};
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];
@@ -115,4 +116,53 @@ fn a_row_with_an_adapter_that_is_not_there_is_a_fault_of_its_row() {
         let (_, result) = driver.try_run(&batch);
         assert_eq!(result.expect_err("there is one adapter").rows, Some(vec![1]), "{kind:?}");
     }
+}
+
+/// An adapter that comes later has any number that is larger.
+#[test]
+fn adapters_that_come_while_others_are_there_compute_what_they_would_from_the_start() {
+    let names = ["all", "some"];
+    let mut from_start = model(ADAPTED, DType::Bf16);
+    let ids = names.map(|name| from_start.add_adapter(&adapter(name)).expect("golden adapters load"));
+    let wanted = ids.map(|id| alone(&from_start, KvCacheKind::Paged, id));
+    let mut later = model(ADAPTED, DType::Bf16);
+    later.add_random_adapter(3, 1).expect("it is small");
+    let loader = later.adapter_loader();
+    let load = |name: &str| {
+        let files = loader.read(&golden("qwen3-lora").join(name), 1 << 20).expect("they are there");
+        let (weights, size) = loader.load(&files).expect("golden adapters load");
+        let measured = loader.measure(&files).expect("they are sound");
+        assert!(measured.rank == size.rank && measured.bytes <= size.bytes, "{name}: {measured:?}, {size:?}");
+        (weights, size)
+    };
+    let mut driver = Driver::new(&later, KvCacheKind::Paged, 16, 1);
+    let mut sizes = Vec::new();
+    for (name, id) in names.into_iter().zip([7, 9].map(AdapterId)) {
+        let (weights, size) = load(name);
+        driver.walk.executor.load_adapter(id, weights).expect("it was made for this executor");
+        sizes.push(size);
+    }
+    assert_eq!(sizes, from_start.adapter_sizes().collect::<Vec<AdapterSize>>());
+    let mut got = |id: u32| {
+        driver.walk.adapt(1, AdapterId(id));
+        together::alone(&mut driver, &prompts())
+    };
+    assert_eq!([got(7), got(9)], wanted);
+    let executor = &mut driver.walk.executor;
+    assert!(
+        executor.unload_adapter(AdapterId(7)).is_some() && executor.unload_adapter(AdapterId(7)).is_none()
+    );
+    driver.walk.adapt(1, AdapterId(9));
+    assert_eq!(together::alone(&mut driver, &prompts()), wanted[1], "after one before it has left");
+    driver.walk.adapt(1, AdapterId(7));
+    let batch = driver.batch(&[Chunk { sequence: 1, start: 0, tokens: &[5] }]);
+    let (_, result) = driver.try_run(&batch);
+    assert_eq!(result.expect_err("it has left").rows, Some(vec![0]));
+}
+
+#[test]
+fn weights_for_something_else_are_no_adapter() {
+    let mut driver = Driver::new(&model(ADAPTED, DType::Bf16), KvCacheKind::Paged, 16, 1);
+    let refused = driver.walk.executor.load_adapter(AdapterId(1), Box::new(7)).expect_err("it is a number");
+    assert!(refused.message.contains("for another device"), "{}", refused.message);
 }
