@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use infer_api::trace::Settings;
 use infer_chat::ChatTemplate;
-use infer_core::AdapterId;
 use infer_model::{SamplingDefaults, Tokenizer};
 use tokio::sync::watch;
 
+use crate::adapters::{AdapterHold, Adapters, ServedAdapter};
 use crate::admin::operators::Operators;
 use crate::config::{Config, ConfigError};
 use crate::data::{Compiler, Embeds, Models, PendingTemplate, no_template};
@@ -88,11 +88,10 @@ pub struct Served {
     pub compiler: Compiler,
     /// The checkpoint's own name.
     pub checkpoint: String,
-    /// Names that requests may use: those of the model, of which responses show the first, and then those of its adapters, in
-    /// the order of their numbers.
+    /// Names of the model itself in requests, of which responses show the first.
     pub model_names: Vec<String>,
-    /// The adapters.
-    pub adapters: Vec<ServedAdapter>,
+    /// The adapters beside it.
+    pub adapters: Adapters,
     /// Type of the weights, such as `bf16` or `q8`.
     pub weights: String,
     /// The model's end tokens.
@@ -120,16 +119,6 @@ pub struct Served {
     pub(crate) chat: PendingTemplate,
     pub(crate) keys: RandomState,
     pub(crate) turns: Turns,
-}
-
-/// An adapter beside the model.
-pub struct ServedAdapter {
-    /// Its name in requests and responses.
-    pub name: String,
-    /// The adapter's own name.
-    pub root: String,
-    /// Requests for it that the engine took.
-    pub requests: AtomicU64,
 }
 
 /// Whether the engine can serve.
@@ -283,36 +272,30 @@ impl App {
 }
 
 impl Served {
-    /// The adapter of a model, by the place of its name; `None` for the model itself.
-    pub fn adapter(&self, model: usize) -> Option<&ServedAdapter> {
-        let own = self.model_names.len() - self.adapters.len();
-        model.checked_sub(own).map(|at| &self.adapters[at])
+    /// All names that requests may use now: those of the model, and then those of its adapters.
+    pub fn names(&self) -> Vec<String> {
+        let adapters = self.adapters.current();
+        let of_adapters = adapters.iter().map(|adapter| adapter.name().to_owned());
+        self.model_names.iter().cloned().chain(of_adapters).collect()
     }
 
-    /// The number of that adapter in the engine's requests.
-    pub fn adapter_id(&self, model: usize) -> AdapterId {
-        let own = self.model_names.len() - self.adapters.len();
-        AdapterId((model + 1).saturating_sub(own) as u32)
+    /// The names that a tenant's requests may use, of the model and these adapters.
+    pub(crate) fn models<'a>(&'a self, tenant: &'a Tenant, adapters: &'a [Arc<ServedAdapter>]) -> Models<'a> {
+        Models::of(&self.model_names, adapters, &tenant.models)
     }
 
-    /// The names that a tenant's requests may use.
-    pub(crate) fn models<'a>(&'a self, tenant: &'a Tenant) -> Models<'a> {
-        Models::of(&self.model_names, &tenant.models)
-    }
-
-    /// The name that responses of a model show to a tenant, by the place of the name that the request used: an adapter's,
-    /// or the first of the model's that the tenant may use.
-    pub fn shown_name(&self, tenant: &Tenant, model: usize) -> &str {
-        match self.adapter(model) {
-            Some(adapter) => &adapter.name,
+    /// The name that responses show to a tenant: that of the adapter that the request chose, or else the first of the
+    /// model's that the tenant may use.
+    pub fn shown_name<'a>(&'a self, tenant: &Tenant, adapter: Option<&'a AdapterHold>) -> &'a str {
+        match adapter {
+            Some(adapter) => adapter.name(),
             None => self.own_name(tenant).unwrap_or(&self.model_names[0]),
         }
     }
 
     /// The first name of the model itself that a tenant may use, if there is one.
     pub fn own_name(&self, tenant: &Tenant) -> Option<&str> {
-        let own = self.model_names.len() - self.adapters.len();
-        self.model_names[..own].iter().find(|name| tenant.models.allows(name)).map(String::as_str)
+        self.model_names.iter().find(|name| tenant.models.allows(name)).map(String::as_str)
     }
 
     /// Whether the engine can serve; `step_timeout` is the limit for a step.

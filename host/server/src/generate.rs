@@ -75,6 +75,7 @@ impl Sequential {
             kv_cache: KvCacheKind::Paged,
             kv_memory_bytes: None,
             lora: Vec::new(),
+            max_adapters: 0,
             ..config.clone()
         };
         let loaded = LoadedModel::load(&config)?;

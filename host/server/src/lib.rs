@@ -5,6 +5,7 @@
 //! `host/model`.
 #![forbid(unsafe_code)]
 
+pub mod adapters;
 pub mod admin;
 pub mod app;
 pub mod bench;

@@ -143,14 +143,14 @@ pub async fn reload(app: &App, by: Option<&By>) -> Vec<Outcome> {
 pub async fn tell_terms(app: &App) -> Result<(), EngineStopped> {
     let _turn = app.reload.turn.lock().await;
     let Ok(served) = app.served() else { return Ok(()) };
-    app.tenants.warn_of_unserved(&served.model_names);
+    app.tenants.warn_of_unserved(&served.names());
     served.engine.set_tenants(app.tenants.terms())
 }
 
 fn reload_tenants(app: &App) -> Result<String, String> {
     app.tenants.reload()?;
     if let Ok(served) = app.served() {
-        app.tenants.warn_of_unserved(&served.model_names);
+        app.tenants.warn_of_unserved(&served.names());
         served.engine.set_tenants(app.tenants.terms()).map_err(|e| e.to_string())?;
     }
     Ok(format!("{} keys", app.tenants.key_count()))

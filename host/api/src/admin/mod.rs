@@ -1,5 +1,6 @@
-//! The admin plane: state, blocks, requests, policies, swaps, events, and where its token is kept.
+//! The admin plane: state, blocks, requests, adapters, policies, swaps, events, and where its token is kept.
 
+mod adapters;
 mod blocks;
 mod cache;
 mod error;
@@ -11,6 +12,7 @@ mod state;
 mod tenants;
 mod trial;
 
+pub use adapters::{AdapterList, AdapterOrder, AdapterRow, AdapterUnloaded};
 pub use blocks::{BlockCounts, BlockInfo, BlockMap, Blocks};
 pub use cache::{CacheReport, PrefixInfo, SessionInfo};
 pub use error::{ErrorBody, ErrorInfo};

@@ -191,7 +191,7 @@ pub fn request_row(row: &RequestSnapshot, meta: &RequestMeta, at: Micros) -> Req
         session,
         user,
         metadata,
-        adapter,
+        adapter: adapter.map(|adapter| adapter.name().to_owned()),
         priority: row.priority,
         state: moving.state,
         prompt_tokens: row.prompt_tokens,

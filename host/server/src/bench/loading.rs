@@ -47,7 +47,7 @@ pub struct Round {
 pub fn run(config: &Config, rounds: u32, progress: impl Fn(&str)) -> Result<LoadReport, StartError> {
     let machine = Machine::here();
     // Adapters are no part of what is copied.
-    let config = &Config { lora: Vec::new(), ..config.clone() };
+    let config = &Config { lora: Vec::new(), max_adapters: 0, ..config.clone() };
     let checkpoint = checkpoint::find(&config.model, &Hub::from_env())?;
     let mut report = LoadReport {
         machine,

@@ -44,6 +44,10 @@ pub struct Config {
     pub served_model_names: Vec<String>,
     /// Adapters that are served beside the model.
     pub lora: Vec<AdapterChoice>,
+    /// Most adapters at once, if they are more than these.
+    pub max_adapters: u32,
+    /// Most memory of their matrices, if that is more than these take.
+    pub max_adapter_memory_bytes: u64,
     /// Address of the data plane.
     pub host: String,
     /// Port of the data plane; 0 for a free one.
@@ -339,6 +343,11 @@ impl Config {
     pub fn step_tokens(&self, on_gpu: bool) -> u32 {
         let enough = if on_gpu { 2_048 } else { 64 };
         self.max_batch_tokens.unwrap_or(enough.max(2 * self.max_batch_size))
+    }
+
+    /// The most adapters that the host may have at once.
+    pub fn most_adapters(&self) -> usize {
+        self.lora.len().max(self.max_adapters as usize)
     }
 
     /// Maximum tokens sampled per step on a GPU, those after draft tokens included.

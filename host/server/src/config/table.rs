@@ -87,6 +87,19 @@ pub const SETTINGS: &[Setting] = &[
         "LoRA adapter that is served beside the model, as a model of this name: a directory as PEFT saves it, or ORG/NAME on \
          the Hugging Face hub. Give it several times for several, or separate them by commas",
     ).worded().repeated(),
+    setting(
+        "max-adapters",
+        "N",
+        "those of --lora",
+        "Most adapters at once, those of --lora included: others can be loaded and unloaded while the host runs (`infer admin \
+         adapters`), but not on a GPU",
+    ).worded(),
+    setting(
+        "max-adapter-memory",
+        "BYTES",
+        "1GiB",
+        "Most memory of all adapters together, if those of --lora don't take more; no other is loaded beyond it",
+    ),
     setting("host", "HOST", "127.0.0.1", "Address the data plane listens on"),
     setting("port", "PORT", "8000", "Port of the data plane; 0 picks a free one"),
     setting(

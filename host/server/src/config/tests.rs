@@ -50,6 +50,14 @@ fn defaults_are_those_of_the_documentation() {
     let adapters: Vec<_> = adapters.iter().map(|adapter| (&*adapter.name, &*adapter.place)).collect();
     assert_eq!(adapters, [("a", "./x"), ("b", "org/y=z")]);
     assert!(parse(&[("lora", "")]).unwrap().lora.is_empty());
+    for (flags, most) in [
+        (&[][..], 0),
+        (&[("lora", "a=./x,b=./y")][..], 2),
+        (&[("max-adapters", "3")], 3),
+        (&[("max-adapters", "3"), ("lora", "a=./x,b=./y")], 3),
+    ] {
+        assert_eq!(parse(flags).unwrap().most_adapters(), most, "{flags:?}");
+    }
     assert_eq!(parse(&[("served-model-name", "a, b/c")]).unwrap().served_model_names, ["a", "b/c"]);
 }
 
@@ -97,6 +105,10 @@ fn every_error_names_the_flag_and_what_is_accepted() {
         (&[("served-model-name", "a,b\nc")], &["--served-model-name", r#""b\nc" has control characters"#]),
         (&[("lora", "a=./x,1")], &["--lora", "`1`", "no path can have one"]),
         (&[("lora", "a=x,,b=y")], &["--lora", "``", "NAME=ADAPTER"]),
+        (
+            &[("lora", "a=x, b=y"), ("max-adapters", "1")],
+            &["--max-adapters", "1 are fewer than the 2 of --lora"],
+        ),
         (&[("lora", "a=x, a=y")], &["--lora", "two adapters", "`a`"]),
         (&[("lora", "a=x"), ("served-model-name", "b,a")], &["--lora", "`a` is a name of the model itself"]),
         (&[("device", "tpu")], &["--device", "`cpu`"]),

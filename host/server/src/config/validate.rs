@@ -51,6 +51,8 @@ impl Config {
                 t.split(',').map(model_name).collect()
             })?,
             lora: read(all, "lora", Vec::new(), adapters)?,
+            max_adapters: read(all, "max-adapters", 0, |t| parse::number(t, 0, 1_024))?,
+            max_adapter_memory_bytes: read(all, "max-adapter-memory", 1 << 30, parse::bytes)?,
             host,
             port,
             admin_host,
@@ -158,6 +160,14 @@ impl Config {
     fn check(&self, all: &Settings) -> Result<(), ConfigError> {
         self.check_ports(all)?;
         self.check_names(&self.served_model_names, &all.origin("lora"))?;
+        if self.max_adapters > 0 && (self.max_adapters as usize) < self.lora.len() {
+            return Err(ConfigError(format!(
+                "{}: {} are fewer than the {} of --lora; give at least as many",
+                all.origin("max-adapters"),
+                self.max_adapters,
+                self.lora.len()
+            )));
+        }
         if self.max_body_memory_bytes < self.max_body_bytes {
             return Err(ConfigError(format!(
                 "{}: {} bytes can't hold one body of {} bytes (--max-body-bytes)",

@@ -62,7 +62,7 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     let app = asked.app;
     let served = app.served()?;
     let most = asked.most_sequences();
-    let parsed = parse(&body, served.models(asked.tenant), most)?;
+    let parsed = parse(&body, served.models(asked.tenant, &served.adapters.current()), most)?;
     let room = body.into_room();
     let wants_json = accepts_json(headers);
     let options = parsed.common.stream_options;
@@ -80,10 +80,10 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     let asks_logprobs = job.logprobs.is_some();
     let told = Told { logprobs: asks_logprobs, token_ids: job.common.return_token_ids };
     let of_prompt = Told { logprobs: job.prompt_logprobs.is_some(), ..told };
-    let model = served.shown_name(asked.tenant, job.common.model);
+    let model = served.shown_name(asked.tenant, job.common.adapter.as_deref()).to_owned();
     let group = job.start(asked).await?;
     let echoes = Echoes::new(prompted, n, of_prompt);
-    let head = Head::new("cmpl", "text_completion", asked.request_id, model, app.clock.unix_s());
+    let head = Head::new("cmpl", "text_completion", asked.request_id, &model, app.clock.unix_s());
     if !streams {
         let mut body = CompletionBody::new(group.choices(), told, echoes);
         let totals = collect(group, &mut body).await?;
@@ -231,7 +231,7 @@ fn parse(body: &[u8], models: Models<'_>, most: usize) -> Result<Parsed, ApiErro
         return Err(not_supported("suffix", &Value::String(suffix), "null"));
     }
     refuse_rest(&fields, &known_fields())?;
-    common.model = model?;
+    common.adapter = model?;
     if let Some(most) = max_tokens.filter(|&most| common.min_tokens > most) {
         let message = format!("{} is more than max_tokens = {most}", common.min_tokens);
         return Err(ApiError::invalid("min_tokens", message));

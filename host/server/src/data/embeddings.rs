@@ -85,9 +85,9 @@ pub async fn embed(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError>
     let served = app.served()?;
     let most = asked.most_sequences();
     let Parsed { inputs, format, dimensions, special, common } =
-        parse(&body, served.models(asked.tenant), most)?;
+        parse(&body, served.models(asked.tenant, &served.adapters.current()), most)?;
     let room = body.into_room();
-    let model = served.shown_name(asked.tenant, common.model).to_owned();
+    let model = served.shown_name(asked.tenant, common.adapter.as_deref()).to_owned();
     let embeds = served.embeds.as_ref().map_err(|why| {
         let message = format!("`{model}` makes no embeddings: {why}");
         ApiError::bad_request("no_embeddings", message).param("model")
@@ -221,7 +221,7 @@ fn parse(body: &[u8], models: Models<'_>, most: usize) -> Result<Parsed, ApiErro
     let model = check_model(&mut fields, models);
     let mut common = Common::take_unsampled(&mut fields)?;
     refuse_rest(&fields, &known_fields())?;
-    common.model = model?;
+    common.adapter = model?;
     Ok(Parsed { inputs, format, dimensions, special, common })
 }
 

@@ -10,17 +10,19 @@ use super::chat::ending::Ending;
 use super::chat::{self, ChatPrompt, messages};
 use super::request::fields::{self, boolean, object, refuse_rest};
 use super::request::json::{Fields, PromptField};
-use super::request::model_names::Models;
+use super::request::model_names::{Models, Named};
 use super::response::logprobs;
 use super::sequence::job::Asked;
 use crate::app::{App, Served};
-use crate::http::{Answer, ApiError, ReadBody, json};
+use crate::http::{Answer, ApiError, ReadBody, json, path_text};
 use crate::texts::{FieldText, Purpose, tokenizer_error};
 
 /// Lists the served model under each of its names, and its adapters, as far as the tenant may use them.
 pub fn list(asked: Asked<'_>) -> Result<Answer, ApiError> {
     let served = asked.app.served()?;
-    let data = served.models(asked.tenant).placed().map(|(model, _)| card(asked, served, model)).collect();
+    let adapters = served.adapters.current();
+    let models = served.models(asked.tenant, &adapters);
+    let data = models.named().map(|model| card(asked, served, model)).collect();
     Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data }))
 }
 
@@ -28,16 +30,11 @@ pub fn list(asked: Asked<'_>) -> Result<Answer, ApiError> {
 /// those before and after a name don't matter.
 pub fn one(asked: Asked<'_>, name: &str) -> Result<Answer, ApiError> {
     let served = asked.app.served()?;
-    // These have a meaning in forms but not in paths.
-    let plain = name.replace('+', "%2B").replace('&', "%26").replace('=', "%3D");
-    let decoded =
-        form_urlencoded::parse(plain.as_bytes()).next().map_or(String::new(), |(n, _)| n.into_owned());
-    let models = served.models(asked.tenant);
+    let decoded = path_text(name);
+    let adapters = served.adapters.current();
+    let models = served.models(asked.tenant, &adapters);
     let alike = |name: &str| name.trim_matches('/') == decoded.trim_matches('/');
-    let found = models.place(&decoded).or_else(|| {
-        let (model, _) = models.placed().find(|(_, name)| alike(name))?;
-        Some(model)
-    });
+    let found = models.find(&decoded).or_else(|| models.named().find(|model| alike(model.name())));
     let Some(model) = found else {
         return Err(ApiError::not_found(fields::not_served(&decoded, models))
             .param("model")
@@ -46,15 +43,18 @@ pub fn one(asked: Asked<'_>, name: &str) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &card(asked, served, model)))
 }
 
-/// The card of a name, by its place.
-fn card(asked: Asked<'_>, served: &Served, model: usize) -> ModelCard {
-    let adapter = served.adapter(model);
+/// The card of a name.
+fn card(asked: Asked<'_>, served: &Served, model: Named<'_>) -> ModelCard {
+    let adapter = match model {
+        Named::Own(_) => None,
+        Named::Adapter(adapter) => Some(adapter),
+    };
     ModelCard {
-        id: served.model_names[model].clone(),
+        id: model.name().to_owned(),
         object: "model".to_owned(),
         created: asked.app.clock.started_unix_s(),
         owned_by: "infer".to_owned(),
-        root: adapter.map_or(&served.checkpoint, |adapter| &adapter.root).clone(),
+        root: adapter.map_or(&served.checkpoint, |adapter| &adapter.names.root).clone(),
         parent: adapter.and_then(|_| served.own_name(asked.tenant)).map(str::to_owned),
         max_model_len: served.max_seq_len,
         embedding_dimensions: served.embeds.as_ref().ok().map(|embeds| embeds.dimensions),
@@ -100,7 +100,7 @@ pub async fn tokenize(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiErr
     let purpose = Purpose::Count(asked.path);
     let mut fields = fields::read(&body)?;
     let room = body.into_room();
-    check_model(&mut fields, served.models(asked.tenant))?;
+    check_model(&mut fields, served.models(asked.tenant, &served.adapters.current()))?;
     let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
     let strings = boolean(&mut fields, "return_token_strs")?.unwrap_or(false);
     let messages = fields::list(&mut fields, "messages", "messages")?;
@@ -146,7 +146,7 @@ pub async fn detokenize(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiE
     let served = asked.app.served()?;
     let mut fields = fields::read(&body)?;
     let room = body.into_room();
-    check_model(&mut fields, served.models(asked.tenant))?;
+    check_model(&mut fields, served.models(asked.tenant, &served.adapters.current()))?;
     let Some(list) = fields::list(&mut fields, "tokens", "token ids")? else {
         let message = "tokens: missing; give a list of token ids";
         return Err(ApiError::bad_request("missing_field", message).param("tokens"));
@@ -178,7 +178,7 @@ pub async fn detokenize(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiE
 /// Checks that the model is served, if the body names one.
 fn check_model(fields: &mut Fields, models: Models<'_>) -> Result<(), ApiError> {
     match fields::string(fields, "model")? {
-        Some(model) if models.place(&model).is_none() => Err(fields::wrong_model(&model, models)),
+        Some(model) if models.find(&model).is_none() => Err(fields::wrong_model(&model, models)),
         _ => Ok(()),
     }
 }

@@ -55,7 +55,7 @@ pub fn answer(app: &App) -> Answer {
     paths.retain(|path, _| ROUTES.iter().any(|route| route.path == path && route.is_served(&app.config)));
     if let Some(served) = app.served().ok().filter(|_| !app.tenants.limit_models()) {
         for (schema, required) in NAMING {
-            let mut names: Vec<Value> = served.model_names.iter().map(|name| json!(name)).collect();
+            let mut names: Vec<Value> = served.names().into_iter().map(Value::String).collect();
             names.extend((!required).then_some(Value::Null));
             document["components"]["schemas"][schema]["properties"]["model"]["enum"] = Value::Array(names);
         }

@@ -1,6 +1,8 @@
 //! Commands to the engine thread. It applies them between steps, in the order of arrival.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use infer_core::Engine;
 use infer_core::engine::Emptied;
@@ -8,7 +10,10 @@ use infer_core::inspect::SequenceDetail;
 use infer_core::kv_events::{KvBlock, KvEvent};
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::snapshot::{RequestSnapshot, Snapshot};
-use infer_core::{Durations, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
+use infer_core::{
+    AdapterId, AdapterWeights, DeviceFault, Durations, FinishReason, Micros, Refusal, Request, SequenceId,
+    TenantId, TenantTerms,
+};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::change::{By, NotChanged, Provided, SlotChange, Swapped};
@@ -37,6 +42,13 @@ pub enum Command {
     EmptyCache(oneshot::Sender<(Emptied, u32)>),
     /// Replace the tenants' terms.
     Tenants(Vec<(TenantId, TenantTerms)>),
+    /// Take the names of the adapters that the executor has.
+    NameAdapters(AdapterNames),
+    /// Give the executor an adapter; replies with the time that the engine was held up.
+    LoadAdapter(Box<NewAdapter>, oneshot::Sender<Result<Duration, DeviceFault>>),
+    /// Take an adapter from the executor that no request has any more, and drop what is cached of it; replies with the
+    /// counts.
+    UnloadAdapter(AdapterId, oneshot::Sender<Emptied>),
     /// Report changes of the pool's content index from now on.
     WatchKv(KvListener),
     /// Report the whole content index.
@@ -66,6 +78,19 @@ impl Command {
     }
 }
 
+/// An adapter for the executor.
+pub struct NewAdapter {
+    /// Its number, which no other has had.
+    pub id: AdapterId,
+    /// Its name in requests.
+    pub name: String,
+    /// Its weights, ready for the executor.
+    pub weights: AdapterWeights,
+}
+
+/// What adapters are called in requests.
+pub type AdapterNames = BTreeMap<AdapterId, String>;
+
 /// Receives changes of the pool's content index. Must not block.
 pub type KvListener = Box<dyn Fn(KvBatch) + Send>;
 
@@ -76,6 +101,8 @@ pub struct KvBatch {
     pub number: u64,
     /// The changes, oldest first; at least one.
     pub events: Vec<KvEvent>,
+    /// The adapters that blocks were of when they happened.
+    pub adapters: Arc<AdapterNames>,
 }
 
 /// The whole content index between two batches.
@@ -86,6 +113,8 @@ pub struct KvSnapshot {
     /// Number of the first batch that happens after it. It contains what those before it tell, even if their
     /// listener has yet to look at them.
     pub next: u64,
+    /// The adapters that blocks may be of.
+    pub adapters: Arc<AdapterNames>,
 }
 
 /// Reads the engine between two steps. Must be short: the next step waits for it.

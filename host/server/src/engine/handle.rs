@@ -10,13 +10,16 @@ use std::time::Duration;
 use infer_core::engine::Emptied;
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::request::RefusalReason;
-use infer_core::{Engine, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
+use infer_core::{
+    AdapterId, DeviceFault, Engine, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms,
+};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::change::{By, NotChanged, Provided, SlotChange, Swapped};
 use super::clock::Clock;
 use super::command::{
-    Command, EngineReport, KvListener, KvSnapshot, RequestReport, Seat, Submission, Wanted,
+    AdapterNames, Command, EngineReport, KvListener, KvSnapshot, NewAdapter, RequestReport, Seat, Submission,
+    Wanted,
 };
 use super::gate::StepGate;
 use super::mailbox::MailSender;
@@ -267,6 +270,25 @@ impl EngineHandle {
     /// Replaces the tenants' terms. Tenants that are not named get the default terms.
     pub fn set_tenants(&self, terms: Vec<(TenantId, TenantTerms)>) -> Result<(), EngineStopped> {
         self.send(Command::Tenants(terms))
+    }
+
+    /// Names the adapters that the executor has from its start.
+    pub fn name_adapters(&self, names: AdapterNames) -> Result<(), EngineStopped> {
+        self.send(Command::NameAdapters(names))
+    }
+
+    /// Gives the executor an adapter, which later requests may have. Returns how long it held up the engine thread, or why
+    /// the executor didn't take it.
+    pub async fn load_adapter(
+        &self,
+        adapter: NewAdapter,
+    ) -> Result<Result<Duration, DeviceFault>, EngineStopped> {
+        self.ask(|reply| Command::LoadAdapter(Box::new(adapter), reply)).await
+    }
+
+    /// Takes an adapter from the executor, and drops what is cached of it. No request may have it any more.
+    pub async fn unload_adapter(&self, adapter: AdapterId) -> Result<Emptied, EngineStopped> {
+        self.ask(|reply| Command::UnloadAdapter(adapter, reply)).await
     }
 
     /// Reports every later change of the pool's content index to `listener`.

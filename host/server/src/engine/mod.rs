@@ -20,7 +20,10 @@ mod wire;
 
 pub use change::{By, NotChanged, Provided, Seen, SlotChange, SwapMode, Swapped};
 pub use clock::Clock;
-pub use command::{EngineReport, KvBatch, KvListener, KvSnapshot, RequestReport, Submission, Wanted};
+pub use command::{
+    AdapterNames, EngineReport, KvBatch, KvListener, KvSnapshot, NewAdapter, RequestReport, Submission,
+    Wanted,
+};
 pub use gate::StepGate;
 pub use handle::{EngineHandle, EngineStopped};
 pub use hits::PrefixHits;

@@ -10,6 +10,7 @@ use infer_core::{FailureCause, FinishReason, Micros, Refusal, SequenceId, TokenL
 use tokio::sync::mpsc;
 
 use super::handle::EngineHandle;
+use crate::adapters::AdapterHold;
 
 /// An event of a request.
 #[derive(Debug)]
@@ -79,8 +80,8 @@ pub struct RequestMeta {
     pub user: String,
     /// The client's `metadata`.
     pub metadata: BTreeMap<String, String>,
-    /// The name of its adapter; `None` for the model itself.
-    pub adapter: Option<String>,
+    /// Its adapter; `None` for the model itself.
+    pub adapter: Option<Arc<AdapterHold>>,
 }
 
 /// A request to submit.

@@ -31,3 +31,9 @@ impl Query {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 }
+
+/// The text of a segment of a path. `+`, `&` and `=` mean themselves there, unlike in queries.
+pub fn path_text(segment: &str) -> String {
+    let plain = segment.replace('+', "%2B").replace('&', "%26").replace('=', "%3D");
+    form_urlencoded::parse(plain.as_bytes()).next().map_or(String::new(), |(text, _)| text.into_owned())
+}

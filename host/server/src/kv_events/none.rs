@@ -27,7 +27,6 @@ impl Publisher {
     pub fn publish(
         self,
         _topic: String,
-        _adapters: Vec<String>,
         _engine: &EngineHandle,
         _stop: watch::Receiver<bool>,
     ) -> Result<JoinHandle<()>, EngineStopped> {

@@ -81,8 +81,6 @@ pub struct Publisher {
     events: PubSocket,
     replay: Option<RouterSocket>,
     topic: Bytes,
-    /// Names of the host's adapters, in the order of their numbers.
-    adapters: Vec<String>,
     /// Number of the next batch.
     next: u64,
     sent: Kept,
@@ -118,7 +116,6 @@ impl Publisher {
             events,
             replay,
             topic: Bytes::new(),
-            adapters: Vec::new(),
             // Read after binding: an earlier process at these addresses sends no more.
             next: first_number(since_1970()),
             sent: Kept::default(),
@@ -134,17 +131,15 @@ impl Publisher {
     }
 
     /// Starts to publish the engine's events under `topic`, until `stop` turns true. Returns the task that does it.
-    /// `adapters` are the names of the host's, in the order of their numbers.
     pub fn publish(
         self,
         topic: String,
-        adapters: Vec<String>,
         engine: &EngineHandle,
         stop: watch::Receiver<bool>,
     ) -> Result<JoinHandle<()>, EngineStopped> {
         let (sender, inbox) = channel();
         engine.watch_kv(Box::new(move |happened| sender.send(happened)))?;
-        Ok(tokio::spawn(Self { topic: topic.into(), adapters, ..self }.run(inbox, engine.clone(), stop)))
+        Ok(tokio::spawn(Self { topic: topic.into(), ..self }.run(inbox, engine.clone(), stop)))
     }
 
     async fn run(mut self, mut inbox: KvReceiver, engine: EngineHandle, mut stop: watch::Receiver<bool>) {
@@ -164,13 +159,13 @@ impl Publisher {
                 while inbox.batches.try_recv().is_ok() {}
                 let Ok(snapshot) = engine.kv_snapshot().await else { return };
                 inbox.next = snapshot.next;
-                self.send(&Batch::snapshot(now(), snapshot.blocks, &self.adapters)).await;
+                self.send(&Batch::snapshot(now(), snapshot.blocks, &snapshot.adapters)).await;
             }
             tokio::select! {
                 () = async { drop(stop.wait_for(|stop| *stop).await) } => return,
                 happened = inbox.batches.recv() => match happened {
                     Some(happened) if inbox.is_news(&happened) => {
-                        self.send(&Batch::new(now(), &happened.events, &self.adapters)).await;
+                        self.send(&Batch::new(now(), &happened.events, &happened.adapters)).await;
                     }
                     Some(_) => {}
                     None => return,
@@ -328,6 +323,7 @@ mod tests {
     use zeromq::SubSocket;
 
     use super::*;
+    use crate::engine::AdapterNames;
 
     #[test]
     fn batches_that_a_snapshot_contains_do_not_follow_it() {
@@ -335,7 +331,8 @@ mod tests {
         inbox.lost.store(false, Ordering::Release);
         // Told while the engine was asked for the snapshot, which is of after the second.
         for number in 5..8 {
-            sender.send(KvBatch { number, events: vec![KvEvent::Removed { hash: number }] });
+            let events = vec![KvEvent::Removed { hash: number }];
+            sender.send(KvBatch { number, events, adapters: Arc::default() });
         }
         inbox.next = 7;
         let mut news = || {
@@ -395,7 +392,7 @@ mod tests {
         let mut publisher = Publisher::bind(&Endpoints { events: any(), replay: None }).await.unwrap();
         let [earlier, first] = [1, 2].map(|seconds| first_number(Duration::from_secs(seconds)));
         publisher.next = first;
-        publisher.send(&Batch::snapshot(0.0, Vec::new(), &[])).await;
+        publisher.send(&Batch::snapshot(0.0, Vec::new(), &AdapterNames::new())).await;
         for _ in 1..5 {
             publisher.send(&Batch { at: 0.0, events: Vec::new() }).await;
         }

@@ -3,13 +3,16 @@
 //! `["BlockRemoved", hashes, medium]` or `["AllBlocksCleared"]`.
 //!
 //! Consecutive blocks of a chain are one event. `extra_keys` separates the caches of tenants and salts, `lora_name` those of
-//! adapters; `lora_id` is the adapter's place in `--lora`, from 1.
+//! adapters; `lora_id` is a number that no other adapter of the process has: the place in `--lora`, from 1, and of those
+//! that are loaded later the next ones.
 
-use infer_core::TenantId;
 use infer_core::kv_events::{KvBlock, KvEvent};
+use infer_core::{AdapterId, TenantId};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::engine::AdapterNames;
 
 /// The tier of all blocks: the memory of the device, whatever the device is.
 const MEDIUM: &str = "GPU";
@@ -53,23 +56,23 @@ pub enum Event {
 /// An adapter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Adapter {
-    /// Its place among those of the host, from 1.
+    /// Its number, from 1.
     pub number: u32,
     /// Its name in requests.
     pub name: String,
 }
 
 impl Batch {
-    /// A batch of events, with consecutive blocks of a chain joined. `adapters` are the names of the host's, in the order of
-    /// their numbers.
-    pub fn new(at: f64, happened: &[KvEvent], adapters: &[String]) -> Self {
+    /// A batch of events, with consecutive blocks of a chain joined. `adapters` are those that blocks may be
+    /// of.
+    pub fn new(at: f64, happened: &[KvEvent], adapters: &AdapterNames) -> Self {
         let mut batch = Self { at, events: Vec::new() };
         happened.iter().for_each(|event| batch.push(event, adapters));
         batch
     }
 
     /// A batch that clears the index and stores all `blocks`, which have parents before children.
-    pub fn snapshot(at: f64, blocks: Vec<KvBlock>, adapters: &[String]) -> Self {
+    pub fn snapshot(at: f64, blocks: Vec<KvBlock>, adapters: &AdapterNames) -> Self {
         let mut batch = Self { at, events: vec![Event::Cleared] };
         blocks.into_iter().for_each(|block| batch.push(&KvEvent::Stored(block), adapters));
         batch
@@ -80,7 +83,7 @@ impl Batch {
         self.events.first() == Some(&Event::Cleared)
     }
 
-    fn push(&mut self, event: &KvEvent, adapters: &[String]) {
+    fn push(&mut self, event: &KvEvent, adapters: &AdapterNames) {
         match (event, self.events.last_mut()) {
             (KvEvent::Removed { hash }, Some(Event::Removed { hashes })) => hashes.push(*hash),
             (KvEvent::Removed { hash }, _) => self.events.push(Event::Removed { hashes: vec![*hash] }),
@@ -110,10 +113,13 @@ fn scope_of(block: &KvBlock) -> Option<String> {
     (tenant != 0 || block.salt != 0).then(|| format!("{tenant}:{:x}", block.salt))
 }
 
-fn adapter_of(block: &KvBlock, adapters: &[String]) -> Option<Adapter> {
-    let number = block.adapter.0;
-    let place = (number as usize).checked_sub(1)?;
-    Some(Adapter { number, name: adapters[place].clone() })
+fn adapter_of(block: &KvBlock, adapters: &AdapterNames) -> Option<Adapter> {
+    if block.adapter == AdapterId::NONE {
+        return None;
+    }
+    let name = adapters.get(&block.adapter).cloned();
+    debug_assert!(name.is_some(), "the engine thread names {:?}", block.adapter);
+    Some(Adapter { number: block.adapter.0, name: name.unwrap_or_default() })
 }
 
 /// Encodes a batch as msgpack.
@@ -196,8 +202,6 @@ fn need<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(seq: &mut A) -> Result<T, A
 
 #[cfg(test)]
 mod tests {
-    use infer_core::AdapterId;
-
     use super::*;
 
     fn stored(hash: u64, parent: Option<u64>, salt: u64) -> KvEvent {
@@ -219,7 +223,7 @@ mod tests {
             KvEvent::Removed { hash: 2 },
             KvEvent::Removed { hash: u64::MAX },
         ];
-        let batch = Batch::new(1.5, &happened, &[]);
+        let batch = Batch::new(1.5, &happened, &AdapterNames::new());
         assert_eq!(batch.events.len(), 4);
         let Event::Stored { hashes, tokens, block_size, scope, .. } = &batch.events[0] else { panic!() };
         assert_eq!(
@@ -236,7 +240,8 @@ mod tests {
         let [none, second] = [AdapterId::NONE, AdapterId(2)];
         let happened =
             [adapted(1, None, 0, none), adapted(2, None, 0, second), adapted(3, Some(2), 0, second)];
-        let batch = Batch::new(0.0, &happened, &["sql".to_owned(), "support".to_owned()]);
+        let names = AdapterNames::from([(AdapterId(1), "sql".to_owned()), (second, "support".to_owned())]);
+        let batch = Batch::new(0.0, &happened, &names);
         let of = |event: &Event| match event {
             Event::Stored { hashes, adapter, .. } => (hashes.len(), adapter.clone()),
             other => panic!("{other:?}"),
@@ -252,7 +257,7 @@ mod tests {
 
     #[test]
     fn encoding_is_byte_exact() {
-        let batch = Batch::new(0.0, &[stored(5, None, 0)], &[]);
+        let batch = Batch::new(0.0, &[stored(5, None, 0)], &AdapterNames::new());
         // [0.0, [["BlockStored", [5], nil, [5, 7], 2, nil, "GPU", nil, nil]], 0]
         let mut want = vec![0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x91, 0x99, 0xab];
         want.extend(b"BlockStored");

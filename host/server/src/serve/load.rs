@@ -4,26 +4,25 @@
 
 use std::collections::hash_map::RandomState;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use infer_core::engine::Policies;
-use infer_core::{Engine, EngineConfig, Executor};
+use infer_core::{AdapterId, Engine, EngineConfig, Executor};
 use infer_wasm::PolicyLoader;
 
 use super::StartError;
-use crate::app::{App, Seeds, Served, ServedAdapter};
+use crate::adapters::{AdapterBounds, Adapters, ServedAdapter};
+use crate::app::{App, Seeds, Served};
 use crate::cache_file::{self, Keeper};
 use crate::config::{Config, MaxSeqLen};
 use crate::data::{Compiler, Embeds, GivenTemplate, PendingTemplate};
-use crate::engine::{self, AtEnd, ChannelBounds, EngineThread};
+use crate::engine::{self, AtEnd, ChannelBounds, EngineHandle, EngineThread};
 use crate::faults::{self, FaultRecorder};
 use crate::offload;
 use crate::policies::{self, Choices, Origins, PolicyManager};
 use crate::policy_state::Found;
 use crate::reload;
-use crate::startup::adapters::Adapter;
-use crate::startup::load::{LoadedModel, all_names};
+use crate::startup::load::{LoadedModel, model_names};
 use crate::texts::Turns;
 
 /// Creates the executor that computes batches.
@@ -97,15 +96,13 @@ fn load(
         policies = policies.keeping(configured, keeper);
     }
     log_loaded(config, &loaded, loading);
+    let names = model_names(config, &loaded.names);
+    let adapters = adapters(config, &loaded, &thread.handle, &names)?;
     let device = loaded.device().to_owned();
     let vocab_size = loaded.model.vocab_size();
     let stop_tokens = loaded.stop_tokens;
     let shape = &loaded.model.config;
     let embeds = Embeds::of(config.pooling, shape.pooling.as_ref(), shape.hidden);
-    let names = all_names(config, &loaded.names);
-    let served_adapter =
-        |Adapter { name, root, .. }| ServedAdapter { name, root, requests: AtomicU64::new(0) };
-    let adapters = loaded.adapters.into_iter().map(served_adapter).collect();
     let served = Served {
         engine: thread.handle.clone(),
         policies,
@@ -131,6 +128,26 @@ fn load(
         turns: Turns::new(config.threads),
     };
     Ok((thread, served))
+}
+
+/// The adapters of the start, and what loads others. Tells the engine thread their names.
+fn adapters(
+    config: &Config,
+    loaded: &LoadedModel,
+    engine: &EngineHandle,
+    names: &[String],
+) -> Result<Adapters, StartError> {
+    let all = (1..).map(AdapterId).zip(&loaded.adapters).zip(loaded.model.adapter_sizes());
+    let served: Vec<_> =
+        all.map(|((id, adapter), size)| ServedAdapter::new(id, adapter.names.clone(), size)).collect();
+    engine.name_adapters(served.iter().map(|adapter| (adapter.id, adapter.name().to_owned())).collect())?;
+    let bytes: u64 = served.iter().map(|adapter| adapter.size.bytes).sum();
+    let bounds = AdapterBounds {
+        count: config.most_adapters(),
+        // Those that were given at the start are served however large they are.
+        bytes: config.max_adapter_memory_bytes.max(bytes),
+    };
+    Ok(Adapters::new(engine.clone(), loaded.adapter_loader(), names.to_owned(), bounds, served))
 }
 
 /// Restores the prefix cache, if there is a file for it, and returns what saves it.

@@ -147,11 +147,10 @@ fn publish_kv_events(
 ) -> Result<(Endpoints, JoinHandle<()>), EngineStopped> {
     let model = app.served().map_or_else(|_| String::new(), |served| served.model_names[0].clone());
     let topic = app.config.kv_events_topic.clone().unwrap_or_else(|| format!("kv@{data_addr}@{model}"));
-    let adapters = app.config.lora.iter().map(|adapter| adapter.name.clone()).collect();
     let bound = publisher.endpoints();
     let replay = bound.replay.as_ref().map(ToString::to_string);
     tracing::info!(events = bound.events.to_string(), replay, "publishing KV events");
-    let publishing = publisher.publish(topic, adapters, engine, stopping.clone())?;
+    let publishing = publisher.publish(topic, engine, stopping.clone())?;
     Ok((bound, publishing))
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use infer_core::{EngineConfig, Executor, Limits, Micros};
 use infer_model::config::RopeScaling;
 use infer_model::{
-    DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelError, ModelErrorKind,
-    SamplingDefaults, Source, Tokenizer,
+    AdapterLoader, DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelError,
+    ModelErrorKind, SamplingDefaults, Source, Tokenizer,
 };
 use sha2::{Digest, Sha256};
 use tracing::field;
@@ -129,6 +129,11 @@ impl LoadedModel {
         }
     }
 
+    /// What loads further adapters while the host runs; `None` if the device takes none then.
+    pub fn adapter_loader(&self) -> Option<AdapterLoader> {
+        self.placed.is_none().then(|| self.model.adapter_loader())
+    }
+
     /// Bytes of all weight matrices, where they are computed with.
     pub fn weight_bytes(&self) -> u64 {
         self.placed.as_ref().map_or_else(|| self.model.weight_bytes(), Placed::weight_bytes)
@@ -212,14 +217,14 @@ pub fn check(config: &Config) -> Result<Option<Checkpoint>, StartError> {
     }
 }
 
-/// The names that requests may use: those of the model, and then those of its adapters.
+/// The names that requests may use at the start: those of the model, and then those of its adapters.
 pub fn all_names(config: &Config, own: &[String]) -> Vec<String> {
     let adapters = config.lora.iter().map(|adapter| adapter.name.clone());
     model_names(config, own).into_iter().chain(adapters).collect()
 }
 
 /// Names of the model in requests, without duplicates: those of the configuration, else the checkpoint's own.
-fn model_names(config: &Config, own: &[String]) -> Vec<String> {
+pub fn model_names(config: &Config, own: &[String]) -> Vec<String> {
     let chosen = &config.served_model_names;
     let mut seen = BTreeSet::new();
     let all: &[String] = if chosen.is_empty() { own } else { chosen };

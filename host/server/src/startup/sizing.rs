@@ -159,7 +159,7 @@ pub fn size(config: &Config, model: &Shapes, room: Room<'_>) -> Result<Sizing, S
     let total_blocks = u32::try_from(blocks).map_err(|_| {
         ConfigError(format!("--kv-memory: {blocks} blocks are more than the engine can number; give less"))
     })?;
-    let adapters = if config.lora.is_empty() { 0 } else { adapter_bytes_per_token(model) };
+    let adapters = if config.most_adapters() == 0 { 0 } else { adapter_bytes_per_token(model) };
     let token_bytes = prefill_bytes_per_token(model) + adapters;
     let prefill = config.max_prefill_memory_bytes / token_bytes;
     if prefill == 0 {

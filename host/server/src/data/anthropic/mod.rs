@@ -32,9 +32,9 @@ pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError
     let served = app.served()?;
     let template = served.chat_template().await?;
     let Request { parsed, max_tokens, thinking } =
-        request::parse(&body, served.models(asked.tenant), &template)?;
+        request::parse(&body, served.models(asked.tenant, &served.adapters.current()), &template)?;
     let streams = parsed.common.stream.unwrap_or(false);
-    let model = served.shown_name(asked.tenant, parsed.common.model).to_owned();
+    let model = served.shown_name(asked.tenant, parsed.common.adapter.as_deref()).to_owned();
     // Agents ask for more than small contexts have. Anthropic's newer models then use what there is.
     let longest = if max_tokens == 0 { Longest::Asked(0) } else { Longest::Room(max_tokens) };
     let bounded = Bounded { parsed, longest };
@@ -59,7 +59,8 @@ pub async fn create(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError
 pub async fn count(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> {
     let served = asked.app.served()?;
     let template = served.chat_template().await?;
-    let prompt = request::parse_count(&body, served.models(asked.tenant), &template)?;
+    let adapters = served.adapters.current();
+    let prompt = request::parse_count(&body, served.models(asked.tenant, &adapters), &template)?;
     let rendered = chat::render(served, prompt, Purpose::Count(asked.path), body.into_room()).await?;
     Ok(json(StatusCode::OK, &TokenCount { input_tokens: rendered.tokens.len() as u32 }))
 }

@@ -96,7 +96,7 @@ pub fn parse(body: &[u8], models: Models<'_>, template: &ChatTemplate) -> Result
     unused::take_of_messages(&mut fields)?;
     let known: Vec<_> = known_fields().into_iter().chain(unused::schemas().map(|(name, _)| name)).collect();
     refuse_rest(&fields, &known)?;
-    common.model = model?;
+    common.adapter = model?;
     let (max, logprobs, separate_reasoning) = (Some(max_tokens), None, true);
     let parsed = Parsed { prompt, offer, max_tokens: max, logprobs, separate_reasoning, common };
     Ok(Request { parsed, max_tokens, thinking })

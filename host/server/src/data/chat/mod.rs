@@ -46,13 +46,13 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
     let app = asked.app;
     let served = app.served()?;
     let template = served.chat_template().await?;
-    let parsed = request::parse(&body, served.models(asked.tenant), &template)?;
+    let parsed = request::parse(&body, served.models(asked.tenant, &served.adapters.current()), &template)?;
     let (streams, options) = (parsed.common.stream.unwrap_or(false), parsed.common.stream_options);
-    let model = served.shown_name(asked.tenant, parsed.common.model);
+    let model = served.shown_name(asked.tenant, parsed.common.adapter.as_deref()).to_owned();
     let Begun { group, replies, prompt } = begin(asked, &template, parsed, body.into_room()).await?;
     let prompt_ids = replies.token_ids.then_some(&*prompt);
     let created = app.clock.unix_s();
-    let head = |object| Head::new("chatcmpl", object, asked.request_id, model, created);
+    let head = |object| Head::new("chatcmpl", object, asked.request_id, &model, created);
     if streams {
         let (head, prompt_tokens) = (head("chat.completion.chunk"), prompt.len() as u32);
         let frames = ChatFrames::new(head, group.choices(), replies, options, prompt_tokens);

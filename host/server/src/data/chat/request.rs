@@ -95,7 +95,7 @@ pub fn take(mut fields: Fields, models: Models<'_>, template: &ChatTemplate) -> 
     check_end(&offer, &common)?;
     without_effect(&mut fields)?;
     refuse_rest(&fields, &[&known_fields(), UNSUPPORTED].concat())?;
-    common.model = model?;
+    common.adapter = model?;
     let prompt = ChatPrompt { messages, ending, variables };
     Ok(Parsed { prompt, offer, max_tokens, logprobs, separate_reasoning, common })
 }

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::fields::{boolean, float, integer, is_longer, label, list, metadata, token_id, whole};
 use super::json::Fields;
+use super::model_names::Chosen;
 use super::router_fields;
 use crate::data::structured::Shape;
 use crate::http::ApiError;
@@ -99,8 +100,8 @@ pub struct Common {
     pub user: Option<String>,
     /// Shown to operators.
     pub metadata: BTreeMap<String, String>,
-    /// The place of the model's name among those that are served. Set by who reads that field.
-    pub model: usize,
+    /// What the model's name means. Set by who reads that field.
+    pub adapter: Chosen,
 }
 
 /// Sampling parameters that the request sets.
@@ -148,7 +149,7 @@ impl Common {
             expected_output: integer(fields, "expected_output_tokens", 1, u32::MAX)?,
             user: label(fields, "user")?,
             metadata: metadata(fields)?,
-            model: 0,
+            adapter: Chosen::default(),
         };
         if common.shape.is_some() && common.ignore_eos {
             let message = "structured output needs the model's end token, so it can't be ignored";

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::advice;
 use super::json::{BodyError, Fields};
-use super::model_names::Models;
+use super::model_names::{Chosen, Models};
 use crate::http::ApiError;
 
 /// Longest label, in characters, as OpenAI's limits and the interface's document count them.
@@ -183,12 +183,12 @@ pub fn metadata(fields: &mut Fields) -> Result<BTreeMap<String, String>, ApiErro
     Ok(map)
 }
 
-/// Takes the model that the body names; returns the place of its name among those that are served.
-pub fn check_model(fields: &mut Fields, models: Models<'_>) -> Result<usize, ApiError> {
+/// Takes the model that the body names, and chooses it.
+pub fn check_model(fields: &mut Fields, models: Models<'_>) -> Result<Chosen, ApiError> {
     let model = string(fields, "model")?.ok_or_else(|| {
         ApiError::bad_request("missing_field", "model: missing; give the model's name").param("model")
     })?;
-    models.place(&model).ok_or_else(|| wrong_model(&model, models))
+    models.choose(&model).ok_or_else(|| wrong_model(&model, models))
 }
 
 /// The error for a model that isn't served.
@@ -199,14 +199,15 @@ pub fn wrong_model(model: &str, models: Models<'_>) -> ApiError {
 /// Says that a model isn't served, and which names are: adapters have theirs, and one may be what was meant.
 pub fn not_served(model: &str, models: Models<'_>) -> String {
     let shown: String = model.chars().take(128).collect();
-    let named: Vec<String> = models.placed().map(|(_, name)| format!("`{name}`")).take(MAX_NAMED).collect();
+    let names = models.named().map(|named| format!("`{}`", named.name()));
+    let named: Vec<String> = names.take(MAX_NAMED).collect();
     if named.is_empty() {
         return format!(
             "this host serves no model that the tenant of this key may use, so not `{shown}`; ask its operators"
         );
     }
     let named = named.join(", ");
-    match models.placed().count().saturating_sub(MAX_NAMED) {
+    match models.named().count().saturating_sub(MAX_NAMED) {
         0 => format!("this host serves {named}, not `{shown}`"),
         more => format!("this host serves {named} and {more} more, not `{shown}`; see /v1/models"),
     }
@@ -292,7 +293,7 @@ mod tests {
             let list = ModelList::of(vec![listed.to_owned()]).unwrap();
             let error = |asked: &str| {
                 let mut fields = Fields::parse(json!({"model": asked}).to_string().as_bytes()).unwrap();
-                let error = check_model(&mut fields, Models::of(&names, &list)).unwrap_err();
+                let error = check_model(&mut fields, Models::of(&names, &[], &list)).unwrap_err();
                 format!("{error:?}").replace(asked, "ASKED")
             };
             assert_eq!(error("m2"), error("no-such-model"));

@@ -28,12 +28,12 @@ pub async fn respond(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiErro
     let served = app.served()?;
     let template = served.chat_template().await.map_err(named)?;
     let Request { chat, mut response, spaces } =
-        request::parse(&body, served.models(asked.tenant), &template)?;
+        request::parse(&body, served.models(asked.tenant, &served.adapters.current()), &template)?;
     let streams = chat.common.stream.unwrap_or(false);
     let sampling = chat.common.sampling.params(&served.sampling);
     response.id = format!("resp_{}", asked.request_id.as_str());
     response.created_at = app.clock.unix_s();
-    served.shown_name(asked.tenant, chat.common.model).clone_into(&mut response.model);
+    served.shown_name(asked.tenant, chat.common.adapter.as_deref()).clone_into(&mut response.model);
     (response.temperature, response.top_p) = (sampling.temperature, sampling.top_p);
     let mut room = body.into_room();
     // What the response repeats of the request is needed until its end.

@@ -33,8 +33,6 @@ pub struct Account {
     pub id: Option<SequenceId>,
     /// The constraint on the first sequence's output.
     pub shape: Option<Arc<Mask>>,
-    /// The place of the model's name among those that are served.
-    pub model: usize,
 }
 
 /// How a request ended.
@@ -92,7 +90,7 @@ impl Account {
             tracestate: self.request_id.tracestate(),
             path: self.path,
             tenant: &self.tenant.name,
-            model: self.app.served().map_or("", |served| served.shown_name(&self.tenant, self.model)),
+            model: self.model(),
             e2e_ms,
             usage,
             timings: &totals.timings,
@@ -102,9 +100,10 @@ impl Account {
         self.log(&reasons(FinishReason::name), error, totals, e2e_ms);
     }
 
-    /// The name of its adapter, if it has one.
-    fn adapter(&self) -> Option<&str> {
-        self.app.served().ok()?.adapter(self.model).map(|adapter| &*adapter.name)
+    /// The name that its response shows.
+    fn model(&self) -> &str {
+        let adapter = self.meta.adapter.as_deref();
+        self.app.served().map_or("", |served| served.shown_name(&self.tenant, adapter))
     }
 
     /// Records a failure that the end of no sequence reports.
@@ -138,7 +137,7 @@ impl Account {
             user = self.meta.user,
             session = self.meta.session,
             metadata = json(&self.meta.metadata),
-            adapter = self.adapter(),
+            adapter = self.meta.adapter.as_deref().map(|adapter| adapter.name()),
             reason,
             error,
             prompt_tokens = usage.prompt_tokens,

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use infer_core::{Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
+use infer_core::{AdapterId, Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
 use infer_model::Detokenizer;
 use tokio::time::timeout_at;
 
@@ -146,7 +146,7 @@ impl Job {
                 self.request(asked, served, &self.prompts[at / n], lengths[at / n], &ends, sampling)
             })
             .collect();
-        let meta = Arc::new(self.meta(served, request_id, tenant));
+        let meta = Arc::new(self.meta(request_id, tenant));
         let account = Account {
             app: Arc::clone(app),
             request_id: request_id.clone(),
@@ -158,7 +158,6 @@ impl Job {
             submitted: app.clock.now(),
             id: None,
             shape: masks[0].clone(),
-            model: self.common.model,
         };
         let entering = Entering::new(account, sequences);
         let last_moment = last_moment(app);
@@ -176,7 +175,7 @@ impl Job {
             tenant.usage.refused();
             error
         })?;
-        if let Some(adapter) = served.adapter(self.common.model) {
+        if let Some(adapter) = &self.common.adapter {
             adapter.requests.fetch_add(1, Ordering::Relaxed);
         }
         let account = Account { submitted: live[0].submitted(), id: Some(live[0].id()), ..account };
@@ -344,7 +343,7 @@ impl Job {
             tenant: asked.tenant.id,
             session: SessionId(common.session_id.as_deref().map_or(0, |s| served.key_of("session", s))),
             cache_salt: common.cache_salt.as_deref().map_or(0, |s| served.key_of("salt", s)),
-            adapter: served.adapter_id(common.model),
+            adapter: common.adapter.as_ref().map_or(AdapterId::NONE, |adapter| adapter.id),
             priority: common.priority.min(asked.tenant.max_priority),
             deadline: common
                 .ttft_deadline
@@ -358,7 +357,7 @@ impl Job {
         }
     }
 
-    fn meta(&self, served: &Served, request_id: &RequestId, tenant: &Tenant) -> RequestMeta {
+    fn meta(&self, request_id: &RequestId, tenant: &Tenant) -> RequestMeta {
         RequestMeta {
             request_id: request_id.as_str().to_owned(),
             first: Default::default(),
@@ -366,7 +365,7 @@ impl Job {
             session: self.common.session_id.clone().unwrap_or_default(),
             user: self.common.user.clone().unwrap_or_default(),
             metadata: self.common.metadata.clone(),
-            adapter: served.adapter(self.common.model).map(|adapter| adapter.name.clone()),
+            adapter: self.common.adapter.clone(),
         }
     }
 }

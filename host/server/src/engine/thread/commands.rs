@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use infer_core::{Engine, FinishReason, Micros, SequenceId};
+use infer_core::engine::Emptied;
+use infer_core::{AdapterId, DeviceFault, DeviceFaultKind, Engine, FinishReason, Micros, SequenceId};
 
 use super::events::drop_elsewhere;
+use super::steps::caught;
 use super::{Driver, Live};
 use crate::engine::change::{By, NotChanged, Provided, SlotChange, Swapped};
-use crate::engine::command::{Command, EngineReport, KvSnapshot, RequestReport, Seat, Submission, Wanted};
+use crate::engine::command::{
+    Command, EngineReport, KvSnapshot, NewAdapter, RequestReport, Seat, Submission, Wanted,
+};
 use crate::engine::stream::RequestMeta;
 use crate::trace::Happening;
 
@@ -57,13 +61,21 @@ impl Driver {
                 let _ = reply.send((emptied, self.engine.snapshot(now).memory.used));
             }
             Command::Tenants(terms) => self.engine.set_tenants(&terms),
+            Command::NameAdapters(names) => self.adapters = Arc::new(names),
+            Command::LoadAdapter(adapter, reply) => {
+                let _ = reply.send(self.load_adapter(*adapter));
+            }
+            Command::UnloadAdapter(adapter, reply) => {
+                let _ = reply.send(self.unload_adapter(adapter, now));
+            }
             Command::WatchKv(listener) => {
                 self.engine.watch_kv();
                 self.kv_listener = Some(listener);
             }
             Command::KvSnapshot(reply) => {
                 self.tell_kv();
-                let _ = reply.send(KvSnapshot { blocks: self.engine.kv_snapshot(), next: self.kv_told });
+                let (blocks, adapters) = (self.engine.kv_snapshot(), Arc::clone(&self.adapters));
+                let _ = reply.send(KvSnapshot { blocks, next: self.kv_told, adapters });
             }
             Command::EndPriming => self.engine.end_priming(),
             Command::Prime(reply) => {
@@ -83,6 +95,42 @@ impl Driver {
             Command::Wake | Command::Stop => {}
         }
         self.dispatch();
+    }
+
+    /// Gives the executor an adapter between two steps. Returns the time that this took.
+    fn load_adapter(&mut self, adapter: NewAdapter) -> Result<Duration, DeviceFault> {
+        let NewAdapter { id, name, weights } = adapter;
+        self.take_all_back();
+        let begun = Instant::now();
+        let executor = &mut self.executor;
+        let loaded = caught(|| executor.load_adapter(id, weights));
+        let pause = begun.elapsed();
+        match loaded {
+            Ok(()) => {
+                Arc::make_mut(&mut self.adapters).insert(id, name);
+                Ok(pause)
+            }
+            Err(fault) => {
+                self.device_lost |= fault.kind == DeviceFaultKind::Lost;
+                Err(fault)
+            }
+        }
+    }
+
+    /// Takes an adapter from the executor between two steps. Its blocks go first, so that no mirror of the index has one
+    /// whose adapter it doesn't know.
+    fn unload_adapter(&mut self, adapter: AdapterId, now: Micros) -> Emptied {
+        self.take_all_back();
+        self.dispatch();
+        let forgotten = self.engine.forget_adapter(adapter, now);
+        self.tell_kv();
+        let executor = &mut self.executor;
+        match caught(|| Ok(executor.unload_adapter(adapter))) {
+            Ok(weights) => drop_elsewhere(weights),
+            Err(fault) => tracing::error!("an adapter could not be unloaded: {}", fault.message),
+        }
+        Arc::make_mut(&mut self.adapters).remove(&adapter);
+        forgotten
     }
 
     /// Changes a slot if what is `provided` holds after the steps in flight.

@@ -1,5 +1,6 @@
 //! Dispatches the engine's events to streams, operators and recordings, without waiting for any of them.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use infer_core::policy::PolicyKind;
@@ -20,7 +21,7 @@ impl Driver {
         let mut events = Vec::new();
         self.engine.drain_kv_events(&mut events);
         if !events.is_empty() {
-            listener(KvBatch { number: self.kv_told, events });
+            listener(KvBatch { number: self.kv_told, events, adapters: Arc::clone(&self.adapters) });
             self.kv_told += 1;
         }
     }

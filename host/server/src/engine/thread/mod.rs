@@ -23,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::change::By;
 use super::clock::Clock;
-use super::command::{Command, KvListener};
+use super::command::{AdapterNames, Command, KvListener};
 use super::gate::StepGate;
 use super::handle::{EngineHandle, Shared};
 use super::hits::PrefixHits;
@@ -170,6 +170,8 @@ struct Driver {
     sharing: SharedContext,
     /// The tap's beginning since which the engine keeps its decisions for a recording.
     keeps_decisions: Option<u64>,
+    /// What the executor's adapters are called.
+    adapters: Arc<AdapterNames>,
     kv_listener: Option<KvListener>,
     /// Batches that a listener was told.
     kv_told: u64,
@@ -209,6 +211,7 @@ impl Driver {
             waited: true,
             sharing: SharedContext::default(),
             keeps_decisions: None,
+            adapters: Arc::default(),
             kv_listener: None,
             kv_told: 0,
             device_lost: false,

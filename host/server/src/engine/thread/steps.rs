@@ -195,7 +195,7 @@ fn count_drawn(step: &mut Step, events: &[Event]) {
 }
 
 /// Turns a panic of the executor into a device fault.
-fn caught<T>(work: impl FnOnce() -> Result<T, DeviceFault>) -> Result<T, DeviceFault> {
+pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, DeviceFault>) -> Result<T, DeviceFault> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         Err(DeviceFault {
             kind: DeviceFaultKind::Failed,

@@ -1,12 +1,14 @@
 //! Metrics of the host itself: its process, its connections, its requests by adapter, and the recorder's histograms, under
 //! our names and under vLLM's.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use prometheus_client::registry::Registry;
 use rustix::process::{Resource, getrlimit};
 
-use crate::app::{App, ServedAdapter};
+use crate::adapters::ServedAdapter;
+use crate::app::App;
 use crate::metrics::families::{Families, Kind};
 use crate::metrics::process::ProcessUsage;
 
@@ -57,11 +59,11 @@ pub(super) fn process(f: &mut Families, app: &App) {
 /// Requests of each adapter, if there are any.
 pub(super) fn adapters(f: &mut Families, app: &App) {
     let Ok(served) = app.served() else { return };
-    let row = |adapter: &ServedAdapter| {
+    let row = |adapter: &Arc<ServedAdapter>| {
         let requests = adapter.requests.load(Ordering::Relaxed);
-        (vec![("adapter", adapter.name.clone())], requests as f64)
+        (vec![("adapter", adapter.name().to_owned())], requests as f64)
     };
-    let rows: Vec<_> = served.adapters.iter().map(row).collect();
+    let rows: Vec<_> = served.adapters.current().iter().map(row).collect();
     if !rows.is_empty() {
         f.family(ADAPTERS, "Requests for an adapter that the engine took", Kind::Counter, rows);
     }
