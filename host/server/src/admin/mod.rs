@@ -1,5 +1,6 @@
 //! The admin plane, used by operators, `infer policy` and the console. Every path requires an operator's token.
 
+mod adapters;
 mod changes;
 mod inspect;
 pub mod operators;

@@ -94,7 +94,7 @@ pub async fn swap(
 }
 
 /// 401 for a body that came too late.
-fn dismissed() -> ApiError {
+pub(super) fn dismissed() -> ApiError {
     let message = "a reload took this token away, or its role, before the body was there";
     ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message).close()
 }

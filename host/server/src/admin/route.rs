@@ -10,7 +10,7 @@ use hyper::{HeaderMap, Request, StatusCode};
 use infer_core::policy::PolicyKind;
 
 use super::operators::{Caller, Operator, Operators, Role};
-use super::{inspect, policies, requests, stream, trace};
+use super::{adapters, inspect, policies, requests, stream, trace};
 use crate::app::App;
 use crate::http::{Answer, ApiError, Query, RequestId, check_head, discard, json};
 use crate::metrics::{self, Reader};
@@ -42,6 +42,9 @@ enum Endpoint {
     BlockMap,
     Block,
     Cache,
+    Adapters,
+    LoadAdapter,
+    UnloadAdapter,
     Policies,
     LiftQuarantine,
     Swap,
@@ -73,12 +76,15 @@ impl Endpoint {
             | Self::BlockMap
             | Self::Block
             | Self::Cache
+            | Self::Adapters
             | Self::Policies
             | Self::Shadow
             | Self::History
             | Self::Request
             | Self::Metrics => Role::Viewer,
-            Self::LiftQuarantine
+            Self::LoadAdapter
+            | Self::UnloadAdapter
+            | Self::LiftQuarantine
             | Self::Swap
             | Self::Rollback
             | Self::Promote
@@ -103,6 +109,8 @@ const ROUTES: &[Route] = &[
     Route::new("GET", "admin/blocks/map", &["by", "cells", "from", "count"], Endpoint::BlockMap),
     Route::new("GET", "admin/blocks/{id}", &[], Endpoint::Block),
     Route::new("GET", "admin/cache", &["top"], Endpoint::Cache).or_delete(&[], Endpoint::EmptyCache),
+    Route::new("GET", "admin/adapters", &[], Endpoint::Adapters).or_post(Endpoint::LoadAdapter),
+    Route::new("DELETE", "admin/adapters/{name}", &[], Endpoint::UnloadAdapter),
     Route::new("GET", "admin/policies", &[], Endpoint::Policies),
     Route::new("DELETE", "admin/policies/quarantine/{sha256}", &[], Endpoint::LiftQuarantine),
     Route::new(
@@ -142,6 +150,11 @@ impl Route {
     /// Adds DELETE to a path with GET.
     const fn or_delete(self, query: &'static [&'static str], endpoint: Endpoint) -> Self {
         Self { allow: "GET, DELETE", other: Some(Action { method: "DELETE", query, endpoint }), ..self }
+    }
+
+    /// Adds POST to a path with GET.
+    const fn or_post(self, endpoint: Endpoint) -> Self {
+        Self { allow: "GET, POST", other: Some(Action { method: "POST", query: &[], endpoint }), ..self }
     }
 
     /// Returns the route of a path, and the segment that its `{name}` stands for.
@@ -253,6 +266,9 @@ impl Call<'_> {
             Endpoint::BlockMap => inspect::map(&app, &query).await,
             Endpoint::Block => inspect::block(&app, &caller, parameter).await,
             Endpoint::Cache => inspect::cache(&app, &caller, &query).await,
+            Endpoint::Adapters => adapters::list(&app),
+            Endpoint::LoadAdapter => adapters::load(app, &caller, headers, body).await,
+            Endpoint::UnloadAdapter => adapters::unload(app, &caller, parameter).await,
             Endpoint::Policies => policies::list(&app).await,
             Endpoint::LiftQuarantine => policies::lift_quarantine(&app, &caller, parameter).await,
             Endpoint::Swap => policies::swap(app, &caller, kind()?, &query, headers, body).await,
@@ -328,6 +344,9 @@ mod tests {
             ("viewer", "GET", "admin/blocks/{id}"),
             ("viewer", "GET", "admin/cache"),
             ("operator", "DELETE", "admin/cache"),
+            ("viewer", "GET", "admin/adapters"),
+            ("operator", "POST", "admin/adapters"),
+            ("operator", "DELETE", "admin/adapters/{name}"),
             ("viewer", "GET", "admin/policies"),
             ("operator", "DELETE", "admin/policies/quarantine/{sha256}"),
             ("operator", "PUT", "admin/policies/{kind}"),

@@ -4,6 +4,7 @@
 #[macro_use]
 mod out;
 
+mod adapters;
 mod admin;
 mod bench;
 mod chat;
@@ -59,7 +60,7 @@ enum Command {
     /// Creates and checks policies; lists and swaps those of a running host
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// Operates a running host: its requests, queue and cache
+    /// Operates a running host: its requests, queue, cache and adapters
     #[command(subcommand)]
     Admin(operate::AdminCommand),
     /// Checks whether a host is ready

@@ -8,6 +8,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::Failure;
+use super::adapters::{self, AdaptersCommand};
 use super::admin::{Host, Target, parse, print_json};
 use super::table::{aligned, cut, terminal_columns};
 
@@ -32,6 +33,9 @@ pub enum AdminCommand {
         #[command(flatten)]
         target: Target,
     },
+    /// Lists LoRA adapters, loads and unloads them
+    #[command(subcommand)]
+    Adapters(AdaptersCommand),
     /// Fails every waiting request
     ClearQueue(Target),
     /// Drops all cached blocks that no request uses, the prompts kept behind them, the second level, and the file of
@@ -66,6 +70,7 @@ async fn act(command: AdminCommand) -> Result<(), Failure> {
             })
             .await
         }
+        AdminCommand::Adapters(command) => adapters::act(command).await,
         AdminCommand::ClearQueue(target) => {
             tell(&target, Method::DELETE, "/admin/queue", |answer| {
                 format!("failed {} waiting requests", answer["cleared"])
@@ -194,7 +199,11 @@ async fn tenants(target: &Target) -> Result<(), Failure> {
 }
 
 /// Prints a table, and how many of `total` rows it lacks.
-fn list<const N: usize>(head: [&str; N], rows: impl ExactSizeIterator<Item = [String; N]>, total: u32) {
+pub(super) fn list<const N: usize>(
+    head: [&str; N],
+    rows: impl ExactSizeIterator<Item = [String; N]>,
+    total: u32,
+) {
     let left_out = (total as usize).saturating_sub(rows.len());
     let columns = terminal_columns();
     for line in aligned(std::iter::once(head.map(str::to_owned)).chain(rows)) {

@@ -11,9 +11,9 @@ use infer_server::startup::load;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-const MODELS: [&str; 3] = ["base", "all", "some"];
+pub(crate) const MODELS: [&str; 3] = ["base", "all", "some"];
 
-fn golden(name: &str) -> String {
+pub(crate) fn golden(name: &str) -> String {
     format!("{}/../../tests/golden/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -22,7 +22,7 @@ fn choice(name: &str, place: &str) -> AdapterChoice {
 }
 
 /// A model and two adapters of it.
-fn adapted() -> Config {
+pub(crate) fn adapted() -> Config {
     Config {
         model: golden("qwen3-bf16"),
         served_model_names: vec!["base".to_owned(), "also-base".to_owned()],
@@ -32,12 +32,12 @@ fn adapted() -> Config {
 }
 
 /// A prompt of some tokens.
-fn prompt(seed: u32, tokens: u32) -> Value {
+pub(crate) fn prompt(seed: u32, tokens: u32) -> Value {
     json!((0..tokens).map(|i| (i * i * 13 + i * 7 + seed) % 500).collect::<Vec<u32>>())
 }
 
 /// A completion's tokens, and how many tokens of its prompt were cached.
-async fn ask(host: &Host, model: &str, prompt: &Value) -> (Value, u64) {
+pub(crate) async fn ask(host: &Host, model: &str, prompt: &Value) -> (Value, u64) {
     let body = json!({"model": model, "prompt": prompt, "temperature": 0, "max_tokens": 16, "ignore_eos": true,
         "stream": false, "return_token_ids": true});
     let answer = host.post("/v1/completions", &body).await;

@@ -7,6 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod adapters;
 mod bench;
 mod cache_file;
 mod channels;

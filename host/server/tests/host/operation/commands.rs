@@ -52,6 +52,13 @@ async fn requests_queue_and_cache_are_operated_by_commands() {
     let state: Value = serde_json::from_str(&sees(&["state"]).await).unwrap();
     let dropped = format!("dropped {} cached blocks; 0 are in use\n", state["memory"]["cached"]);
     assert_eq!(sees(&["empty-cache"]).await, dropped);
+    let none = "0 of at most 0 adapters, which take 0 of at most 1073741824 bytes\n";
+    assert_eq!(sees(&["adapters", "list"]).await, none);
+    for arguments in [&["adapters", "load", "sql", "nowhere"][..], &["adapters", "unload", "a/b c"]] {
+        let output = types(arguments).await;
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", complaint(&output));
+        assert!(complaint(&output).contains(" adapter"), "{}", complaint(&output));
+    }
     assert_eq!(sees(&["reload"]).await, "there is nothing to reload\n");
     assert_eq!(sees(&["drain"]).await, "the host refuses new requests; 0 are live\n");
     assert_eq!(sees(&["undrain"]).await, "the host takes new requests\n");
