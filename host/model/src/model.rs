@@ -118,7 +118,7 @@ impl Model {
 
     /// What loads further adapters for executors that run on the CPU. They have an adapter's matrices as the executor does.
     pub fn adapter_loader(&self) -> AdapterLoader {
-        AdapterLoader::new(self.config.clone(), lora::format(self.weight_type))
+        AdapterLoader::on_cpu(self.config.clone(), lora::format(self.weight_type))
     }
 
     /// What each adapter takes, in the order of their numbers.

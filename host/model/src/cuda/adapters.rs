@@ -1,7 +1,10 @@
 //! Adapters on a device: copies of their matrices, and what they add to the products of a step (`infer_kernels::cuda`'s
 //! `add_adapters`). The host knows which rows have which adapter, so it lists them; what is launched depends on the number of
-//! rows and on where any adapter of the model adds something, so that decodes are recorded as others are. A step whose rows
-//! have no adapter launches nothing of this.
+//! rows and on where any of the executor's adapters adds something, so that decodes are recorded as others are. A step whose
+//! rows have no adapter launches nothing of this.
+//!
+//! An adapter may come or go between two steps. What is allocated for it is allocated then, and recordings of steps with
+//! adapters are dropped, since they have its addresses and the shapes of those that were there.
 //!
 //! Matrices are rounded to the device's type, as the model's own, and what they add is rounded with the product's outputs.
 #![allow(unsafe_code, reason = "kernel launches; see the SAFETY lines")]
@@ -14,11 +17,10 @@ use infer_kernels::cuda::{
     Device, Properties, Type, add_adapters, padded_rank,
 };
 
-use super::DeviceOptions;
 use super::decoder::DeviceDecoder;
 use super::fused::Fusion;
 use super::layout::StepLayout;
-use super::weights::DeviceWeights;
+use super::{DeviceModel, DeviceOptions};
 use crate::config::ModelConfig;
 use crate::lora::apply::Places;
 use crate::lora::{AdaptedLayer, Adapter, Delta};
@@ -29,14 +31,53 @@ const ALIGNMENT: usize = 256;
 const PRODUCTS: [fn(&AdaptedLayer) -> &Option<Delta>; 4] =
     [|layer| &layer.qkv, |layer| &layer.output, |layer| &layer.gate_up, |layer| &layer.down];
 
-/// Memory of all adapters.
-#[derive(Default)]
+/// An adapter as kernels read it: all its matrices, and what it adds to each product, `[layer][product]`, with offsets in
+/// place of addresses.
+pub(super) struct PackedAdapter {
+    matrices: Vec<u8>,
+    deltas: Vec<AdapterDelta>,
+}
+
+impl PackedAdapter {
+    pub(super) fn new(adapter: &Adapter, ty: Type) -> Self {
+        let (matrices, deltas) = pack(adapter, ty);
+        Self { matrices, deltas }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.matrices.len() as u64
+    }
+}
+
+/// The same on a device, with addresses.
+pub(super) struct PlacedAdapter {
+    matrices: Buffer,
+    deltas: Vec<AdapterDelta>,
+}
+
+impl PlacedAdapter {
+    pub(super) fn new(device: &Arc<dyn Device>, packed: &PackedAdapter) -> Result<Self, CudaError> {
+        let matrices = Buffer::from_bytes(device, &packed.matrices)?;
+        let mut deltas = packed.deltas.clone();
+        deltas.iter_mut().for_each(|delta| place(delta, matrices.at()));
+        Ok(Self { matrices, deltas })
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.matrices.bytes() as u64
+    }
+}
+
+/// The adapters of an executor.
 pub(super) struct DeviceAdapters {
-    pub count: u32,
-    /// The matrices of each, and `AdapterDelta`s: `[layer][product][adapter]`
-    memory: Vec<Buffer>,
-    /// The products that any of them adds to.
-    shapes: Vec<AdapterShape>,
+    /// Their numbers, in ascending order.
+    ids: Vec<AdapterId>,
+    placed: Vec<Arc<PlacedAdapter>>,
+    /// `AdapterDelta`s, `[layer][product][adapter]`, with room for those of as many adapters as there may be.
+    list: Buffer,
+    most: usize,
+    /// What they add to products.
+    layers: Vec<LayerDeltas>,
 }
 
 /// What adapters add to the products of a layer.
@@ -56,23 +97,140 @@ pub(super) struct DeviceDelta {
 }
 
 impl DeviceAdapters {
-    /// Bytes of the matrices and of the list of them.
-    pub(super) fn bytes(&self) -> u64 {
-        self.memory.iter().map(|memory| memory.bytes() as u64).sum()
+    /// Those that a model has, numbered from 1 on, and room for `most`.
+    pub(super) fn new(model: &DeviceModel) -> Result<Self, CudaError> {
+        let DeviceModel { config, ty, device, adapters, .. } = model;
+        let (layers, most) = (config.layers.len(), model.most_adapters() as usize);
+        let mut all = Self {
+            ids: (1..).map(AdapterId).take(adapters.len()).collect(),
+            placed: adapters.clone(),
+            list: Buffer::new(device, list_bytes(layers, most))?,
+            most,
+            layers: Vec::new(),
+        };
+        all.arrange(*ty, config)?;
+        Ok(all)
     }
 
-    /// Bytes of what is passed between kernels.
-    pub(super) fn narrow_bytes(&self, properties: &Properties, options: &DeviceOptions) -> usize {
-        let kind = options.kind();
-        let bytes = |shape: &AdapterShape| shape.narrow_bytes(kind, options.max_tokens, properties);
-        self.shapes.iter().map(bytes).max().unwrap_or(0)
+    pub(super) fn ids(&self) -> &[AdapterId] {
+        &self.ids
     }
 
-    /// Bytes that an executor needs for them.
-    pub(super) fn working_bytes(&self, properties: &Properties, options: &DeviceOptions) -> u64 {
-        let words: usize = words(self.count, options.max_tokens).iter().sum();
-        (self.narrow_bytes(properties, options) + 4 * words) as u64
+    /// Whether a row may have this adapter, or none.
+    pub(super) fn has(&self, id: AdapterId) -> bool {
+        id == AdapterId::NONE || self.ids.binary_search(&id).is_ok()
     }
+
+    /// What they add to a layer's products.
+    pub(super) fn layer(&self, index: usize) -> &LayerDeltas {
+        &self.layers[index]
+    }
+
+    /// Whether another one fits.
+    pub(super) fn has_room(&self) -> bool {
+        self.ids.len() < self.most
+    }
+
+    /// Those that there are, and another one.
+    pub(super) fn with(&self, adapter: &Arc<PlacedAdapter>) -> Vec<Arc<PlacedAdapter>> {
+        self.placed.iter().chain([adapter]).cloned().collect()
+    }
+
+    /// Adds an adapter, if there is room for it.
+    pub(super) fn insert(
+        &mut self,
+        (id, adapter): (AdapterId, Arc<PlacedAdapter>),
+        ty: Type,
+        config: &ModelConfig,
+    ) -> Result<(), CudaError> {
+        match self.ids.binary_search(&id) {
+            Ok(place) => self.placed[place] = adapter,
+            Err(place) => {
+                self.ids.insert(place, id);
+                self.placed.insert(place, adapter);
+            }
+        }
+        self.arrange(ty, config)
+    }
+
+    /// Removes an adapter. Returns whether it was there.
+    pub(super) fn remove(
+        &mut self,
+        id: AdapterId,
+        ty: Type,
+        config: &ModelConfig,
+    ) -> Result<bool, CudaError> {
+        let Ok(place) = self.ids.binary_search(&id) else { return Ok(false) };
+        self.ids.remove(place);
+        let _gone = self.placed.remove(place);
+        self.arrange(ty, config)?;
+        Ok(true)
+    }
+
+    /// Lists what each adapter adds to each product, on the device.
+    fn arrange(&mut self, ty: Type, config: &ModelConfig) -> Result<(), CudaError> {
+        let (count, products) = (self.placed.len(), PRODUCTS.len() * config.layers.len());
+        let of_product = |index: usize| self.placed.iter().map(move |adapter| &adapter.deltas[index]);
+        let bytes = (0..products).flat_map(of_product).flat_map(AdapterDelta::as_bytes).copied();
+        let bytes: Vec<u8> = bytes.collect();
+        if !bytes.is_empty() {
+            self.list.write(0, &bytes)?;
+        }
+        let shapes = shapes(ty, config, &self.placed);
+        let delta = |at: usize, shape: Option<AdapterShape>| {
+            let deltas = self.list.at() + (at * count * size_of::<AdapterDelta>()) as u64;
+            shape.map(|shape| DeviceDelta { shape, deltas })
+        };
+        let layer = |(index, shapes): (usize, [Option<AdapterShape>; 4])| {
+            let at = index * PRODUCTS.len();
+            let [qkv, output, gate_up, down] = shapes;
+            LayerDeltas {
+                qkv: delta(at, qkv),
+                output: delta(at + 1, output),
+                gate_up: delta(at + 2, gate_up),
+                down: delta(at + 3, down),
+            }
+        };
+        self.layers = shapes.into_iter().enumerate().map(layer).collect();
+        Ok(())
+    }
+}
+
+/// The shapes of what adapters add to the products of each layer.
+fn shapes(ty: Type, config: &ModelConfig, placed: &[Arc<PlacedAdapter>]) -> Vec<[Option<AdapterShape>; 4]> {
+    let widths = widths(config);
+    let of_layer = |layer: usize| {
+        [0, 1, 2, 3].map(|product| {
+            let at = layer * PRODUCTS.len() + product;
+            shape(ty, widths[product], placed.iter().map(|adapter| &adapter.deltas[at]))
+        })
+    };
+    (0..config.layers.len()).map(of_layer).collect()
+}
+
+fn list_bytes(layers: usize, adapters: usize) -> usize {
+    layers * PRODUCTS.len() * adapters * size_of::<AdapterDelta>()
+}
+
+/// Bytes of what these adapters pass between their kernels.
+pub(super) fn narrow_bytes(
+    ty: Type,
+    config: &ModelConfig,
+    placed: &[Arc<PlacedAdapter>],
+    properties: &Properties,
+    options: &DeviceOptions,
+) -> usize {
+    let bytes = |shape: AdapterShape| shape.narrow_bytes(options.kind(), options.max_tokens, properties);
+    shapes(ty, config, placed).into_iter().flatten().flatten().map(bytes).max().unwrap_or(0)
+}
+
+/// Bytes that an executor needs for the adapters of a model.
+pub(super) fn working_bytes(model: &DeviceModel, options: &DeviceOptions) -> u64 {
+    let DeviceModel { config, ty, device, adapters, .. } = model;
+    let most = model.most_adapters();
+    let words: usize = words(most, options.max_tokens).iter().sum();
+    let list = list_bytes(config.layers.len(), most as usize);
+    (narrow_bytes(*ty, config, adapters, device.properties(), options) + 4 * words + list) as u64
 }
 
 /// Words of the lists of up to so many tokens with any of these adapters: places, and tiles.
@@ -108,50 +266,6 @@ pub(super) fn list(
     Some(if padded.is_some() { lists.filled(room) } else { lists.exact() })
 }
 
-impl DeviceWeights {
-    /// Copies adapters to the device.
-    pub(super) fn adapt(
-        &mut self,
-        device: &Arc<dyn Device>,
-        ty: Type,
-        config: &ModelConfig,
-        adapters: &[Arc<Adapter>],
-    ) -> Result<(), CudaError> {
-        if adapters.is_empty() {
-            return Ok(());
-        }
-        let mut copied = Vec::with_capacity(adapters.len());
-        for adapter in adapters {
-            let (bytes, mut deltas) = pack(adapter, ty);
-            let matrices = Buffer::from_bytes(device, &bytes)?;
-            deltas.iter_mut().for_each(|delta| place(delta, matrices.at()));
-            self.adapters.memory.push(matrices);
-            copied.push(deltas);
-        }
-        let count = PRODUCTS.len() * self.layers.len();
-        let of_product = |index: usize| copied.iter().map(move |deltas: &Vec<AdapterDelta>| &deltas[index]);
-        let bytes = (0..count).flat_map(of_product).flat_map(AdapterDelta::as_bytes).copied();
-        let all = Buffer::from_bytes(device, &bytes.collect::<Vec<u8>>())?;
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            let widths = widths(config);
-            let delta = |product: usize| {
-                let at = index * PRODUCTS.len() + product;
-                let shape = shape(ty, widths[product], of_product(at))?;
-                let deltas = all.at() + (at * adapters.len() * size_of::<AdapterDelta>()) as u64;
-                Some(DeviceDelta { shape, deltas })
-            };
-            let [qkv, output, gate_up, down] = [delta(0), delta(1), delta(2), delta(3)];
-            layer.deltas = LayerDeltas { qkv, output, gate_up, down };
-            let LayerDeltas { qkv, output, gate_up, down } = &layer.deltas;
-            let some = [qkv, output, gate_up, down].into_iter().flatten();
-            self.adapters.shapes.extend(some.map(|delta| delta.shape));
-        }
-        self.adapters.count = adapters.len() as u32;
-        self.adapters.memory.push(all);
-        Ok(())
-    }
-}
-
 /// Inputs and outputs of each product.
 fn widths(config: &ModelConfig) -> [[usize; 2]; 4] {
     let (hidden, q, intermediate) = (config.hidden, config.q_width(), config.intermediate);
@@ -170,8 +284,7 @@ fn shape<'a>(
     Some(AdapterShape { ty, inputs: inputs as u32, outputs: outputs as u32, ranks, even })
 }
 
-/// All matrices of an adapter as kernels read them, and what it adds to each product of each layer, with offsets in place of
-/// addresses.
+/// See `PackedAdapter`.
 fn pack(adapter: &Adapter, ty: Type) -> (Vec<u8>, Vec<AdapterDelta>) {
     let mut bytes = Vec::new();
     let products = adapter.layers.iter().flat_map(|layer| PRODUCTS.map(|product| product(layer)));

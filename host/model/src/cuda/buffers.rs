@@ -5,6 +5,7 @@ use std::sync::Arc;
 use infer_core::BlockId;
 use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Mark, PrefillForm, Type};
 
+use super::adapters::narrow_bytes;
 use super::experts::{self, ExpertBuffers};
 use super::layout::{StepLayout, activation_bytes, prefill_form, tile_tokens};
 use super::{DeviceModel, DeviceOptions, shape};
@@ -89,11 +90,11 @@ impl Pool {
 
 impl Buffers {
     pub(super) fn new(model: &DeviceModel, options: &DeviceOptions) -> Result<Self, CudaError> {
-        let DeviceModel { config, ty, device, weights } = model;
+        let DeviceModel { config, ty, device, weights, adapters, .. } = model;
         let (shape, properties) = (shape(config, *ty), device.properties());
         let prefill = prefill_form(&shape, properties, options);
-        let adapters = &model.weights.adapters;
-        let layout = StepLayout::new(tile_tokens(&shape, properties, options), options, adapters.count);
+        let most = model.most_adapters();
+        let layout = StepLayout::new(tile_tokens(&shape, properties, options), options, most);
         let [residual, normed, qkv, attended, projected, gate_up, gated, logits, partial, tickets, squares] =
             activation_bytes(config, *ty, properties, options);
         let rows = options.max_rows as usize;
@@ -126,7 +127,7 @@ impl Buffers {
                 }
                 false => None,
             },
-            narrow: buffer(adapters.narrow_bytes(properties, options))?,
+            narrow: buffer(narrow_bytes(*ty, config, adapters, properties, options))?,
             logits: buffer(logits)?,
             partial: buffer(partial)?,
             tickets: zeros(tickets)?,

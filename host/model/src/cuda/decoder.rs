@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
+use infer_core::AdapterId;
 use infer_kernels::cuda::{
-    AttentionParams, AttentionShape, CopyParams, CudaError, Device, Factors, KvWriteParams, NormParams,
-    ProductKind, ProductParams, Type, add_norm, copy_blocks, decode, embed, embed_integers, fill_random,
-    follow_draws, prefill, product,
+    AttentionParams, AttentionShape, Buffer, CopyParams, CudaError, Device, Factors, KvWriteParams,
+    NormParams, ProductKind, ProductParams, Type, add_norm, copy_blocks, decode, embed, embed_integers,
+    fill_random, follow_draws, prefill, product,
 };
 
+use super::adapters::{self, DeviceAdapters, PackedAdapter, PlacedAdapter};
 use super::buffers::Buffers;
 use super::layout::partition;
 use super::plan::Plan;
@@ -26,6 +28,7 @@ pub(super) struct DeviceDecoder {
     pub buffers: Buffers,
     pub ty: Type,
     pub weights: Arc<DeviceWeights>,
+    pub adapters: DeviceAdapters,
     shape: AttentionShape,
     options: DeviceOptions,
 }
@@ -38,9 +41,27 @@ impl DeviceDecoder {
             buffers: Buffers::new(model, &options)?,
             ty: model.ty,
             weights: Arc::clone(&model.weights),
+            adapters: DeviceAdapters::new(model)?,
             shape: shape(&model.config, model.ty),
             options,
         })
+    }
+
+    /// Takes an adapter, for which there must be room in the list. Nothing is in flight.
+    pub(super) fn load_adapter(&mut self, id: AdapterId, packed: &PackedAdapter) -> Result<(), CudaError> {
+        let placed = Arc::new(PlacedAdapter::new(&self.device, packed)?);
+        let all = self.adapters.with(&placed);
+        let properties = self.device.properties();
+        let narrow = adapters::narrow_bytes(self.ty, &self.config, &all, properties, &self.options);
+        if narrow > self.buffers.narrow.bytes() {
+            self.buffers.narrow = Buffer::new(&self.device, narrow)?;
+        }
+        self.adapters.insert((id, placed), self.ty, &self.config)
+    }
+
+    /// Drops an adapter. Returns whether it was there. Nothing is in flight.
+    pub(super) fn unload_adapter(&mut self, id: AdapterId) -> Result<bool, CudaError> {
+        self.adapters.remove(id, self.ty, &self.config)
     }
 
     pub(super) fn shape(&self) -> &AttentionShape {
@@ -93,14 +114,16 @@ impl DeviceDecoder {
                 let before = (!first).then(|| &layers[index - 1]);
                 self.norm(&self.after(before, address(&layer.input_norm)), rows)?;
             }
-            self.project(layer, &self.writes(index, layer, rows), fusion, fusion.norms && !first)?;
+            let deltas = self.adapters.layer(index);
+            let writes = self.writes(index, layer, rows);
+            self.project((layer, deltas), &writes, fusion, fusion.norms && !first)?;
             self.attention(index, layer, plan)?;
             if fusion.norms {
                 self.add(&layer.output, &buffers.attended, layer.mlp_norm.as_ref(), rows)?;
             } else {
                 let back = [buffers.attended.at(), buffers.projected.at()];
                 self.product(&layer.output.matrix, back, rows, false)?;
-                self.adapt(&layer.deltas.output, back, fusion)?;
+                self.adapt(&deltas.output, back, fusion)?;
                 let delta_norm = address(&layer.attention_output_norm);
                 let delta_bias = address(&layer.output.bias);
                 let delta = buffers.projected.at();
@@ -116,13 +139,13 @@ impl DeviceDecoder {
                     continue;
                 }
             };
-            self.gates(gate_up, &layer.deltas.gate_up, rows, fusion)?;
+            self.gates(gate_up, &deltas.gate_up, rows, fusion)?;
             if fusion.norms {
                 self.add(down, &buffers.gated, next, rows)?;
             } else {
                 let back = [buffers.gated.at(), buffers.projected.at()];
                 self.product(&down.matrix, back, rows, false)?;
-                self.adapt(&layer.deltas.down, back, fusion)?;
+                self.adapt(&deltas.down, back, fusion)?;
             }
         }
         Ok(fusion.norms)

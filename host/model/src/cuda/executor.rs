@@ -6,10 +6,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use infer_core::{
-    AdapterId, Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput,
+    AdapterId, AdapterWeights, Batch, BlockId, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row,
+    StepOutput,
 };
 use infer_kernels::cuda::{CudaError, CudaErrorKind, Graph, NONE};
 
+use super::adapters::PackedAdapter;
 use super::decoder::DeviceDecoder;
 use super::plan::Plan;
 use super::{DeviceModel, DeviceOptions, fault, unfit};
@@ -29,8 +31,6 @@ pub struct DeviceExecutor {
     pub(super) graphs: HashMap<(u32, bool), Recorded>,
     /// Tokens of the step being built that have adapters.
     pub(super) places: Places,
-    /// The adapters that rows may have, in ascending order.
-    pub(super) loaded: Vec<AdapterId>,
     /// Which slots of kept logits are filled.
     pub(super) kept: Vec<bool>,
     pub(super) drawing: Drawing,
@@ -115,7 +115,6 @@ impl DeviceExecutor {
         }
         let decoder = DeviceDecoder::new(model, options).map_err(unfit)?;
         Ok(Self {
-            loaded: (1..=model.adapters()).map(AdapterId).collect(),
             decoder,
             options,
             graphs: HashMap::new(),
@@ -192,13 +191,19 @@ impl DeviceExecutor {
         limits.check(batch, |row| {
             let span = row.token_start as usize..(row.token_start + row.token_len) as usize;
             let room = u64::from(row.table_len) * u64::from(self.options.block_size);
-            batch.positions[span].iter().all(|at| u64::from(*at) < room) && row.adapter.0 <= layout.adapters
+            batch.positions[span].iter().all(|at| u64::from(*at) < room)
+                && self.decoder.adapters.has(row.adapter)
         })
     }
 
     /// Index of a row of the last step in the device's samples.
     pub(super) fn drawn_at(&self, row: u32) -> Option<u32> {
         self.draws.get(row as usize).copied().filter(|at| *at != NONE)
+    }
+
+    /// Drops recordings with adapters, whose addresses and shapes change.
+    fn drop_adapted(&mut self) {
+        self.graphs.retain(|(_, adapted), _| !adapted);
     }
 
     /// Waits for work in flight and drops recordings, which may be incomplete.
@@ -275,6 +280,32 @@ impl Executor for DeviceExecutor {
         let pool = &self.decoder.buffers.pool;
         let mut pieces = bytes.chunks_exact(pool.block_bytes).enumerate();
         pieces.try_for_each(|(nth, piece)| pool.data.write(pool.start(nth, block), piece)).map_err(fault)
+    }
+
+    fn load_adapter(&mut self, adapter: AdapterId, weights: AdapterWeights) -> Result<(), DeviceFault> {
+        let refuse = |message: &str| {
+            Err(DeviceFault { kind: DeviceFaultKind::Failed, message: message.to_owned(), rows: None })
+        };
+        let Ok(packed) = weights.downcast::<PackedAdapter>() else {
+            return refuse("the adapter was made ready for another device");
+        };
+        if !self.decoder.adapters.has_room() {
+            return refuse("there is no room for another adapter");
+        }
+        self.drop_adapted();
+        self.decoder.load_adapter(adapter, &packed).map_err(fault)
+    }
+
+    /// Its memory is freed here: the device's calls come from the executor's thread alone.
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Option<AdapterWeights> {
+        self.drop_adapted();
+        match self.decoder.unload_adapter(adapter) {
+            Ok(was_there) => was_there.then(|| -> AdapterWeights { Box::new(()) }),
+            Err(error) => {
+                tracing::error!("the device did not take note that an adapter has left: {error}");
+                None
+            }
+        }
     }
 }
 

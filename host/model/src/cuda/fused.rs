@@ -8,7 +8,7 @@ use infer_kernels::cuda::{
     kv_write, kv_write_whole, product_add, product_gated, product_rope, product_scaled,
 };
 
-use super::adapters::DeviceDelta;
+use super::adapters::{DeviceDelta, LayerDeltas};
 use super::decoder::DeviceDecoder;
 use super::plan::Plan;
 use super::weights::{DeviceLayer, DeviceLinear, DeviceMatrix, address};
@@ -48,7 +48,7 @@ impl DeviceDecoder {
     /// Queries, keys and values of normed inputs. `scaled`: these lack the scale of their norm.
     pub(super) fn project(
         &self,
-        layer: &DeviceLayer,
+        (layer, deltas): (&DeviceLayer, &LayerDeltas),
         write: &KvWriteParams,
         fusion: Fusion,
         scaled: bool,
@@ -67,7 +67,7 @@ impl DeviceDecoder {
         } else {
             self.product(&layer.qkv.matrix, places, rows, false)?;
         }
-        self.adapt(&layer.deltas.qkv, places, fusion)?;
+        self.adapt(&deltas.qkv, places, fusion)?;
         let kv_write = match self.config.qk_norm {
             QkNorm::None | QkNorm::Heads => kv_write,
             QkNorm::Whole => kv_write_whole,

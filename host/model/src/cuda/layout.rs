@@ -37,13 +37,12 @@ pub(super) struct StepLayout {
     pub blocks: usize,
     pub lists: usize,
     pub end: usize,
-    pub adapters: u32,
     pub max_copies: usize,
     pub max_tokens: u32,
 }
 
 impl StepLayout {
-    /// `tile`: the fewest tokens of a tile of prefill, if prompts attend in tiles. `adapters`: how many there are.
+    /// `tile`: the fewest tokens of a tile of prefill, if prompts attend in tiles. `adapters`: how many there may be.
     pub(super) fn new(tile: Option<u32>, options: &DeviceOptions, adapters: u32) -> Self {
         let (tokens, rows) = (options.max_tokens as usize, options.max_rows as usize);
         let max_tiles = tile.map_or(0, |tile| tokens / tile as usize + rows);
@@ -72,7 +71,6 @@ impl StepLayout {
             blocks: take(rows * table),
             lists: take(lists),
             end,
-            adapters,
             max_copies: rows,
             max_tokens: options.max_tokens,
         }

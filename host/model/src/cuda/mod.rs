@@ -1,8 +1,8 @@
 //! The decoder on a device: the same configuration and loaded weights, with the kernels of `infer_kernels::cuda`.
 //!
 //! A step uploads everything that differs between steps, launches kernels, and downloads one token per row. Memory is
-//! allocated when an executor is created, never within a step, so addresses never change, and a decode can be recorded once
-//! per batch size and repeated (a CUDA graph). This is independent of the device: tests run it on the emulated one.
+//! allocated when an executor is created, or takes an adapter, never within a step, so a decode can be recorded once per
+//! batch size and repeated (a CUDA graph). This is independent of the device: tests run it on the emulated one.
 
 mod adapters;
 mod answer;
@@ -21,13 +21,15 @@ mod weights;
 
 use std::sync::Arc;
 
-use infer_core::{DeviceFault, DeviceFaultKind};
+use infer_core::{AdapterWeights, DeviceFault, DeviceFaultKind};
 use infer_kernels::cuda::{AttentionShape, CudaError, CudaErrorKind, Device, ProductKind, Type};
 
 use crate::config::ModelConfig;
 use crate::error::{ModelError, ModelErrorKind};
+use crate::lora::{self, Adapter, AdapterLoader};
 use crate::{DType, Model, WeightType};
 
+use adapters::{PackedAdapter, PlacedAdapter};
 pub use executor::DeviceExecutor;
 use weights::DeviceWeights;
 
@@ -37,6 +39,10 @@ pub struct DeviceModel {
     ty: Type,
     device: Arc<dyn Device>,
     weights: Arc<DeviceWeights>,
+    /// Those of the model, in the order of their numbers.
+    adapters: Vec<Arc<PlacedAdapter>>,
+    /// How many an executor has room for, if that is more.
+    room: u32,
 }
 
 /// Options of an executor on a device.
@@ -76,14 +82,29 @@ impl Model {
     pub fn to_device(&self, device: &Arc<dyn Device>) -> Result<DeviceModel, ModelError> {
         check(&self.config)?;
         let ty = device_type(self.dtype);
-        let mut weights =
-            DeviceWeights::upload(device, ty, &self.config, &self.weights).map_err(too_heavy)?;
-        weights.adapt(device, ty, &self.config, &self.adapters).map_err(too_many)?;
+        let weights = DeviceWeights::upload(device, ty, &self.config, &self.weights).map_err(too_heavy)?;
+        let placed = |adapter: &Arc<Adapter>| {
+            let placed = PlacedAdapter::new(device, &PackedAdapter::new(adapter, ty));
+            placed.map(Arc::new).map_err(too_many)
+        };
         Ok(DeviceModel {
             config: self.config.clone(),
             ty,
             device: Arc::clone(device),
             weights: Arc::new(weights),
+            adapters: self.adapters.iter().map(placed).collect::<Result<_, _>>()?,
+            room: 0,
+        })
+    }
+
+    /// What loads further adapters for executors of this model that run on a device.
+    pub fn device_adapter_loader(&self) -> AdapterLoader {
+        let ty = device_type(self.dtype);
+        AdapterLoader::new(self.config.clone(), lora::format(self.weight_type), move |adapter| {
+            let packed = PackedAdapter::new(&adapter, ty);
+            let bytes = packed.bytes();
+            let weights: AdapterWeights = Box::new(packed);
+            (weights, bytes)
         })
     }
 }
@@ -107,7 +128,19 @@ impl DeviceModel {
             WeightType::Bf16 | WeightType::Q8 | WeightType::Q4 | WeightType::Mxfp4 => Type::Bf16,
         };
         let weights = DeviceWeights::random(device, (ty, weight_type), config, seed).map_err(too_heavy)?;
-        Ok(Self { config: config.clone(), ty, device: Arc::clone(device), weights: Arc::new(weights) })
+        let (device, weights) = (Arc::clone(device), Arc::new(weights));
+        Ok(Self { config: config.clone(), ty, device, weights, adapters: Vec::new(), room: 0 })
+    }
+
+    /// Gives executors that are created from now on room for so many adapters, those of the model included. The memory of
+    /// the others' matrices is allocated when they come.
+    pub fn reserve_adapters(&mut self, most: u32) {
+        self.room = most;
+    }
+
+    /// How many adapters an executor has room for.
+    fn most_adapters(&self) -> u32 {
+        self.adapters().max(self.room)
     }
 
     /// Creates an executor with its own KV pool.
@@ -124,17 +157,17 @@ impl DeviceModel {
         let scratch = self.weights.scratch_bytes(self.ty) as u64;
         layout::working_bytes(&self.config, self.ty, properties, options)
             + scratch
-            + self.weights.adapters.working_bytes(properties, options)
+            + adapters::working_bytes(self, options)
     }
 
     /// Adapters beside the model.
     pub fn adapters(&self) -> u32 {
-        self.weights.adapters.count
+        self.adapters.len() as u32
     }
 
-    /// Bytes of the matrices of all adapters on the device, and of the list of them.
+    /// Bytes of the matrices of all adapters on the device.
     pub fn adapter_bytes(&self) -> u64 {
-        self.weights.adapters.bytes()
+        self.adapters.iter().map(|adapter| adapter.bytes()).sum()
     }
 
     /// Bytes of all weight matrices on the device, without those of adapters.

@@ -48,7 +48,8 @@ impl DeviceExecutor {
             follows += 2;
         }
         let mut plan = plan::write(words, &layout, batch, tiles, padded);
-        plan.adapted = adapters::list(words, &layout, (&mut self.places, &self.loaded), batch, padded);
+        let listing = (&mut self.places, self.decoder.adapters.ids());
+        plan.adapted = adapters::list(words, &layout, listing, batch, padded);
         let mut pending = self.spare.pop().unwrap_or_default().reused(plan);
         let mut lists = Lists::new(&layout);
         let (mut computed_row, mut kept_row) = (0, plan.logits as usize);

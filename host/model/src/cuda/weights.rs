@@ -6,7 +6,6 @@ use std::sync::Arc;
 use infer_kernels::Matrix;
 use infer_kernels::cuda::{Buffer, CudaError, Device, Factors, Quantized, Type, fill_integers, fill_random};
 
-use super::adapters::{DeviceAdapters, LayerDeltas};
 use crate::WeightType;
 use crate::config::{ExpertsConfig, LayerConfig, ModelConfig};
 use crate::weights::{Experts, Gated, LayerWeights, Linear, Mlp, Weights};
@@ -24,7 +23,6 @@ pub(super) struct DeviceWeights {
     /// The same over the divisor of logits, if the model has one: then the head's product needs none.
     divided_norm: Option<Buffer>,
     pub layers: Vec<DeviceLayer>,
-    pub adapters: DeviceAdapters,
 }
 
 /// Weights of one layer.
@@ -40,8 +38,6 @@ pub(super) struct DeviceLayer {
     pub mlp_norm: Option<Buffer>,
     pub mlp: DeviceMlp,
     pub mlp_output_norm: Option<Buffer>,
-    /// What adapters add to its products.
-    pub deltas: LayerDeltas,
 }
 
 /// A feed-forward layer.
@@ -161,7 +157,6 @@ impl DeviceWeights {
             final_norm: upload.vector(&weights.final_norm)?,
             divided_norm: divided(device, &weights.final_norm, config)?,
             layers: weights.layers.iter().map(|layer| upload.layer(layer)).collect::<Result<_, _>>()?,
-            adapters: DeviceAdapters::default(),
         })
     }
 
@@ -211,7 +206,6 @@ impl DeviceWeights {
                     }),
                 },
                 mlp_output_norm: output_norm()?,
-                deltas: LayerDeltas::default(),
             })
         };
         let layers = config.layers.iter().map(&mut layer).collect::<Result<_, _>>()?;
@@ -219,8 +213,7 @@ impl DeviceWeights {
         let embedding = chance.matrix(ends, of_ends)?;
         let head = (!config.tied_head).then(|| chance.matrix(ends, of_ends)).transpose()?;
         let divided_norm = divided(device, &vec![1.0; hidden], config)?;
-        let adapters = DeviceAdapters::default();
-        Ok(Self { embedding, head, final_norm: ones(hidden)?, divided_norm, layers, adapters })
+        Ok(Self { embedding, head, final_norm: ones(hidden)?, divided_norm, layers })
     }
 
     /// The matrix from hidden states to logits.
@@ -307,7 +300,6 @@ impl Upload<'_> {
                 Mlp::Experts(experts) => DeviceMlp::Experts(self.experts(experts)?),
             },
             mlp_output_norm: maybe(&layer.mlp_output_norm)?,
-            deltas: LayerDeltas::default(),
         })
     }
 

@@ -24,19 +24,34 @@ pub struct AdapterSize {
     pub bytes: u64,
 }
 
-/// Makes adapters ready for executors of a model on the CPU ([`infer_core::Executor::load_adapter`]).
-#[derive(Clone)]
+/// Makes adapters ready for executors of a model ([`infer_core::Executor::load_adapter`]).
 pub struct AdapterLoader {
     config: ModelConfig,
     format: Format,
+    make: Box<Make>,
 }
+
+/// Makes of an adapter what an executor takes, of so many bytes.
+type Make = dyn Fn(Adapter) -> (AdapterWeights, u64) + Send + Sync;
 
 /// An adapter's files in memory, not checked but for what they are.
 pub struct AdapterFiles(Files<'static>);
 
 impl AdapterLoader {
-    pub(crate) fn new(config: ModelConfig, format: Format) -> Self {
-        Self { config, format }
+    pub(crate) fn new(
+        config: ModelConfig,
+        format: Format,
+        make: impl Fn(Adapter) -> (AdapterWeights, u64) + Send + Sync + 'static,
+    ) -> Self {
+        Self { config, format, make: Box::new(make) }
+    }
+
+    /// For executors on the CPU.
+    pub(crate) fn on_cpu(config: ModelConfig, format: Format) -> Self {
+        Self::new(config, format, |adapter| {
+            let bytes = adapter.bytes() as u64;
+            (boxed(Arc::new(adapter)), bytes)
+        })
     }
 
     /// Reads the files in a directory, of up to so many bytes.
@@ -62,9 +77,10 @@ impl AdapterLoader {
     /// As [`crate::Model::add_adapter`].
     pub fn load(&self, files: &AdapterFiles) -> Result<(AdapterWeights, AdapterSize), ModelError> {
         // The other threads are the steps'.
-        let adapter = Arc::new(files.0.load(&self.config, self.format, 1)?);
-        let size = adapter.size();
-        Ok((boxed(adapter), size))
+        let adapter = files.0.load(&self.config, self.format, 1)?;
+        let AdapterSize { rank, .. } = adapter.size();
+        let (weights, bytes) = (self.make)(adapter);
+        Ok((weights, AdapterSize { rank, bytes }))
     }
 }
 

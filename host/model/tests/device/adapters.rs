@@ -6,11 +6,11 @@ use std::sync::Arc;
 use infer_core::{AdapterId, Batch, Executor, SamplingParams, StepOutput};
 use infer_cuda_emulator::Emulator;
 use infer_kernels::cuda::Device;
-use infer_model::Model;
 use infer_model::cuda::DeviceExecutor;
 use infer_model::cuda::checks::{self, Extent};
+use infer_model::{Model, Source};
 
-use crate::steps::{beside, executor, row};
+use crate::steps::{beside, executor, options, row};
 use crate::{emulator, golden, load, passes};
 
 #[test]
@@ -55,6 +55,16 @@ fn batch(adapters: &[u32], sampling: &SamplingParams) -> Batch {
     let mut batch = Batch::default();
     for (nth, adapter) in (0..).zip(adapters) {
         row(&mut batch, 4 * nth, &[5, 9, 2, 7, 5 + nth, 1], sampling.clone());
+        batch.rows[nth as usize].adapter = AdapterId(*adapter);
+    }
+    batch
+}
+
+/// The same with rows that are decoded, each a sequence of one token.
+fn decode(adapters: &[u32], sampling: &SamplingParams) -> Batch {
+    let mut batch = Batch::default();
+    for (nth, adapter) in (0..).zip(adapters) {
+        row(&mut batch, 4 * nth, &[5 + nth], sampling.clone());
         batch.rows[nth as usize].adapter = AdapterId(*adapter);
     }
     batch
@@ -152,4 +162,59 @@ fn a_row_without_an_adapter_keeps_its_bits_beside_others_and_one_with_an_unknown
     assert_eq!(of_first(&outputs[0]), of_first(&outputs[1]));
     let fault = with.execute(&batch(&[1, 3], &sampling), &mut outputs[0]).expect_err("there are two");
     assert_eq!(fault.rows, Some(vec![1]), "{}", fault.message);
+}
+
+/// What comes later computes as what was there from the start, also in decodes that were recorded before it came, and
+/// leaves others as they were.
+#[test]
+fn adapters_come_and_go_between_steps() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    let folder = |name: &str| golden().join("qwen3-lora").join(name);
+    let names = ["all", "some"];
+    let mut model = load("qwen3-bf16");
+    let loader = model.device_adapter_loader();
+    let weights = |name: &str| {
+        let files = loader.read(&folder(name), 1 << 20).expect("they are there");
+        loader.load(&files).expect("golden adapters load").0
+    };
+    let mut placed = model.to_device(&device).expect("it fits");
+    placed.reserve_adapters(2);
+    let mut later = placed.executor(options(true)).expect("a small executor");
+    for name in names {
+        model.add_adapter(&Source::Directory(folder(name))).expect("golden adapters load");
+    }
+    let mut from_start = executor(&model, &device, true);
+    let sampling = SamplingParams { temperature: 1.0, seed: 3, ..SamplingParams::default() };
+    let draw = |executor: &mut DeviceExecutor, adapters: &[u32]| {
+        let mut output = StepOutput::default();
+        // The second and the third are recorded and repeated.
+        (0..3)
+            .map(|_| {
+                executor.execute(&decode(adapters, &sampling), &mut output).expect("the device runs");
+                output.sampled.clone()
+            })
+            .collect::<Vec<_>>()
+    };
+    let wanted = [&[0, 0][..], &[1, 0], &[2, 1]].map(|adapters| draw(&mut from_start, adapters));
+    assert_eq!(draw(&mut later, &[0, 0]), wanted[0]);
+    later.load_adapter(AdapterId(5), weights("all")).expect("there is room");
+    assert_eq!(draw(&mut later, &[5, 0]), wanted[1]);
+    later.load_adapter(AdapterId(6), weights("some")).expect("there is room");
+    assert_eq!(draw(&mut later, &[6, 5]), wanted[2]);
+    let refused = later.load_adapter(AdapterId(7), weights("some")).expect_err("there are two");
+    assert!(refused.message.contains("no room for another adapter"), "{}", refused.message);
+    assert!(later.unload_adapter(AdapterId(6)).is_some() && later.unload_adapter(AdapterId(6)).is_none());
+    assert_eq!(draw(&mut later, &[5, 0]), wanted[1], "the other is where it was");
+    later.load_adapter(AdapterId(8), weights("some")).expect("there is room again");
+    assert_eq!(draw(&mut later, &[8, 5]), wanted[2]);
+    later.unload_adapter(AdapterId(5)).expect("it is there");
+    later.unload_adapter(AdapterId(8)).expect("it is there");
+    assert_eq!(draw(&mut later, &[0, 0]), wanted[0]);
+    let fault =
+        later.execute(&decode(&[0, 8], &sampling), &mut StepOutput::default()).expect_err("it is gone");
+    assert_eq!(fault.rows, Some(vec![1]), "{}", fault.message);
+    assert!(later.graph_launches() > 0 && from_start.graph_launches() > 0, "decodes are recorded");
+    let other = later.load_adapter(AdapterId(9), Box::new(7)).expect_err("it is a number");
+    assert!(other.message.contains("for another device"), "{}", other.message);
 }

@@ -12,8 +12,8 @@ use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelConfig, ModelExecuto
 
 use crate::{emulator, load, model};
 
-pub fn executor(model: &Model, device: &Arc<dyn Device>, deterministic: bool) -> DeviceExecutor {
-    let options = DeviceOptions {
+pub fn options(deterministic: bool) -> DeviceOptions {
+    DeviceOptions {
         block_size: 4,
         total_blocks: 64,
         max_rows: 6,
@@ -22,8 +22,12 @@ pub fn executor(model: &Model, device: &Arc<dyn Device>, deterministic: bool) ->
         prompt_cache_entries: 4,
         deterministic,
         graphs: true,
-    };
-    model.to_device(device).and_then(|model| model.executor(options)).expect("a small executor")
+    }
+}
+
+pub fn executor(model: &Model, device: &Arc<dyn Device>, deterministic: bool) -> DeviceExecutor {
+    let executor = model.to_device(device).and_then(|model| model.executor(options(deterministic)));
+    executor.expect("a small executor")
 }
 
 /// A row of `tokens` whose blocks begin at block `first`.

@@ -43,9 +43,6 @@ pub enum AdapterError {
         /// What all may take together.
         most: u64,
     },
-    /// The device that computes takes none while it runs.
-    #[error("{0} takes no adapters while the host runs; name the adapter at the start (--lora)")]
-    Fixed(&'static str),
     /// It is not there.
     #[error("path: {0}")]
     Place(String),
@@ -83,7 +80,6 @@ impl AdapterError {
             Self::Moving(..) => "adapter_busy",
             Self::TooMany(_) => "too_many_adapters",
             Self::TooLarge { .. } => "adapter_memory",
-            Self::Fixed(_) => "adapters_fixed",
             Self::Place(_) => "adapter_not_found",
             Self::Model(_) => "adapter_unfit",
             Self::Device(_) => "adapter_failed",
@@ -100,8 +96,7 @@ impl AdapterError {
             | Self::NameTaken(..)
             | Self::Moving(..)
             | Self::TooMany(_)
-            | Self::TooLarge { .. }
-            | Self::Fixed(_) => Remedy::State,
+            | Self::TooLarge { .. } => Remedy::State,
             Self::Model(error) => match error.kind {
                 ModelErrorKind::Io | ModelErrorKind::Device | ModelErrorKind::Machine => Remedy::Machine,
                 _ => Remedy::Request,

@@ -58,8 +58,7 @@ pub struct LoadedAdapter {
 /// The adapters of a host.
 pub struct Adapters {
     engine: EngineHandle,
-    /// `None` if the device takes none while it runs.
-    loader: Option<Arc<AdapterLoader>>,
+    loader: Arc<AdapterLoader>,
     /// Names of the model itself.
     own: Vec<String>,
     bounds: AdapterBounds,
@@ -106,11 +105,10 @@ impl Table {
 }
 
 impl Adapters {
-    /// Those that a host has from its start, beside a model of these names. `loader` makes others ready; `None` if the
-    /// device that computes takes none.
+    /// Those that a host has from its start, beside a model of these names. `loader` makes others ready.
     pub fn new(
         engine: EngineHandle,
-        loader: Option<AdapterLoader>,
+        loader: AdapterLoader,
         own: Vec<String>,
         bounds: AdapterBounds,
         served: Vec<ServedAdapter>,
@@ -118,7 +116,7 @@ impl Adapters {
         let last = served.iter().map(|adapter| adapter.id.0).max().unwrap_or(0);
         let served = Arc::new(served.into_iter().map(Arc::new).collect());
         let table = Mutex::new(Table { served, loading: Vec::new(), unloading: Vec::new(), last });
-        let (loader, one_at_a_time) = (loader.map(Arc::new), tokio::sync::Mutex::default());
+        let (loader, one_at_a_time) = (Arc::new(loader), tokio::sync::Mutex::default());
         Self { engine, loader, own, bounds, table, one_at_a_time }
     }
 
@@ -150,14 +148,13 @@ impl Adapters {
     /// # Errors
     /// Why not. Everything is as it was then.
     pub async fn load(&self, order: LoadOrder) -> Result<LoadedAdapter, AdapterError> {
-        let Some(loader) = &self.loader else { return Err(AdapterError::Fixed("a GPU")) };
         let coming = self.expect(order)?;
         let _turn = self.one_at_a_time.lock().await;
         let (place, most) = (coming.place.clone(), self.bounds.bytes);
-        let for_reading = Arc::clone(loader);
+        let for_reading = Arc::clone(&self.loader);
         let found: Found = blocking(move || find(&for_reading, &place, most)).await?;
         self.admit(&coming, found.size)?;
-        let for_loading = Arc::clone(loader);
+        let for_loading = Arc::clone(&self.loader);
         let (weights, size) = blocking(move || for_loading.load(&found.files)).await?;
         self.admit(&coming, size)?;
         let name = coming.name.clone();

@@ -92,13 +92,14 @@ pub const SETTINGS: &[Setting] = &[
         "N",
         "those of --lora",
         "Most adapters at once, those of --lora included: others can be loaded and unloaded while the host runs (`infer admin \
-         adapters`), but not on a GPU",
+         adapters`)",
     ).worded(),
     setting(
         "max-adapter-memory",
         "BYTES",
         "1GiB",
-        "Most memory of all adapters together, if those of --lora don't take more; no other is loaded beyond it",
+        "Most memory of all adapters together, if those of --lora don't take more; no other is loaded beyond it. With \
+         --max-adapters a GPU keeps it free",
     ),
     setting("host", "HOST", "127.0.0.1", "Address the data plane listens on"),
     setting("port", "PORT", "8000", "Port of the data plane; 0 picks a free one"),

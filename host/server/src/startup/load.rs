@@ -71,7 +71,7 @@ impl LoadedModel {
         let stop_tokens = stop_tokens(&model, &tokenizer, &checkpoint.source)?;
         let shapes = Shapes::of(&model.config, model.dtype);
         let mut sizing = sizing::size(config, &shapes, Room::Machine(sizing::free_memory()))?;
-        let placed = gpu.map(|gpu| gpu.place(&model)).transpose()?;
+        let placed = gpu.map(|gpu| gpu.place(&model, config.most_adapters() as u32)).transpose()?;
         if let Some(placed) = &placed {
             let left = placed.pool_bytes(config, entries(config))?;
             sizing = sizing::size(config, &shapes, Room::Device(&left))?;
@@ -129,9 +129,12 @@ impl LoadedModel {
         }
     }
 
-    /// What loads further adapters while the host runs; `None` if the device takes none then.
-    pub fn adapter_loader(&self) -> Option<AdapterLoader> {
-        self.placed.is_none().then(|| self.model.adapter_loader())
+    /// What loads further adapters while the host runs.
+    pub fn adapter_loader(&self) -> AdapterLoader {
+        match &self.placed {
+            Some(placed) => placed.adapter_loader(&self.model),
+            None => self.model.adapter_loader(),
+        }
     }
 
     /// Bytes of all weight matrices, where they are computed with.

@@ -11,7 +11,7 @@ use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Driver, Memory};
 use infer_model::cuda::checks::{self, Scope};
 use infer_model::cuda::{DeviceModel, DeviceOptions, bench as engine_bench};
 use infer_model::shapes::Shape;
-use infer_model::{Model, ModelError, ModelErrorKind, WeightType};
+use infer_model::{AdapterLoader, Model, ModelError, ModelErrorKind, WeightType};
 use serde_json::{Value, json};
 
 use super::{Cause, Measurement, Refusal};
@@ -69,13 +69,14 @@ impl Gpu {
         Ok(Self { device, name })
     }
 
-    /// Copies the weights to the GPU, with those of adapters.
+    /// Copies the weights to the GPU, with those of adapters. There may be `adapters` of them later.
     ///
     /// # Errors
     /// If they don't fit.
-    pub fn place(self, model: &Model) -> Result<Placed, ModelError> {
+    pub fn place(self, model: &Model, adapters: u32) -> Result<Placed, ModelError> {
         let begun = Instant::now();
-        let placed = model.to_device(&self.device)?;
+        let mut placed = model.to_device(&self.device)?;
+        placed.reserve_adapters(adapters);
         tracing::info!(
             weight_bytes = placed.weight_bytes(),
             adapter_bytes = Some(placed.adapter_bytes()).filter(|bytes| *bytes > 0),
@@ -118,10 +119,24 @@ impl Placed {
             .device()
             .memory()
             .map_err(|error| ModelError::new(ModelErrorKind::Device, error.message))?;
+        let others = self.adapter_room(config);
         Ok(move |max_seq_len| {
             let working = self.model.working_bytes(&options(config, 1, max_seq_len, entries));
-            pool_bytes(memory, config.gpu_memory_utilization, working)
+            pool_bytes(memory, config.gpu_memory_utilization, working + others)
         })
+    }
+
+    /// Memory that is kept for adapters that are loaded later, if any are expected.
+    fn adapter_room(&self, config: &Config) -> u64 {
+        match config.max_adapters {
+            0 => 0,
+            _ => config.max_adapter_memory_bytes.saturating_sub(self.model.adapter_bytes()),
+        }
+    }
+
+    /// What loads further adapters of the model whose weights these are.
+    pub fn adapter_loader(&self, model: &Model) -> AdapterLoader {
+        model.device_adapter_loader()
     }
 
     /// The executor that computes batches.

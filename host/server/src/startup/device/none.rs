@@ -1,7 +1,7 @@
 //! The GPU interface of a build without GPU support: every call fails.
 
 use infer_core::Executor;
-use infer_model::{Model, ModelError};
+use infer_model::{AdapterLoader, Model, ModelError};
 
 use super::{Cause, Measurement, Refusal};
 use crate::config::Config;
@@ -24,7 +24,7 @@ impl Gpu {
     }
 
     /// Copies the weights to the GPU.
-    pub fn place(self, _: &Model) -> Result<Placed, ModelError> {
+    pub fn place(self, _: &Model, _: u32) -> Result<Placed, ModelError> {
         match self {}
     }
 }
@@ -37,6 +37,11 @@ impl Placed {
 
     /// Bytes of all weight matrices on the device.
     pub fn weight_bytes(&self) -> u64 {
+        match *self {}
+    }
+
+    /// What loads further adapters.
+    pub fn adapter_loader(&self, _: &Model) -> AdapterLoader {
         match *self {}
     }
 
