@@ -74,7 +74,7 @@ impl Fields {
                 let advice = "half of a surrogate pair, as of a cut emoji; send both halves";
                 return BodyError::Invalid(format!("{error}: {advice}"));
             }
-            BodyError::Invalid(error)
+            BodyError::Invalid(shortened(&error))
         })
     }
 
@@ -138,6 +138,20 @@ impl<'de> Visitor<'de> for Body {
 
 /// How serde_json's errors about `\u` escapes of halves of a pair begin.
 const HALF_PAIR: [&str; 2] = ["unexpected end of hex escape", "lone leading surrogate"];
+
+/// Bytes that a client gets of each end of serde_json's words.
+const END_BYTES: usize = 128;
+
+/// The beginning and the end of an error, which says what was expected and where. serde_json quotes a text that it didn't
+/// expect, however long, and that would go into the response and the log.
+fn shortened(error: &str) -> String {
+    if error.len() <= 2 * END_BYTES {
+        return error.to_owned();
+    }
+    let begin = &error[..error.floor_char_boundary(END_BYTES)];
+    let end = &error[error.ceil_char_boundary(error.len() - END_BYTES)..];
+    format!("{begin}…{end}")
+}
 
 /// Most JSON values in a body, nested ones included and the prompt excepted. A value of two bytes can take a
 /// hundred in memory.
@@ -345,6 +359,14 @@ mod tests {
         let error = Fields::parse(twice).unwrap_err();
         assert!(matches!(&error, BodyError::Invalid(said) if !said.contains("half")), "{error:?}");
         assert!(Fields::parse(b"{\"user\": \"\xff\"}").is_err());
+        // A body that is one long text is not repeated.
+        let text = format!("\"{}\"", "é".repeat(100_000));
+        let error = Fields::parse(text.as_bytes()).unwrap_err();
+        assert!(
+            matches!(&error, BodyError::Invalid(said) if said.len() < 300
+                && said.starts_with("invalid type: string") && said.contains("expected a JSON object at line 1")),
+            "{error:?}"
+        );
         // Any depth is skipped without recursion.
         let deep_prompt = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(matches!(prompt(&deep_prompt), PromptField::Wrong));
