@@ -1,6 +1,7 @@
 //! JSON without duplicate keys. Of two values under one key a map keeps one, and who wrote both would not learn which.
 //!
-//! [`parse`] reads configurations of policies; [`Unique`] reads values within another text, and bounds their number.
+//! [`parse`] reads configurations of policies; [`parse_within`] and [`Unique`], which reads values within another text,
+//! bound the number of values.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,9 +17,16 @@ pub const MORE_THAN: &str = "more than ";
 /// # Errors
 /// It is not JSON, or an object in it has a key twice, which the error names.
 pub fn parse(json: &[u8]) -> serde_json::Result<Value> {
-    let limit = Limit::new(usize::MAX);
+    parse_within(json, &Limit::new(usize::MAX))
+}
+
+/// Parses one of the texts that share a limit.
+///
+/// # Errors
+/// As [`parse`]; or it has more values than are left, and the error begins with [`MORE_THAN`].
+pub fn parse_within(json: &[u8], limit: &Limit) -> serde_json::Result<Value> {
     let mut text = serde_json::Deserializer::from_slice(json);
-    let value = Unique(&limit).deserialize(&mut text)?;
+    let value = Unique(limit).deserialize(&mut text)?;
     text.end()?;
     Ok(value)
 }

@@ -3,10 +3,13 @@
 //! Fields unknown to templates are dropped, not rejected: clients send a response's message back with
 //! whatever fields their library keeps in it.
 
+use hyper::StatusCode;
+use infer_api::unique::{self, Limit, MORE_THAN};
 use infer_chat::Reads;
 use serde_json::{Map, Value, json};
 
 use super::harmony;
+use crate::data::request::json::MAX_VALUES;
 use crate::http::ApiError;
 
 const NAME: &str = "messages";
@@ -27,17 +30,19 @@ pub fn normalize(messages: Option<Vec<Value>>, reads: Reads) -> Result<Value, Ap
         let message = format!("at most {MAX_MESSAGES}, got {}", messages.len());
         return Err(ApiError::invalid(NAME, message));
     }
+    let limit = Limit::new(MAX_VALUES);
     let one = |(at, message): (usize, Value)| {
         let Value::Object(message) = message else {
             return Err(ApiError::wrong_type(NAME, "a list of objects"));
         };
-        normal(message, reads).map_err(|error| error.within(&format!("{NAME}[{at}]"), NAME))
+        normal(message, reads, &limit).map_err(|error| error.within(&format!("{NAME}[{at}]"), NAME))
     };
     let normal = messages.into_iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
     Ok(Value::Array(if reads.harmony { harmony::as_read(normal) } else { normal }))
 }
 
-fn normal(mut message: Map<String, Value>, reads: Reads) -> Result<Value, ApiError> {
+/// `limit` is that of the values in all arguments of calls.
+fn normal(mut message: Map<String, Value>, reads: Reads, limit: &Limit) -> Result<Value, ApiError> {
     let role = match message.remove("role") {
         Some(Value::String(role)) => role,
         None | Some(Value::Null) => {
@@ -66,7 +71,7 @@ fn normal(mut message: Map<String, Value>, reads: Reads) -> Result<Value, ApiErr
     normal.insert("role".to_owned(), Value::String(role));
     normal.insert("content".to_owned(), content.unwrap_or_else(|| Value::from("")));
     if !calls.is_empty() {
-        let calls = calls.into_iter().map(call).collect::<Result<Vec<_>, _>>()?;
+        let calls = calls.into_iter().map(|one| call(one, limit)).collect::<Result<Vec<_>, _>>()?;
         normal.insert("tool_calls".to_owned(), Value::Array(calls));
     }
     let thinking = reads.harmony.then_some("thinking");
@@ -111,8 +116,8 @@ fn content(value: Option<Value>, as_parts: bool) -> Result<Option<Value>, ApiErr
 }
 
 /// Normalizes a tool call: templates expect the arguments as an object, clients send it as JSON text. Text that is no
-/// JSON object stays text: a model may have written it, and what was said once can be said again.
-fn call(mut call: Value) -> Result<Value, ApiError> {
+/// JSON object, or one with a key twice, stays text: a model may have written it, and what was said once can be said again.
+fn call(mut call: Value, limit: &Limit) -> Result<Value, ApiError> {
     let wrong =
         || ApiError::bad_request("wrong_type", "a tool call needs a `function` with a name and arguments");
     let function = call.get_mut("function").and_then(Value::as_object_mut).ok_or_else(wrong)?;
@@ -121,7 +126,14 @@ fn call(mut call: Value) -> Result<Value, ApiError> {
         None | Some(Value::Null) => json!({}),
         Some(Value::String(text)) if text.trim().is_empty() => json!({}),
         Some(Value::String(text)) => {
-            serde_json::from_str(&text).map_or_else(|_| Value::String(text), Value::Object)
+            match unique::parse_within(text.as_bytes(), limit).map_err(|e| e.to_string()) {
+                Ok(object @ Value::Object(_)) => object,
+                Err(error) if error.starts_with(MORE_THAN) => {
+                    let message = format!("the arguments of calls have too many values: {error}");
+                    return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "too_many_values", message));
+                }
+                Ok(_) | Err(_) => Value::String(text),
+            }
         }
         Some(object @ Value::Object(_)) => object,
         Some(_) => return Err(wrong()),
@@ -153,7 +165,8 @@ mod tests {
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
                 {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}},
                 {"id": "3", "type": "function", "function": {"name": "h", "arguments": "{\"x\": "}},
-                {"id": "4", "type": "function", "function": {"name": "i", "arguments": "[1]"}}]},
+                {"id": "4", "type": "function", "function": {"name": "i", "arguments": "[1]"}},
+                {"id": "5", "type": "function", "function": {"name": "j", "arguments": "{\"x\": 1, \"x\": 2}"}}]},
             {"role": "tool", "tool_call_id": "1", "content": "d"},
         ]);
         let normal = json!([
@@ -163,10 +176,26 @@ mod tests {
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}},
                 {"id": "2", "type": "function", "function": {"name": "g", "arguments": {}}},
                 {"id": "3", "type": "function", "function": {"name": "h", "arguments": "{\"x\": "}},
-                {"id": "4", "type": "function", "function": {"name": "i", "arguments": "[1]"}}]},
+                {"id": "4", "type": "function", "function": {"name": "i", "arguments": "[1]"}},
+                {"id": "5", "type": "function", "function": {"name": "j", "arguments": "{\"x\": 1, \"x\": 2}"}}]},
             {"role": "tool", "tool_call_id": "1", "content": "d"},
         ]);
         assert_eq!(normalized(messages).unwrap(), normal);
+    }
+
+    /// A value of two bytes takes a hundred in memory, and texts of a body are not counted with its values.
+    #[test]
+    fn arguments_of_all_calls_have_as_many_values_as_a_body_may() {
+        let conversation = |values: usize| {
+            let arguments = format!("{{\"a\": [{}]}}", vec!["0"; values - 2].join(","));
+            let calls = json!([{"function": {"name": "f", "arguments": arguments}}]);
+            let turn = json!({"role": "assistant", "tool_calls": calls});
+            json!([turn.clone(), turn])
+        };
+        assert!(normalized(conversation(MAX_VALUES / 2)).is_ok());
+        let error = normalized(conversation(MAX_VALUES / 2 + 1)).unwrap_err();
+        assert_eq!((error.status().as_u16(), error.reason()), (422, "too_many_values"));
+        assert!(error.message().starts_with("messages[1]: the arguments of calls"), "{}", error.message());
     }
 
     #[test]

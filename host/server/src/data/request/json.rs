@@ -154,8 +154,8 @@ fn shortened(error: &str) -> String {
 }
 
 /// Most JSON values in a body, nested ones included and the prompt excepted. A value of two bytes can take a
-/// hundred in memory.
-const MAX_VALUES: usize = 100_000;
+/// hundred in memory. JSON within a text of the body has the same limit.
+pub const MAX_VALUES: usize = 100_000;
 /// Most fields of a body. Far more than the API has; it bounds the search for duplicates.
 const MAX_FIELDS: usize = 256;
 

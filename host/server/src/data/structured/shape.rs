@@ -1,11 +1,12 @@
 //! What an output must be, as requests say it: OpenAI's `response_format`, vLLM's `structured_outputs`.
 
+use infer_api::unique::{self, Limit};
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
 use super::keywords;
 use crate::data::fields::{not_supported, object, unknown_field};
-use crate::data::json::Fields;
+use crate::data::json::{Fields, MAX_VALUES};
 use crate::http::ApiError;
 
 const FORMAT: &str = "response_format";
@@ -244,7 +245,7 @@ fn structured_outputs(mut object: Map<String, Value>) -> Result<Shape, ApiError>
     let wrong = |expected: &str| ApiError::wrong_type(&format!("{OUTPUTS}.{way}"), expected);
     let kind = match (way.as_str(), value) {
         ("json", Value::String(text)) => {
-            let schema = serde_json::from_str(&text)
+            let schema = unique::parse_within(text.as_bytes(), &Limit::new(MAX_VALUES))
                 .map_err(|e| ApiError::invalid(OUTPUTS, format!("json is no JSON schema: {e}")))?;
             checked_schema(OUTPUTS, schema, true, "; leave it out")?
         }
@@ -405,6 +406,21 @@ mod tests {
         ] {
             let error = Shape::of_outputs(outputs.as_object().unwrap().clone()).unwrap_err();
             assert!(error.message().contains(part), "{outputs}: {}", error.message());
+        }
+    }
+
+    #[test]
+    fn schema_that_is_a_text_is_read_as_one_that_is_none() {
+        let of = |text: &str| Shape::of_outputs(json!({"json": text}).as_object().unwrap().clone());
+        assert!(of("{\"type\": \"integer\"}").is_ok());
+        let many = format!("{{\"enum\": [{}]}}", vec!["0"; MAX_VALUES].join(","));
+        for (text, part) in [
+            (many.as_str(), "json is no JSON schema: more than 100000 values"),
+            ("{\"type\": \"object\", \"type\": \"string\"}", "the key `type` occurs twice"),
+            ("{", "json is no JSON schema: EOF"),
+        ] {
+            let error = of(text).unwrap_err();
+            assert!(error.message().contains(part), "{}", error.message());
         }
     }
 
