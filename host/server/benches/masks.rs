@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use infer_core::Constraint;
 use infer_core::testing::SplitMix;
+use infer_core::{Constraint, TenantId};
 use infer_model::{Source, Tokenizer};
 use infer_server::data::{Compiler, Prelude, Shape};
 use serde_json::{Map, Value, json};
@@ -91,7 +91,7 @@ fn measure(folder: &Path, name: &str) {
         let shape = shape.unwrap_or_else(|e| panic!("{}", e.message()));
         let begun = Instant::now();
         let masks = runtime
-            .block_on(compiler.masks(&shape, 1, Prelude::None))
+            .block_on(compiler.masks(TenantId(0), &shape, 1, Prelude::None))
             .unwrap_or_else(|e| panic!("{}", e.message()));
         (masks.into_iter().next().expect("one was asked for"), begun.elapsed())
     };

@@ -15,7 +15,7 @@ use infer_api::trace::Line;
 use infer_chat::{ChatTemplate, Sandbox, Tools};
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
-use infer_core::ids::Micros;
+use infer_core::ids::{Micros, TenantId};
 use infer_core::request::Constraint as _;
 use infer_model::{Model, ModelConfig, ModelError, Source, Tokenizer};
 use infer_sim::fuzz::{Case, Checks, Violation, generate, play};
@@ -98,7 +98,9 @@ pub fn grammar(bytes: &[u8]) {
     };
     let Some(shape) = shape else { return };
     HOST.with(|(runtime, compiler)| {
-        let Ok(masks) = runtime.block_on(compiler.masks(&shape, 1, Prelude::None)) else { return };
+        let Ok(masks) = runtime.block_on(compiler.masks(TenantId(0), &shape, 1, Prelude::None)) else {
+            return;
+        };
         let mut output = Vec::new();
         while output.len() < TOKENS {
             let mut logits = vec![0.0; DEMO_VOCAB as usize];

@@ -3,12 +3,15 @@
 //! A shape is compiled in a sandbox first (`infer-grammar`), so a hostile one costs its client a 422 and other requests
 //! nothing. How much memory that took is also what a compiled shape counts for in the cache, and each copy of it in the
 //! memory that live requests share.
+//!
+//! Tenants share no compiled shapes: the time of a response would tell which ones others have asked for.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use infer_core::TenantId;
 use infer_grammar::{Rehearsal, UNSATISFIABLE, Unfit, explained, limits};
 use infer_model::Tokenizer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
@@ -94,7 +97,7 @@ struct Turn {
     until: Instant,
 }
 
-/// Of a shape's key.
+/// Of a tenant and a shape's key.
 type Digest = [u8; 32];
 
 impl Compiler {
@@ -136,10 +139,11 @@ impl Compiler {
         self.inner.prepared.get_or_try_init(prepare).await.copied()
     }
 
-    /// A mask for each of `count` sequences, or the 422 that says what is wrong with the shape or its alternative. 503
+    /// A mask for each of `count` sequences of a tenant's request, or the 422 that says what is wrong with the shape or its alternative. 503
     /// if other requests compile, or take all the memory that automata may, or the machine has none for the sandbox.
     pub async fn masks(
         &self,
+        tenant: TenantId,
         shape: &Shape,
         count: usize,
         prelude: Prelude,
@@ -148,7 +152,7 @@ impl Compiler {
         let copies = count.div_ceil(SHARING);
         let (mut matchers, mut taken, mut turn) = (Vec::new(), Vec::new(), None);
         for shape in shape.alternatives() {
-            let digest = Digest::from(Sha256::digest(shape.key()));
+            let digest = digest_of(tenant, shape);
             let Compiled { matcher, bytes } = match self.inner.find(&digest) {
                 Some(compiled) => compiled,
                 None => self.compiled(shape, digest, &mut turn).await?,
@@ -229,6 +233,10 @@ impl Compiler {
             Unfit::Machine(why) => ApiError::unavailable("memory", why).param(shape.field),
         })
     }
+}
+
+fn digest_of(tenant: TenantId, shape: &Shape) -> Digest {
+    Sha256::new().chain_update(tenant.0.to_le_bytes()).chain_update(shape.key()).finalize().into()
 }
 
 fn no_thread(error: impl Display) -> ApiError {
@@ -336,6 +344,7 @@ mod tests {
     use super::*;
 
     const VOCAB: u32 = 1_792;
+    const TENANT: TenantId = TenantId(1);
 
     fn compiler() -> Compiler {
         let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
@@ -348,7 +357,7 @@ mod tests {
     }
 
     fn digest(shape: &Shape) -> Digest {
-        Sha256::digest(shape.key()).into()
+        digest_of(TENANT, shape)
     }
 
     fn allowed(mask: &Mask) -> usize {
@@ -370,7 +379,7 @@ mod tests {
         let compiler = compiler();
         let refusal = std::io::Error::from(std::io::ErrorKind::WouldBlock).to_string();
         assert!(compiler.inner.ahead.set(Err(refusal.clone())).is_ok(), "nobody has asked yet");
-        let error = compiler.masks(&regex("a"), 1, Prelude::None).await.map(drop).unwrap_err();
+        let error = compiler.masks(TENANT, &regex("a"), 1, Prelude::None).await.map(drop).unwrap_err();
         assert_eq!((error.status().as_u16(), error.reason()), (500, "structured_output"));
         assert_eq!(error.message(), format!("can't start a thread: {refusal}"));
     }
@@ -417,7 +426,7 @@ mod tests {
     async fn who_waited_takes_what_was_compiled_meanwhile() {
         let (compiler, narrow, wide) = (compiler(), regex("a"), regex("[a-z]+"));
         let held = Arc::clone(&compiler.inner.turns).acquire_many_owned(AT_ONCE as u32).await.unwrap();
-        let mut waiting = std::pin::pin!(compiler.masks(&narrow, 1, Prelude::None));
+        let mut waiting = std::pin::pin!(compiler.masks(TENANT, &narrow, 1, Prelude::None));
         assert!(tokio::time::timeout(Duration::ZERO, &mut waiting).await.is_err(), "all turns are taken");
         // Something else under its name, so that it is known again.
         let planted = compiler.inner.compile(&wide).unwrap();
@@ -428,14 +437,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_a_tenant_had_compiled_is_found_by_no_other() {
+        let (compiler, shape) = (compiler(), regex("a"));
+        let masks = async |tenant: TenantId| {
+            let masks = compiler.masks(tenant, &shape, 1, Prelude::None).await;
+            masks.map(drop).unwrap_or_else(|error| panic!("{}", error.message()));
+            compiler.inner.kept.lock().unwrap().entries.len()
+        };
+        assert_eq!([masks(TENANT).await, masks(TENANT).await], [1, 1]);
+        assert_eq!(masks(TenantId(2)).await, 2);
+    }
+
+    #[tokio::test]
     async fn copies_for_live_requests_have_a_bound_in_which_ordinary_ones_do_not_count() {
         let (compiler, large, ordinary) = (compiler(), regex("[a-z]+"), regex("[0-9]+"));
         let matcher = compiler.inner.compile(&large).unwrap().matcher;
         let most = 32;
         compiler.inner.keep(digest(&large), FREE_BYTES + LIVE_BYTES / most, &matcher);
         compiler.inner.keep(digest(&ordinary), FREE_BYTES, &matcher);
-        let masks =
-            async |shape: &Shape, copies: usize| compiler.masks(shape, copies * SHARING, Prelude::None).await;
+        let masks = async |shape: &Shape, copies: usize| {
+            compiler.masks(TENANT, shape, copies * SHARING, Prelude::None).await
+        };
         let refused = async |copies: usize| {
             let error = masks(&large, copies).await.map(drop).unwrap_err();
             (error.status().as_u16(), error.reason())

@@ -1,5 +1,6 @@
 //! What may follow an output, found out ahead or not, with alternatives, after reasoning and after messages.
 
+use infer_core::TenantId;
 use infer_model::{Source, Tokenizer};
 use serde_json::json;
 
@@ -28,7 +29,7 @@ fn regex(regex: &str) -> Shape {
 }
 
 async fn masks(compiler: &Compiler, shape: &Shape, count: usize, prelude: Prelude) -> Vec<Arc<Mask>> {
-    let masks = compiler.masks(shape, count, prelude).await;
+    let masks = compiler.masks(TenantId(1), shape, count, prelude).await;
     masks.unwrap_or_else(|error| panic!("{}", error.message()))
 }
 
