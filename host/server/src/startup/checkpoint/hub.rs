@@ -153,8 +153,36 @@ pub(super) fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
     }
     let index: Index = serde_json::from_slice(index).map_err(|error| format!("{INDEX}: {error}"))?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
-    match shards.iter().find(|name| name.is_empty() || name.starts_with('.') || name.contains(['/', '\\'])) {
+    // The log shows them as they are: a line break could fake a line of the host's.
+    let is_plain = |name: &str| {
+        !name.is_empty()
+            && !name.starts_with('.')
+            && !name.contains(|c: char| matches!(c, '/' | '\\') || c.is_control())
+    };
+    match shards.iter().find(|name| !is_plain(name)) {
         Some(name) => Err(format!("{INDEX} names {name:?}, which is not a plain file name")),
         None => Ok(shards),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn index_names_plain_files_only() {
+        let of = |name: &str| {
+            let index = serde_json::json!({"weight_map": {"a": "model-1.safetensors", "b": name}});
+            shards(index.to_string().as_bytes()).map(|shards| shards.len())
+        };
+        for (name, found) in [("model-1.safetensors", 1), ("model 2.safetensors", 2), ("mod\u{e8}le", 2)] {
+            assert_eq!(of(name), Ok(found), "{name}");
+        }
+        for name in
+            ["", "..", ".hidden", "a/b", "../a", "a\\b", "a\n2026 ERROR b", "a\u{1b}[2J", "a\u{9b}2J", "a\0"]
+        {
+            let why = of(name).unwrap_err();
+            assert!(why.ends_with("is not a plain file name") && !why.contains(char::is_control), "{why}");
+        }
     }
 }

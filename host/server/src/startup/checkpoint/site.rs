@@ -261,13 +261,18 @@ impl Site {
     }
 }
 
-/// The target of a redirect.
+/// The target of a redirect. Small files have no digest to check, so none may come unencrypted from an encrypted hub.
 fn next(url: &Url, headers: &HeaderMap) -> Result<Url, Trouble> {
     let location = headers.get("location").and_then(|value| value.to_str().ok());
     let next = location.and_then(|location| url.join(location).ok());
-    next.filter(|url| ["http", "https"].contains(&url.scheme())).ok_or_else(|| {
+    let is_as_safe = |next: &Url| match next.scheme() {
+        "https" => true,
+        "http" => url.scheme() == "http",
+        _ => false,
+    };
+    next.filter(is_as_safe).ok_or_else(|| {
         Trouble::Permanent(Failed(format!(
-            "{} redirects to {:?}, which is not a valid address",
+            "{} redirects to {:?}, which is not a valid address, or not encrypted as its own is",
             host(url),
             location.unwrap_or("")
         )))
@@ -313,4 +318,30 @@ fn host(url: &Url) -> &str {
 fn is_plain(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     (1..=128).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use ureq::http::header::LOCATION;
+
+    use super::*;
+
+    #[test]
+    fn redirects_lead_to_what_is_as_safe() {
+        let leads = |from: &str, location: &'static str| {
+            let headers = HeaderMap::from_iter([(LOCATION, HeaderValue::from_static(location))]);
+            next(&Url::parse(from).unwrap(), &headers).ok().map(String::from)
+        };
+        for (from, location, to) in [
+            ("https://hub/a/b", "https://cdn/c", Some("https://cdn/c")),
+            ("https://hub/a/b", "/c", Some("https://hub/c")),
+            ("http://mirror/a", "http://mirror/c", Some("http://mirror/c")),
+            ("http://mirror/a", "https://hub/c", Some("https://hub/c")),
+            ("https://hub/a", "http://hub/a", None),
+            ("https://hub/a", "file:///etc/passwd", None),
+            ("http://mirror/a", "ftp://hub/a", None),
+        ] {
+            assert_eq!(leads(from, location).as_deref(), to, "{from} {location}");
+        }
+    }
 }
