@@ -42,7 +42,16 @@ fn put_styled(text: Arguments<'_>, dimmed: bool) {
 
 /// Writes a line to stderr if that takes it: what a command says beside its work must not end the work.
 pub(super) fn note(text: Arguments<'_>) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let mut out = std::io::stderr().lock();
+    let is_terminal = out.is_terminal();
+    let _ = put_line(&mut out, is_terminal, text);
+}
+
+fn put_line(out: &mut impl Write, is_terminal: bool, text: Arguments<'_>) -> std::io::Result<()> {
+    match is_terminal {
+        true => writeln!(out, "{}", harmless(&text.to_string())),
+        false => writeln!(out, "{text}"),
+    }
 }
 
 /// A text without what controls a terminal or reorders what it shows. Such characters, except line breaks and tabs, are
@@ -158,6 +167,18 @@ mod tests {
         let shown = harmless(&serde_json::to_string_pretty(&value).unwrap());
         assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && shown.contains("é会"), "{shown}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+    }
+
+    #[test]
+    fn notes_control_no_terminal_and_reach_files_as_they_are() {
+        let host = "refused: \u{1b}]0;x\u{7}";
+        for (is_terminal, shown) in
+            [(true, "refused: \\u001b]0;x\\u0007\n"), (false, "refused: \u{1b}]0;x\u{7}\n")]
+        {
+            let mut out = Vec::new();
+            put_line(&mut out, is_terminal, format_args!("{host}")).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), shown);
+        }
     }
 
     #[test]
