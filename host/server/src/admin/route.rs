@@ -12,7 +12,7 @@ use infer_core::policy::PolicyKind;
 use super::operators::{Caller, Operator, Operators, Role};
 use super::{adapters, inspect, policies, requests, stream, trace};
 use crate::app::App;
-use crate::http::{Answer, ApiError, Query, RequestId, check_head, discard, json};
+use crate::http::{Answer, ApiError, Keyless, Query, RequestId, check_head, discard, json};
 use crate::metrics::{self, Reader};
 
 /// A path of the admin plane, which accepts one or two methods.
@@ -188,11 +188,17 @@ pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) 
     let (head, body) = request.into_parts();
     let mut body = Some(body);
     let request_id = RequestId::of(&head.headers);
-    let answer = match check_head(&head).and_then(|()| authenticate(&head.headers, &app.operators)) {
-        Ok(operator) => dispatch(app, Caller { operator, peer }, &head, &mut body).await,
-        Err(error) => Err(error),
+    let mut answer = match check_head(&head).and_then(|()| authenticate(&head.headers, &app.operators)) {
+        Ok(operator) => {
+            let answer = dispatch(app, Caller { operator, peer }, &head, &mut body).await;
+            answer.unwrap_or_else(ApiError::into_answer)
+        }
+        Err(error) => {
+            let mut answer = error.into_answer();
+            answer.extensions_mut().insert(Keyless);
+            answer
+        }
     };
-    let mut answer = answer.unwrap_or_else(ApiError::into_answer);
     discard(body, &mut answer);
     answer.headers_mut().insert("x-request-id", request_id.header());
     answer

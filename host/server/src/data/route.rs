@@ -13,7 +13,7 @@ use super::{anthropic, chat, completions, embeddings, models, openapi, responses
 use crate::app::{App, Health};
 use crate::config::{Config, MetricsPlane};
 use crate::http::{
-    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ErrorForm, Pace, ReadBody, RequestId,
+    AllowedOrigins, Answer, ApiError, BodyLimits, Crowded, ErrorForm, Keyless, Pace, ReadBody, RequestId,
     check_content_encoding, check_head, discard, json, read_body,
 };
 use crate::metrics::{self, Reader};
@@ -177,6 +177,9 @@ pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) 
         error.into_answer_of(form, &request_id)
     });
     discard(body, &mut answer);
+    if tenant.is_none() {
+        answer.extensions_mut().insert(Keyless);
+    }
     // The table's paths, not the client's: labels of metrics must stay few.
     app.recorder.answered(found.map_or("other", |(route, _)| route.path), answer.status().as_u16());
     answer.headers_mut().insert("x-request-id", request_id.header());

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
 use super::guard::{Guarded, Patience, Phase, ServedBody};
-use super::places::{Connections, Crowded, Places};
+use super::places::{Connections, Crowded, Keyless, Places};
 use super::tls::Tls;
 use super::{Answer, ApiError, Backlog, Unsent, wire};
 use crate::sockets::{self, Acceptor};
@@ -179,6 +179,7 @@ async fn serve_connection<S, H, F>(
             if answer.headers().get(CONNECTION).is_some_and(|value| value == "close") {
                 serving.mark_last();
             }
+            serving.set_keyless(answer.extensions().get::<Keyless>().is_some());
             match answer.body().size_hint().exact() {
                 Some(bytes) => serving.count(&backlog, bytes),
                 None => serving.leave_with_peer(true),

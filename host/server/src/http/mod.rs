@@ -31,7 +31,7 @@ pub use error::{ApiError, ErrorForm};
 pub use guard::{Pace, Patience};
 pub use head::check_head;
 pub use listener::{Listener, ListenerOptions};
-pub use places::{Connections, Crowded, REQUEST_TIME};
+pub use places::{Connections, Crowded, Keyless, REQUEST_TIME};
 pub use query::{Query, path_text};
 pub use request_id::RequestId;
 pub use tls::{Tls, pem_words};

@@ -6,8 +6,9 @@
 //! the host is full. Behind a full waiting room, connections wait in the kernel's backlog, and one that is in it without
 //! a request is asked to close.
 //!
-//! A connection also counts as idle if its request has not arrived within `REQUEST_TIME`: whoever only connects needs no
-//! key, and would otherwise keep everyone out.
+//! A connection also counts as idle if its request has not arrived within `REQUEST_TIME`, or if a response to someone who
+//! has shown no key has not been taken within it: whoever only connects, or reads a byte a minute of what is open to all,
+//! needs no key, and would otherwise keep everyone out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// How long a connection keeps its place before a request has arrived, although others need it: enough for a request
-/// that is on its way over a slow network, and for a TLS handshake.
+/// that is on its way over a slow network, for a TLS handshake, and for a response that anyone gets.
 pub const REQUEST_TIME: Duration = Duration::from_secs(1);
 
 /// Counts of a listener's connections. Cheap to clone.
@@ -66,6 +67,10 @@ impl Drop for Open {
         self.0.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+/// In the extensions of a response to someone who has shown no key.
+#[derive(Clone, Copy, Debug)]
+pub struct Keyless;
 
 /// In the extensions of a request whose connection has found no place.
 #[derive(Clone, Copy, Debug)]

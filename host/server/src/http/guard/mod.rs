@@ -8,7 +8,8 @@
 //!   answered, however it ends.
 //! - A connection in the midst of a head closes when the host does: hyper would wait for the rest.
 //! - A connection between two requests closes when another needs its place, and so does one whose request doesn't
-//!   arrive (see `places`). One whose peer reads slowly closes when other responses need the memory of its own (see
+//!   arrive, or whose peer has shown no key and takes its response slowly (see `places`). One whose peer reads slowly
+//!   closes when other responses need the memory of its own (see
 //!   `backlog`).
 //! - Disconnect detection during a request: hyper notices that the peer has left only if no bytes follow the
 //!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them. A peer that has
@@ -42,7 +43,8 @@ pub struct Patience {
     pub head: Duration,
     /// Between requests.
     pub idle: Duration,
-    /// Until the first head, and from a head's first byte to its last, if another connection needs the place.
+    /// Until the first head, from a head's first byte to its last, and while a response to someone without a key waits
+    /// to be sent, if another connection needs the place.
     pub request: Duration,
     /// While there is something to send to it.
     pub write: Duration,
@@ -73,6 +75,8 @@ pub struct Guarded<T> {
     /// It closed to make room.
     made_room: bool,
     write: Timer,
+    /// Since all that hyper had written was sent, if that isn't so. Unlike `write` it doesn't begin anew with each byte.
+    behind: Timer,
     /// Something of the last request's response was written, which the peer may not have taken.
     sent: bool,
     /// The status by which hyper refused a malformed head.
@@ -121,6 +125,7 @@ impl<T> Guarded<T> {
             idle: None,
             made_room: false,
             write: Timer::new(patience.write),
+            behind: Timer::new(patience.request),
             sent: false,
             refused_head: None,
             ahead: Vec::new(),
@@ -197,6 +202,10 @@ impl<T> Guarded<T> {
         if self.write.passed(self.patience.write, cx) {
             self.phase.pace.too_slow();
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")));
+        }
+        let is_slow = self.behind.passed(self.patience.request, cx);
+        if is_slow && self.phase.keyless.load(Ordering::Acquire) && self.must_make_room(cx) {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "its place is needed")));
         }
         Poll::Pending
     }

@@ -42,6 +42,8 @@ pub struct Phase {
     pub(super) leaves_with_peer: AtomicBool,
     /// The response is not sent yet, even if hyper has taken all of it.
     pub(super) unflushed: AtomicBool,
+    /// The last response is for someone who has shown no key.
+    pub(super) keyless: AtomicBool,
     /// Wakes the connection after each response, to restart its timers.
     pub(super) connection: AtomicWaker,
     unsent: Unsent,
@@ -64,6 +66,7 @@ impl Phase {
             serving: AtomicBool::new(false),
             leaves_with_peer: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
+            keyless: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             last: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
@@ -132,6 +135,11 @@ impl Serving {
     /// Says whether the request ends when the peer closes its side of the connection.
     pub fn leave_with_peer(&self, leaves: bool) {
         self.0.leaves_with_peer.store(leaves, Ordering::Release);
+    }
+
+    /// Says whether the response is for someone who has shown no key.
+    pub fn set_keyless(&self, is_keyless: bool) {
+        self.0.keyless.store(is_keyless, Ordering::Release);
     }
 
     /// Call this before the connection's last response is sent.

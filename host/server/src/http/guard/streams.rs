@@ -141,6 +141,7 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
         let polled = Pin::new(&mut self.inner).poll_flush(cx);
         if matches!(polled, Poll::Ready(Ok(()))) {
             // hyper calls this only when its own buffer is empty.
+            self.behind.armed = false;
             self.phase.flushed();
         }
         self.watch_write(cx, polled)

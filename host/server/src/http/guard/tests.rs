@@ -173,6 +173,53 @@ async fn a_connection_whose_request_does_not_arrive_makes_room() {
 }
 
 #[tokio::test]
+async fn a_response_to_someone_without_a_key_that_is_not_taken_makes_room() {
+    for is_keyless in [false, true] {
+        let (near, _far) = tokio::io::duplex(16);
+        let moment = Duration::from_millis(1);
+        let write = if is_keyless { HOUR } else { moment };
+        let patience = Patience { head: HOUR, idle: HOUR, request: moment, write };
+        let (phase, crowd) = (Arc::new(Phase::new(Unsent::default())), Arc::new(Crowd::default()));
+        let mut connection =
+            Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::clone(&crowd));
+        phase.begin().set_keyless(is_keyless);
+        let _needed = crowd.enter();
+        crowd.make_room.notify_one();
+        let ended = std::future::poll_fn(|cx| {
+            loop {
+                match Pin::new(&mut connection).poll_write(cx, b"HTTP/1.1 200 OK") {
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Err(error)) => return Poll::Ready(error),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        });
+        let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+        assert_eq!(ended.expect("long before an hour").kind(), io::ErrorKind::TimedOut);
+        assert_eq!((connection.made_room(), phase.pace().is_too_slow()), (is_keyless, !is_keyless));
+    }
+}
+
+#[tokio::test]
+async fn who_catches_up_is_not_behind() {
+    let (near, mut far) = tokio::io::duplex(16);
+    let patience = Patience { head: HOUR, idle: HOUR, request: HOUR, write: HOUR };
+    let phase = Arc::new(Phase::new(Unsent::default()));
+    let mut connection = Guarded::new(TokioIo::new(near), patience, Arc::clone(&phase), Arc::default());
+    phase.begin().set_keyless(true);
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut write =
+        |connection: &mut Connection| Pin::new(connection).poll_write(&mut cx, b"sixteen bytes...");
+    assert!(write(&mut connection).is_ready() && write(&mut connection).is_pending());
+    assert!(connection.behind.armed);
+    tokio::io::AsyncReadExt::read_exact(&mut far, &mut [0; 16]).await.unwrap();
+    assert!(write(&mut connection).is_ready());
+    assert!(connection.behind.armed, "there may be more to write");
+    assert!(Pin::new(&mut connection).poll_flush(&mut Context::from_waker(Waker::noop())).is_ready());
+    assert!(!connection.behind.armed);
+}
+
+#[tokio::test]
 async fn the_oldest_unsent_response_makes_room_for_others() {
     let patience = Patience { head: HOUR, idle: HOUR, request: HOUR, write: HOUR };
     let backlog = Backlog::new(4 * FREE_BYTES);
