@@ -38,7 +38,11 @@ pub(crate) fn structured_outputs(_: &mut SchemaGenerator) -> Schema {
             "regex": {"type": "string", "minLength": 1},
             "choice": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
             "grammar": {"type": "string", "minLength": 1, "description": "A grammar in Lark syntax."},
-            "disable_any_whitespace": {"enum": [false, null]},
+            "disable_any_whitespace": {
+                "type": ["boolean", "null"],
+                "description": "Whether `json` and `json_object` are written without white space. Otherwise a blank, or \
+                    a newline and an indent, may be between two parts."
+            },
             "disable_additional_properties": {"enum": [false, null]},
             "disable_fallback": {"enum": [false, null]},
             "whitespace_pattern": {"type": "null"}

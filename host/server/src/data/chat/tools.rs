@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::data::request::fields::list;
 use crate::data::request::json::Fields;
-use crate::data::structured::{NOT_STRICT, Shape, check_schemas, is_strict, ready, with_options};
+use crate::data::structured::{Blanks, NOT_STRICT, Shape, check_schemas, is_strict, ready, with_options};
 use crate::http::ApiError;
 
 const TOOLS: &str = "tools";
@@ -271,7 +271,7 @@ fn schema(function: &Value) -> Result<Value, ApiError> {
         _ => json!({"type": "object"}),
     };
     ready(&mut schema, strict).map_err(|why| ApiError::invalid(TOOLS, format!("{why}{NOT_STRICT}")))?;
-    Ok(with_options(schema, strict))
+    Ok(with_options(schema, strict, Blanks::Few))
 }
 
 /// What `tool_choice` says.

@@ -422,6 +422,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn json_has_a_blank_or_an_indent_between_its_parts_and_no_run_of_them_or_none_at_all() {
+        let compiler = compiler();
+        let schema = json!({"type": "object", "properties": {"a": {"type": "array"}, "b": {"type": "string"}},
+            "required": ["a", "b"], "additionalProperties": false});
+        let ways = [json!({"json": schema}), json!({"json_object": true})];
+        let texts = [
+            (r#"{"a":[1,2],"b":"two  blanks"}"#, true, true),
+            (r#"{"a": [1, 2], "b": ""}"#, true, false),
+            ("{\n\t\"a\": [1,\r\n      2], \"b\": \"\"\n}", true, false),
+            (r#"{  "a":[],"b":""}"#, false, false),
+            (r#"{"a":[1,  2],"b":""}"#, false, false),
+            ("{\"a\":[],\n\n\"b\":\"\"}", false, false),
+            ("{\"a\":[], \n\"b\":\"\"}", false, false),
+            ("{\"a\":[],\t\"b\":\"\"}", false, false),
+        ];
+        for (way, is_compact) in ways.iter().flat_map(|way| [(way, false), (way, true)]) {
+            let mut outputs = way.as_object().unwrap().clone();
+            outputs.insert("disable_any_whitespace".to_owned(), json!(is_compact));
+            let shape = Shape::of_outputs(outputs).unwrap_or_else(|error| panic!("{}", error.message()));
+            let mut matcher = compiler.inner.compile(&shape).unwrap().matcher;
+            for (text, few, never) in texts {
+                let tokens = compiler.inner.tokenizer.encode(text, false).unwrap();
+                let valid = matcher.validate_tokens(&tokens).unwrap();
+                let fits = if is_compact { never } else { few };
+                assert_eq!(valid == tokens.len(), fits, "{way} {is_compact} {text:?}: {valid} tokens fit");
+            }
+        }
+    }
+
     #[tokio::test]
     async fn who_waited_takes_what_was_compiled_meanwhile() {
         let (compiler, narrow, wide) = (compiler(), regex("a"), regex("[a-z]+"));

@@ -18,4 +18,4 @@ pub use compiler::Compiler;
 pub use keywords::ready;
 pub use mask::Mask;
 pub use prelude::{Calling, Messages, Prelude};
-pub use shape::{NOT_STRICT, Shape, check_schemas, is_strict, with_options};
+pub use shape::{Blanks, NOT_STRICT, Shape, check_schemas, is_strict, with_options};

@@ -13,9 +13,10 @@ const FORMAT: &str = "response_format";
 const OUTPUTS: &str = "structured_outputs";
 /// Ways of `structured_outputs`, of which a request has one.
 const WAYS: &[&str] = &["json", "json_object", "regex", "choice", "grammar"];
+/// vLLM's name for JSON without white space.
+const COMPACT: &str = "disable_any_whitespace";
 /// What vLLM has besides, and the one value that is taken.
 const OFF: &[(&str, Value)] = &[
-    ("disable_any_whitespace", Value::Bool(false)),
     ("disable_additional_properties", Value::Bool(false)),
     ("disable_fallback", Value::Bool(false)),
     ("whitespace_pattern", Value::Null),
@@ -30,9 +31,6 @@ const MAX_REGEX_BYTES: usize = 8 << 10;
 const MAX_CHOICES: usize = 1_024;
 /// Brackets within brackets; compilers recurse over them.
 const MAX_DEPTH: usize = 48;
-/// White space between two parts of JSON: a blank, or a new line and its indent. Unbounded, a model that likes
-/// blanks writes nothing else.
-const WHITE_SPACE: &str = r"( |\r?\n[ \t]{0,40})";
 
 /// What an output must be, checked as far as that goes without compiling it.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +49,7 @@ enum Kind {
         schema: Value,
         /// Whether a schema with keywords that can't be enforced is refused.
         strict: bool,
+        blanks: Blanks,
     },
     /// All of it matches a regular expression.
     Regex(String),
@@ -64,6 +63,25 @@ enum Kind {
         /// The functions. Their schemas are the grammar's first lines.
         functions: Vec<String>,
     },
+}
+
+/// White space between two parts of JSON.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Blanks {
+    /// A blank, or a new line and its indent. Unbounded, a model that likes blanks writes nothing else.
+    Few,
+    /// None at all.
+    Never,
+}
+
+impl Blanks {
+    /// As a regular expression, which the compiler lets match once between two parts.
+    fn pattern(self) -> Option<&'static str> {
+        match self {
+            Self::Few => Some(r"( |\r?\n[ \t]{0,40})"),
+            Self::Never => None,
+        }
+    }
 }
 
 impl Shape {
@@ -119,8 +137,11 @@ impl Shape {
     /// Tells equal shapes, whoever asked, without what they may be instead.
     pub fn key(&self) -> String {
         match &self.kind {
-            Kind::Schema { schema, strict: true } => format!("s{schema}"),
-            Kind::Schema { schema, strict: false } => format!("p{schema}"),
+            Kind::Schema { schema, strict, blanks } => {
+                let strict = if *strict { 's' } else { 'p' };
+                let blanks = if *blanks == Blanks::Never { 'n' } else { 'f' };
+                format!("{strict}{blanks}{schema}")
+            }
             Kind::Regex(regex) => format!("r{regex}"),
             Kind::Choice(grammar) | Kind::Lark(grammar) | Kind::Calls { grammar, .. } => {
                 format!("l{grammar}")
@@ -131,8 +152,8 @@ impl Shape {
     /// As the compiler takes it, without what it may be instead.
     pub fn grammar(&self) -> TopLevelGrammar {
         match &self.kind {
-            Kind::Schema { schema, strict } => {
-                TopLevelGrammar::from_json_schema(with_options(schema.clone(), *strict))
+            Kind::Schema { schema, strict, blanks } => {
+                TopLevelGrammar::from_json_schema(with_options(schema.clone(), *strict, *blanks))
             }
             Kind::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Kind::Choice(grammar) | Kind::Lark(grammar) | Kind::Calls { grammar, .. } => {
@@ -168,9 +189,10 @@ fn is_extract(line: &str) -> bool {
 /// A schema with this host's rules for white space; a client's own would be an instruction to the compiler. Of
 /// alternatives that overlap an output may fulfil several: no automaton of this kind counts them. Unless it is
 /// `strict`, keywords that can't be enforced are ignored.
-pub fn with_options(mut schema: Value, strict: bool) -> Value {
+pub fn with_options(mut schema: Value, strict: bool, blanks: Blanks) -> Value {
     if let Value::Object(schema) = &mut schema {
-        let options = json!({"whitespace_pattern": WHITE_SPACE, "coerce_one_of": true, "lenient": !strict});
+        let options = json!({"whitespace_pattern": blanks.pattern(), "whitespace_flexible": false,
+            "coerce_one_of": true, "lenient": !strict});
         schema.insert("x-guidance".to_owned(), options);
     }
     schema
@@ -233,6 +255,11 @@ fn structured_outputs(mut object: Map<String, Value>) -> Result<Shape, ApiError>
             return Err(not_supported(&format!("{OUTPUTS}.{name}"), &given, &only.to_string()));
         }
     }
+    let is_compact = match object.remove(COMPACT) {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(is_compact)) => is_compact,
+        Some(_) => return Err(ApiError::wrong_type(&format!("{OUTPUTS}.{COMPACT}"), "true or false")),
+    };
     let mut given = object.into_iter().filter(|(_, value)| !value.is_null()).collect::<Vec<_>>().into_iter();
     if let Some((other, _)) = given.as_slice().iter().find(|(way, _)| !WAYS.contains(&way.as_str())) {
         let error = unknown_field(other, WAYS);
@@ -265,11 +292,19 @@ fn structured_outputs(mut object: Map<String, Value>) -> Result<Shape, ApiError>
         ("choice", _) => return Err(wrong("a list of texts")),
         (other, _) => unreachable!("`{other}` is none of the ways"),
     };
-    Ok(Shape::new(OUTPUTS, kind))
+    Ok(Shape::new(OUTPUTS, if is_compact { compact(kind)? } else { kind }))
+}
+
+/// JSON of the same schema without white space.
+fn compact(kind: Kind) -> Result<Kind, ApiError> {
+    match kind {
+        Kind::Schema { schema, strict, .. } => Ok(Kind::Schema { schema, strict, blanks: Blanks::Never }),
+        _ => Err(ApiError::invalid(OUTPUTS, format!("{COMPACT} is for json and json_object; leave it out"))),
+    }
 }
 
 fn any_object() -> Kind {
-    Kind::Schema { schema: json!({"type": "object"}), strict: true }
+    Kind::Schema { schema: json!({"type": "object"}), strict: true, blanks: Blanks::Few }
 }
 
 /// `hint` says what to do about a keyword that can't be enforced.
@@ -281,7 +316,7 @@ fn checked_schema(
 ) -> Result<Kind, ApiError> {
     check_schema(field, &schema)?;
     keywords::ready(&mut schema, strict).map_err(|why| ApiError::invalid(field, why + hint))?;
-    Ok(Kind::Schema { schema, strict })
+    Ok(Kind::Schema { schema, strict, blanks: Blanks::Few })
 }
 
 /// The length of a schema that is worth compiling.
@@ -403,6 +438,9 @@ mod tests {
             (json!({"regx": "a"}), "did you mean `regex`?"),
             (json!({"regex": "a", "choice": ["b"]}), "give exactly one of json, "),
             (json!({"bogus": null}), "give exactly one of json, "),
+            (json!({"disable_any_whitespace": true}), "give exactly one of json, "),
+            (json!({"regex": "a", "disable_any_whitespace": true}), "is for json and json_object"),
+            (json!({"json_object": true, "disable_any_whitespace": 1}), "expected true or false"),
         ] {
             let error = Shape::of_outputs(outputs.as_object().unwrap().clone()).unwrap_err();
             assert!(error.message().contains(part), "{outputs}: {}", error.message());
