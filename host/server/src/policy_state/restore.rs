@@ -364,18 +364,7 @@ impl Restored {
     /// waits for it, whatever is live instead; once it is live again, that comes before what the other one knew.
     fn give_back(&mut self, engine: &mut Engine) {
         let states = std::mem::take(&mut self.saved.carried.states);
-        let mut has_its_own = [false; 3];
-        for known in std::mem::take(&mut self.saved.waiting) {
-            let kind = known.exported.kind;
-            match &mut self.comes[kind as usize].unrestored {
-                Some(unrestored) => unrestored.knew = Some(known),
-                None => {
-                    let live = engine.slot(kind).policy.name.clone();
-                    let is_older = states.iter().any(|one| one.kind == kind && one.policy == live);
-                    has_its_own[kind as usize] = !is_older && self.give(engine, &known) == Some(true);
-                }
-            }
-        }
+        let has_its_own = self.give_waiting(engine, &states);
         let at_us = self.saved.at_us;
         for exported in states {
             let at = exported.kind as usize;
@@ -394,12 +383,37 @@ impl Restored {
                     tracing::info!("what the {kind} policy `{policy}` knew is kept until it can be loaded");
                     waits.knew = Some(known);
                 }
-                None if taken.is_none() => tracing::info!(
-                    "what the {kind} policy `{policy}` knew before the restart is forgotten: `{live}` is live"
-                ),
+                None if taken.is_none() => tell_forgotten(kind, policy, &live, "is live"),
                 None => {}
             }
         }
+    }
+
+    /// Gives what waited to the policy that couldn't be loaded again, or else to the live one, unless that exported
+    /// something later. Returns which slots go on with that.
+    fn give_waiting(&mut self, engine: &mut Engine, states: &[Exported]) -> [bool; 3] {
+        let mut goes_on = [false; 3];
+        for known in std::mem::take(&mut self.saved.waiting) {
+            let Exported { kind, policy, .. } = &known.exported;
+            let kind = *kind;
+            // A host that was killed right after a swap may leave what waited for the policy before it.
+            let waits = self.comes[kind as usize].unrestored.as_mut().filter(|waits| waits.knows(policy));
+            if let Some(waits) = waits {
+                waits.knew = Some(known);
+                continue;
+            }
+            let live = engine.slot(kind).policy.name.clone();
+            if states.iter().any(|one| one.kind == kind && one.policy == live) {
+                tell_forgotten(kind, policy, &live, "is live and exported something later");
+                continue;
+            }
+            let taken = self.give(engine, &known);
+            if taken.is_none() {
+                tell_forgotten(kind, policy, &live, "is live");
+            }
+            goes_on[kind as usize] = taken == Some(true);
+        }
+        goes_on
     }
 
     /// Gives a live policy what was exported, if it is meant for it. Returns whether it goes on with that.
@@ -451,9 +465,70 @@ impl Restored {
     }
 }
 
+fn tell_forgotten(kind: PolicyKind, policy: &str, live: &str, why: &str) {
+    tracing::info!("what the {kind} policy `{policy}` knew before the restart is forgotten: `{live}` {why}");
+}
+
 #[cfg(test)]
 mod tests {
+    use infer_core::EngineConfig;
+    use infer_core::engine::{Carried, Policies};
+    use serde_json::json;
+
     use super::*;
+
+    /// Whose state, and of when, waits after a start for the scheduler `lost`, which couldn't be loaded. What the file
+    /// says was waiting is of the time 1, what was live then exported something at 2.
+    fn waits_for_lost(waiting: &str, exported: &str) -> Option<(String, u64)> {
+        let home = tempfile::tempdir().unwrap();
+        let config = EngineConfig { total_blocks: 16, ..EngineConfig::default() };
+        let mut engine = Engine::new(config, Policies::builtin());
+        let state = |policy: &str| Exported {
+            kind: PolicyKind::Scheduler,
+            policy: policy.to_owned(),
+            state: b"it".to_vec(),
+        };
+        let carried = Carried { states: vec![state(exported)], ..Carried::default() };
+        let waiting = vec![Waiting { at_us: 1, exported: state(waiting) }];
+        let (source, name, sha256) = (Source::Component, "lost".to_owned(), String::new());
+        let lost = Kept { source, name, sha256, config: json!({}) };
+        let lost = Unrestored { all: vec![lost], why: "it is damaged".to_owned(), knew: None };
+        let mut restored = Restored {
+            store: Store::open(&home.path().join("state")).unwrap(),
+            configured: Default::default(),
+            infos: PolicyKind::ALL.map(|kind| engine.slot(kind).policy),
+            comes: [Some(lost), None, None].map(|lost| Comes {
+                configured: true,
+                swapped: None,
+                unrestored: lost,
+            }),
+            saved: Saved { at_us: 2, carried, waiting, ..Saved::default() },
+            away: Micros::ZERO,
+            knowledge: Knowledge::default(),
+            unread: Vec::new(),
+            history: Default::default(),
+            quarantine: Vec::new(),
+        };
+        restored.give_back(&mut engine);
+        let [scheduler, ..] = restored.comes;
+        let knew = scheduler.unrestored.unwrap().knew?;
+        Some((knew.exported.policy, knew.at_us))
+    }
+
+    #[test]
+    fn policy_that_could_not_be_loaded_waits_with_what_it_knew_and_not_with_what_another_did() {
+        for (waiting, exported, kept) in [
+            ("lost", "fcfs", Some(("lost", 1))),
+            ("fair+lost", "lost", Some(("fair+lost", 1))),
+            ("other", "fcfs", None),
+            ("other", "lost", Some(("lost", 2))),
+            ("other", "fair+lost", Some(("fair+lost", 2))),
+        ] {
+            let waits = waits_for_lost(waiting, exported);
+            let waits = waits.as_ref().map(|(policy, at_us)| (policy.as_str(), *at_us));
+            assert_eq!(waits, kept, "{waiting} waited, {exported} exported");
+        }
+    }
 
     #[test]
     fn time_between_two_hosts_is_never_negative_and_not_absurd() {
