@@ -113,7 +113,7 @@ fn chat_in_a_terminal_shows_turns_and_what_was_cached() {
     terminal.is_restored();
 }
 
-/// A server that begins each answer and waits until its client is gone. Returns its address, and what it was asked once
+/// A server that begins each answer, up to the middle of a word, and waits until its client is gone. Returns its address, and what it was asked once
 /// that has happened.
 fn hesitant() -> (String, Receiver<Value>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
@@ -125,7 +125,9 @@ fn hesitant() -> (String, Receiver<Value>) {
             let body = request(&mut connection);
             let response = match &body {
                 None => json!({"data": [{"id": "tale", "owned_by": "infer"}]}).to_string(),
-                Some(_) => format!("data: {}\n\n", json!({"choices": [{"delta": {"content": "Once upon"}}]})),
+                Some(_) => {
+                    format!("data: {}\n\n", json!({"choices": [{"delta": {"content": "Once upon a"}}]}))
+                }
             };
             let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
             connection.get_mut().write_all(format!("{head}{response}").as_bytes()).expect("it listens");
@@ -182,7 +184,7 @@ fn ctrl_c_stops_an_answer_closes_its_connection_and_keeps_what_came() {
     let second = stops(2);
     let said: Vec<&Value> =
         second["messages"].as_array().expect("messages").iter().map(|message| &message["content"]).collect();
-    assert_eq!(said, ["Tell me a tale.", "Once upon", "And then?"]);
+    assert_eq!(said, ["Tell me a tale.", "Once upon a", "And then?"]);
     assert_eq!(second["session_id"], first["session_id"]);
     enter(&terminal, "/retry");
     assert_eq!(stops(3)["messages"], second["messages"], "the last answer is left out");

@@ -9,6 +9,7 @@ mod input;
 mod plain;
 mod server;
 mod terminal;
+mod wrap;
 
 use std::fs::File;
 use std::io::{IsTerminal as _, Read as _, Write as _};

@@ -17,8 +17,10 @@ use tokio::runtime::Runtime;
 use super::answer::Chunk;
 use super::input;
 use super::plain::{self, Plain};
+use super::wrap::Wrap;
 use crate::cli::Failure;
 use crate::cli::out::{harmless, put_dimmed};
+use crate::cli::table::terminal_columns;
 
 /// Shown when something typed was dropped.
 pub const ENDS: &str = "Ctrl-C again, or Ctrl-D, ends";
@@ -161,10 +163,11 @@ pub fn complain(why: &str) {
     eprintln!("error: {}", harmless(why));
 }
 
-/// Shows an answer as it comes.
+/// Shows an answer as it comes: to the word on a terminal, whose lines are broken between words.
 #[derive(Default)]
 pub struct Screen {
     shows_reasoning: bool,
+    wrap: Wrap,
     /// Whether the cursor is behind text.
     is_within_line: bool,
     is_reasoning: bool,
@@ -178,23 +181,42 @@ impl Screen {
 
     /// Shows what a chunk adds.
     pub fn show(&mut self, chunk: &Chunk) {
-        if self.shows_reasoning && !chunk.reasoning.is_empty() {
-            put_dimmed(format_args!("{}", chunk.reasoning));
-            self.is_reasoning = true;
-            self.is_within_line = !chunk.reasoning.ends_with('\n');
+        if self.shows_reasoning {
+            self.add(&chunk.reasoning, true);
         }
-        if chunk.text.is_empty() {
-            return;
-        }
-        if std::mem::take(&mut self.is_reasoning) {
-            self.end_line();
-        }
-        print!("{}", chunk.text);
-        self.is_within_line = !chunk.text.ends_with('\n');
+        self.add(&chunk.text, false);
     }
 
-    /// Begins a line for what follows.
+    fn add(&mut self, text: &str, is_reasoning: bool) {
+        if text.is_empty() {
+            return;
+        }
+        if self.is_reasoning != is_reasoning {
+            self.end_line();
+            self.is_reasoning = is_reasoning;
+        }
+        match terminal_columns() {
+            Some(columns) => {
+                let shown = self.wrap.push(&harmless(text), columns);
+                self.put(&shown);
+            }
+            None => self.put(text),
+        }
+    }
+
+    fn put(&mut self, text: &str) {
+        let Some(last) = text.chars().next_back() else { return };
+        match self.is_reasoning {
+            true => put_dimmed(format_args!("{text}")),
+            false => print!("{text}"),
+        }
+        self.is_within_line = last != '\n';
+    }
+
+    /// Shows what was held back, and begins a line for what follows.
     pub fn end_line(&mut self) {
+        let rest = self.wrap.finish(terminal_columns().unwrap_or(usize::MAX));
+        self.put(&rest);
         if std::mem::take(&mut self.is_within_line) {
             println!();
         }
