@@ -70,7 +70,7 @@ impl Asked<'_> {
 
     /// Refuses the request if its tenant has sent as many as it may, and counts it either way.
     pub fn refuse_beyond_rate(&self) -> Result<(), ApiError> {
-        // While the model loads nothing is served.
+        // While the model loads nothing is served, and whoever asks whether it does pays nothing for that.
         let Ok(served) = self.app.served() else { return Ok(()) };
         self.tenant.requests.take(self.app.clock.now()).map_err(|refusal| {
             let error = ApiError::refused(&refusal);
