@@ -243,6 +243,8 @@ pub struct App {
     pub log: LogPane,
     /// The table of tenants.
     pub tenants: Table<tenants::SortBy>,
+    /// The command that was entered last, whether it was carried out or refused.
+    last_command: String,
     room: Room,
     /// Whether a snapshot arrived since the connection opened; until then it may be another host than before.
     heard: bool,
@@ -271,6 +273,7 @@ impl App {
             cache: CachePane::default(),
             log: LogPane::default(),
             tenants: Table::default(),
+            last_command: String::new(),
             room: Room::default(),
             heard: false,
             live: Feed::default(),

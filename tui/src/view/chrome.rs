@@ -175,11 +175,10 @@ fn draw_message(text: &str, style: Style, area: Rect, buffer: &mut Buffer) {
 
 /// Draws the line being typed with its cursor, and a hint if there is room.
 fn draw_prompt(look: Look<'_>, prompt: &Prompt, area: Rect, buffer: &mut Buffer) {
-    let completes = "tab completes; help lists all commands";
+    let filters = "enter keeps it, up edits the last, esc clears it; field:text searches one field";
+    let completes = "tab completes, up repeats the last one; help lists all";
     let (mark, line, hint) = match prompt {
-        Prompt::Filter(line) => {
-            ("/", line, "enter keeps it, esc clears it; field:text searches one field".to_owned())
-        }
+        Prompt::Filter(line) => ("/", line, filters.to_owned()),
         Prompt::Command(line, options) if options.is_empty() => (":", line, completes.to_owned()),
         Prompt::Command(line, options) => (":", line, options.join(" ")),
     };

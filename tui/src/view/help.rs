@@ -17,7 +17,7 @@ const KEYS: [(&str, &str); 51] = [
     ("space", "pause or resume the screen; the host keeps running"),
     ("+ -", "widen or narrow the time window of the graphs"),
     ("/", "filter requests, log, tenants; field:text searches one field, field=text wants all of it"),
-    (":", "enter a command; tab completes it"),
+    (":", "enter a command; tab completes it, up repeats the last one"),
     ("y", "copy the id, hash, digest or line (OSC 52)"),
     ("t", "next colour theme"),
     ("m", "capture or release the mouse"),

@@ -1,6 +1,6 @@
 //! The keys of the line at the bottom of the screen: a filter applies while it is typed, a command once it is
-//! entered. How a command is parsed and completed is not decided here (`command`), nor what it does
-//! (`commands`).
+//! entered. Up brings back what is filtered by, to be edited, or the last command, which may have been refused. How a
+//! command is parsed and completed is not decided here (`command`), nor what it does (`commands`).
 
 use crate::input::Key;
 use crate::state::dialog::Prompt;
@@ -15,6 +15,7 @@ impl App {
             Prompt::Filter(mut line) => match key {
                 Key::Escape => self.set_filter(""),
                 Key::Enter => {}
+                Key::Up => self.prompt = Some(Prompt::Filter(LineEdit::new(self.filter().text()))),
                 key => {
                     let before = line.text();
                     line.on_key(key);
@@ -37,14 +38,23 @@ impl App {
                     let (text, options) = command::complete(&line.text(), |kind| self.policies.names(kind));
                     self.prompt = Some(Prompt::Command(LineEdit::new(&text), options));
                 }
-                Key::Enter => match command::parse(&line.text()) {
-                    Ok(command) => {
-                        let mut effects = self.on_command(command);
-                        effects.extend(self.on_tick(now));
-                        return effects;
+                Key::Enter => {
+                    if !line.is_empty() {
+                        self.last_command = line.text();
                     }
-                    Err(wrong) => self.notify(Level::Error, wrong),
-                },
+                    match command::parse(&line.text()) {
+                        Ok(command) => {
+                            let mut effects = self.on_command(command);
+                            effects.extend(self.on_tick(now));
+                            return effects;
+                        }
+                        Err(wrong) => self.notify(Level::Error, wrong),
+                    }
+                }
+                // What was typed since is never replaced: the wheel is this key, too.
+                Key::Up if line.is_empty() => {
+                    self.prompt = Some(Prompt::Command(LineEdit::new(&self.last_command), Vec::new()));
+                }
                 key => {
                     line.on_key(key);
                     self.prompt = Some(Prompt::Command(line, Vec::new()));
@@ -52,6 +62,15 @@ impl App {
             },
         }
         Vec::new()
+    }
+
+    /// Returns the filter that `set_filter` sets.
+    fn filter(&self) -> &Filter {
+        match self.screen {
+            Screen::Log => self.log.filter(),
+            Screen::Tenants => &self.tenants.filter,
+            _ => &self.requests.table.filter,
+        }
     }
 
     /// Sets the filter of the log or of the tenants on their screens, else that of the requests.

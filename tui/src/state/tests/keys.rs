@@ -108,6 +108,28 @@ fn paste_goes_into_the_line_being_typed() {
 }
 
 #[test]
+fn up_brings_back_the_last_command_though_it_was_refused() {
+    let mut app = app();
+    let line = |app: &App| match &app.prompt {
+        Some(Prompt::Command(line, _)) => line.text(),
+        other => panic!("{other:?}"),
+    };
+    keys(&mut app, &[Key::Char(':'), Key::Up], 0);
+    assert_eq!(line(&app), "", "there was none");
+    keys(&mut app, &typed("cancel x4"), 0);
+    keys(&mut app, &[Key::Enter], 0);
+    assert!(app.notice.is_some() && app.prompt.is_none(), "it is refused");
+    keys(&mut app, &[Key::Char(':'), Key::Char('h'), Key::Up], 0);
+    assert_eq!(line(&app), "h", "what is typed stays");
+    keys(&mut app, &[Key::Backspace, Key::Up], 0);
+    assert_eq!(line(&app), "cancel x4");
+    keys(&mut app, &[Key::Backspace, Key::Backspace, Key::Char('9'), Key::Enter], 0);
+    assert!(matches!(&app.dialog, Some(Dialog::Confirm { effect: Effect::Cancel { id: 9 }, .. })));
+    keys(&mut app, &[Key::Char('n'), Key::Char(':'), Key::Enter, Key::Char(':'), Key::Up], 0);
+    assert_eq!(line(&app), "cancel 9", "an empty line is no command");
+}
+
+#[test]
 fn commands_match_their_keys_and_report_errors() {
     let mut app = app();
     app.policies.known = Some(known());

@@ -96,6 +96,22 @@ fn a_new_filter_replaces_the_old_one_with_the_first_key() {
 }
 
 #[test]
+fn up_brings_back_what_is_filtered_by_to_be_edited() {
+    for screen in ["3", "6", "7"] {
+        let mut app = app();
+        let prompt = |app: &App| match &app.prompt {
+            Some(Prompt::Filter(line)) => line.text(),
+            other => panic!("{other:?}"),
+        };
+        keys(&mut app, &typed(&format!("{screen}/id:4")), 0);
+        keys(&mut app, &[Key::Enter, Key::Char('/'), Key::Up], 0);
+        assert_eq!(prompt(&app), "id:4", "screen {screen}");
+        keys(&mut app, &[Key::Backspace, Key::Char('9'), Key::Enter, Key::Char('/'), Key::Up], 0);
+        assert_eq!(prompt(&app), "id:9", "screen {screen}");
+    }
+}
+
+#[test]
 fn an_unknown_field_in_a_filter_is_named() {
     let mut app = app();
     let shown = |app: &mut App, line: &str| {
