@@ -135,7 +135,9 @@ fn is_covered(look: Look<'_>) -> bool {
 fn keys(look: Look<'_>) -> &'static [(&'static str, &'static str)] {
     if let Some(dialog) = &look.app.dialog {
         return match dialog {
-            Dialog::Details { .. } => &[("c", "cancel request"), ("esc", "close"), ("ctrl-c", "quit")],
+            Dialog::Details { .. } => {
+                &[("c", "cancel request"), ("jk", "next"), ("esc", "close"), ("ctrl-c", "quit")]
+            }
             _ => &[("esc", "close"), ("ctrl-c", "quit")],
         };
     }

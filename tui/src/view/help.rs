@@ -29,7 +29,7 @@ const KEYS: [(&str, &str); 51] = [
     ("enter", "open the request that uses the block"),
     ("", ""),
     ("Requests", ""),
-    ("enter", "details of a request: why it waits, timeline, block table"),
+    ("enter", "details: why it waits, timeline, block table; jk the next"),
     ("s, left right", "sort by another column; S reverses"),
     ("c, x, del", "cancel it (after confirmation), a row of several (×3) with its whole request"),
     ("", ""),

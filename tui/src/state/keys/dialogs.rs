@@ -21,10 +21,16 @@ impl App {
                     self.dialog = Some(Dialog::Confirm { effect, question });
                 }
             }
-            Dialog::Details { id } => match key {
+            Dialog::Details { id } => match key.motion() {
                 Key::Char('c' | 'x') | Key::Delete => self.ask_cancel(id),
                 Key::Enter => {}
                 _ if closes => {}
+                Key::Up => self.open_beside(id, -1),
+                Key::Down => self.open_beside(id, 1),
+                Key::Char('y') => {
+                    self.dialog = Some(Dialog::Details { id });
+                    return self.copy_request(id);
+                }
                 _ => self.dialog = Some(Dialog::Details { id }),
             },
             Dialog::Pick(_) | Dialog::Swap(_) if closes => {}
@@ -34,6 +40,18 @@ impl App {
             Dialog::Edit(editing) => self.on_edit_key(editing, key),
         }
         Vec::new()
+    }
+
+    /// Opens the details of the request before or after one in the table, and selects it there. Of one that has ended the
+    /// neighbour is the selected one, which took its place.
+    fn open_beside(&mut self, id: u64, by: isize) {
+        let rows = self.frozen.as_deref().unwrap_or(&self.live).requests();
+        let table = &mut self.requests.table;
+        if let Some(row) = table.order().iter().position(|&at| rows[at].id == id) {
+            table.select(rows, row.saturating_add_signed(by));
+        }
+        let id = table.selected(rows).map_or(id, |row| row.id);
+        self.dialog = Some(Dialog::Details { id });
     }
 
     fn on_pick_key(&mut self, mut picker: Picker, key: Key) {

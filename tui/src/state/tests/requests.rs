@@ -96,6 +96,33 @@ fn a_new_filter_replaces_the_old_one_with_the_first_key() {
 }
 
 #[test]
+fn details_step_through_the_table_and_are_copied() {
+    let mut app = app();
+    let mut details = |press: &[Key]| {
+        let effects = keys(&mut app, press, 0);
+        let Some(Dialog::Details { id }) = app.dialog else { panic!("{:?}", app.dialog) };
+        (id, app.requests.table.selected_row(), effects.contains(&Effect::Copy(id.to_string())))
+    };
+    for (press, id, row, copies) in [
+        (&[Key::Char('3'), Key::Enter][..], 4, 0, false),
+        (&[Key::Char('k')], 4, 0, false),
+        (&[Key::Char('j')], 9, 1, false),
+        (&[Key::Down], 9, 1, false),
+        (&[Key::Char('y')], 9, 1, true),
+        (&[Key::Up, Key::Char('y')], 4, 0, true),
+    ] {
+        assert_eq!(details(press), (id, row, copies), "{press:?}");
+    }
+    // Of one that has ended, the neighbour is the one in its place.
+    let mut state = app.state().unwrap().clone();
+    state.requests.remove(0);
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    assert_eq!(app.dialog, Some(Dialog::Details { id: 4 }));
+    keys(&mut app, &[Key::Char('j')], 0);
+    assert_eq!(app.dialog, Some(Dialog::Details { id: 9 }));
+}
+
+#[test]
 fn up_brings_back_what_is_filtered_by_to_be_edited() {
     for screen in ["3", "6", "7"] {
         let mut app = app();
