@@ -117,6 +117,15 @@ pub fn input(event: &Event) -> Option<Input> {
     }
 }
 
+/// Whether it asks to draw the whole screen anew (Ctrl-L), which is no key to the state: something else has written to
+/// the terminal, and nothing of what should be there has changed.
+#[must_use]
+pub fn is_redraw(event: &Event) -> bool {
+    let Event::Key(event) = event else { return false };
+    let pressed = event.kind != KeyEventKind::Release && event.modifiers.contains(KeyModifiers::CONTROL);
+    pressed && event.code == KeyCode::Char('l')
+}
+
 fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
     if modifiers.contains(KeyModifiers::CONTROL) {
         return match code {
@@ -160,6 +169,19 @@ mod tests {
         let press = |modifiers| input(&Event::Key(KeyEvent::new(KeyCode::Char('c'), modifiers)));
         assert_eq!(press(KeyModifiers::CONTROL), Some(Input::Key(Key::Interrupt)));
         assert_eq!(press(KeyModifiers::NONE), Some(Input::Key(Key::Char('c'))));
+    }
+
+    #[test]
+    fn control_l_draws_anew_and_is_no_key() {
+        for (code, modifiers, draws) in [
+            (KeyCode::Char('l'), KeyModifiers::CONTROL, true),
+            (KeyCode::Char('l'), KeyModifiers::NONE, false),
+            (KeyCode::Char('u'), KeyModifiers::CONTROL, false),
+        ] {
+            let event = Event::Key(KeyEvent::new(code, modifiers));
+            assert_eq!(is_redraw(&event), draws, "{event:?}");
+            assert_eq!(input(&event).is_none(), draws, "{event:?}");
+        }
     }
 
     #[test]

@@ -89,8 +89,13 @@ impl Console {
                 () = taken.panicked() => break Err(RunError::Died),
                 event = inputs.next() => match event {
                     Some(event) => {
+                        let (event, area) = (event?, area(&taken.terminal)?);
                         next_frame = Instant::now();
-                        self.on_terminal(&event?, area(&taken.terminal)?)
+                        if input::is_redraw(&event) {
+                            // `clear` would ask the terminal for its cursor, and the events would take the answer.
+                            taken.terminal.resize(area)?;
+                        }
+                        self.on_terminal(&event, area)
                     }
                     None => break Ok(()),
                 },

@@ -10,7 +10,7 @@ use super::parts::{broken, put};
 use crate::state::Scroll;
 use crate::state::command::COMMANDS;
 
-const KEYS: [(&str, &str); 51] = [
+const KEYS: [(&str, &str); 52] = [
     ("Everywhere", ""),
     ("1-7, tab", "overview, blocks, requests, policies, cache, log, tenants"),
     ("hjkl, arrows", "move; g G first, last; PgUp PgDn a page"),
@@ -21,6 +21,7 @@ const KEYS: [(&str, &str); 51] = [
     ("y", "copy the id, hash, digest or line (OSC 52)"),
     ("t", "next colour theme"),
     ("m", "capture or release the mouse"),
+    ("ctrl-l", "draw the screen anew, over what others wrote on it"),
     ("esc, q", "close what is open; esc also clears the filter"),
     ("q, ctrl-c", "quit"),
     ("", ""),
