@@ -1,11 +1,12 @@
 //! Packs what a machine with a GPU needs that has neither cargo nor a toolkit: the program, the scripts of kernels/cuda, the
-//! golden checkpoints, and images for comparisons.
+//! golden checkpoints, and images for comparisons. As small as it gets, because whatever carries it there may take only
+//! so much.
 
 use std::process::Command;
 
 use crate::cargo::{root, run, target_dir};
 use crate::cuda;
-use crate::pack;
+use crate::pack::{self, Compressor};
 
 /// What is packed as it lies in the repository, so that the scripts find each other.
 const FILES: [&str; 6] = [
@@ -46,13 +47,27 @@ pub fn bundle(args: &[String]) -> Result<(), String> {
     }
     let infer = cuda::build_infer(&home)?;
     pack::program(&infer, &folder.join("infer"))?;
-    let archive = target.join("gpu-bundle.tar.gz");
-    pack::pack(&folder, &archive, time)?;
+    let compressor = Compressor::smallest();
+    if compressor == Compressor::Gzip {
+        eprintln!("there is no xz, so the bundle is packed with gzip, and half as large again");
+    }
+    // One of the other kind would be of an earlier build.
+    for old in [Compressor::Gzip, Compressor::Xz] {
+        let _ = std::fs::remove_file(target.join(name(old)));
+    }
+    let archive = target.join(name(compressor));
+    pack::pack(&folder, &archive, time, compressor)?;
     let bytes = std::fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
     println!("{}", archive.display());
     eprintln!(
-        "{} MB. On the machine with the GPU:  tar xzf gpu-bundle.tar.gz && sh gpu-bundle/kernels/cuda/gpu-run.sh figures OUT",
-        bytes / 1_000_000
+        "{:.1} MiB. On the machine with the GPU:  python3 -m tarfile -e {} && sh gpu-bundle/kernels/cuda/gpu-run.sh figures OUT",
+        bytes as f64 / f64::from(1 << 20),
+        name(compressor)
     );
     Ok(())
+}
+
+/// The archive's name.
+fn name(compressor: Compressor) -> String {
+    format!("gpu-bundle.{}", compressor.suffix())
 }

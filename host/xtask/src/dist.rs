@@ -48,7 +48,7 @@ pub fn dist() -> Result<(), String> {
     library_notices(&folder.join("THIRD-PARTY-NOTICES-RUST.html"));
     completions(&programs[0], &folder.join("completions"))?;
     let archive = folder.with_file_name(format!("{name}.tar.gz"));
-    pack::pack(&folder, &archive, time)?;
+    pack::pack(&folder, &archive, time, pack::Compressor::Gzip)?;
     let bytes = std::fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
     eprintln!("{}: {bytes} bytes", archive.display());
     match oldest_glibc(&programs) {
