@@ -227,7 +227,7 @@ fn runs_that_finish_are_reported_beside_one_that_fails() {
         text(&output.stdout)
     };
     let shown = run("text");
-    assert!(shown.contains("diverse at load 0.90, 57.91 requests/s: 40 requests"), "{shown}");
+    assert!(shown.contains("diverse at load 0.90, 52.25 requests/s: 40 requests"), "{shown}");
     let rows = rows(&run("csv"));
     let of = |row: usize| ["workload", "finished"].map(|name| &rows[row][name][..]);
     assert_eq!([of(0), of(1)], [["diverse", "40"], ["broken", ""]]);
