@@ -10,6 +10,7 @@ use super::experts;
 use super::family::{Family, Windows};
 use super::keys::{Keys, MAX_SIZE};
 use super::positions::positions;
+use super::quantization::quantization;
 use super::{ModelConfig, QkNorm, RopeConfig, RopeScaling};
 use crate::DType;
 use crate::error::ModelError;
@@ -127,6 +128,7 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         layers,
         stop_tokens,
         stored_dtype: stored_dtype(keys)?,
+        quantization: quantization(keys, family)?,
         // In files of their own.
         pooling: None,
         model_type,
@@ -135,13 +137,6 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
 
 /// Refuses keys that change the arithmetic and that are not supported.
 fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelError> {
-    // MLX's tools write `quantization`.
-    for key in ["quantization_config", "quantization"] {
-        let is_known = family.gpt_oss && keys.get(key)["quant_method"] == "mxfp4";
-        if !keys.get(key).is_null() && !is_known {
-            return Err(keys.unsupported(key, "is not supported; use a checkpoint in f32, bf16 or f16"));
-        }
-    }
     for key in ["num_local_experts", "num_experts"] {
         if family.experts.is_none() && !keys.get(key).is_null() {
             return Err(keys.unsupported(key, "is not supported for this model_type"));

@@ -88,6 +88,17 @@ impl Keys {
         self.optional(key, "an object", Value::as_object)
     }
 
+    /// The names of all keys.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.map.keys().map(String::as_str)
+    }
+
+    /// The object under `key`, which messages name.
+    pub(super) fn section(&self, key: &str) -> Result<Option<Self>, ModelError> {
+        let file = format!("{}: {}", self.file, self.shown(key));
+        Ok(self.object(key)?.map(|map| Self { file, map: map.clone(), names: Vec::new() }))
+    }
+
     pub(super) fn list(&self, key: &str) -> Result<Option<&Vec<Value>>, ModelError> {
         self.optional(key, "a list", Value::as_array)
     }

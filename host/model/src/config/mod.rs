@@ -10,6 +10,7 @@ mod keys;
 mod lora;
 mod pooling;
 mod positions;
+mod quantization;
 mod rope;
 
 use infer_kernels::{Activation, AttentionParams};
@@ -19,6 +20,8 @@ pub use generation::SamplingDefaults;
 pub(crate) use keys::Keys;
 pub(crate) use lora::LoraConfig;
 pub use pooling::Pooling;
+pub(crate) use quantization::INSTEAD;
+pub use quantization::{Code, Quantization, Scheme, Shared};
 pub use rope::{LongRope, RopeConfig, RopeScaling, Yarn};
 
 use crate::DType;
@@ -87,6 +90,8 @@ pub struct ModelConfig {
     pub stop_tokens: Vec<u32>,
     /// The storage type that the checkpoint declares.
     pub stored_dtype: Option<DType>,
+    /// The forms of its quantized matrices, if it is in safetensors and has some in other forms than MXFP4.
+    pub quantization: Option<Quantization>,
     /// How the checkpoint makes one vector of a text, if it says so.
     pub pooling: Option<Pooling>,
 }

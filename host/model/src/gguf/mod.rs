@@ -142,6 +142,7 @@ impl Gguf {
             order,
             bytes: within.of(self.bytes_of(tensor)),
             scales: &[],
+            codes: None,
             name: within.name(),
         })
     }

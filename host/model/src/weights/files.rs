@@ -12,9 +12,10 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use super::expert::{ExpertMatrix, Within, mixtral_name};
 use super::fused::Fused;
 use super::interleaved::{Interleaved, missing, same_shape};
+use super::quantized::Quantized;
 use super::stored::{RowOrder, Stored, StoredType};
 use crate::bytes::Bytes;
-use crate::config::{ExpertLayout, ModelConfig};
+use crate::config::{ExpertLayout, ModelConfig, Quantization};
 use crate::error::ModelError;
 use crate::gguf::Gguf;
 use crate::source::{Source, plain_name, refuse_pointer};
@@ -34,6 +35,8 @@ pub(crate) struct Files<'a> {
     order: RowOrder,
     /// Names of experts, unless the file's kind has its own, and whether [`Interleaved`] reads them.
     layout: ExpertLayout,
+    /// The forms of matrices that [`Quantized`] reads.
+    forms: Option<Quantization>,
 }
 
 enum Kind<'a> {
@@ -43,6 +46,7 @@ enum Kind<'a> {
 
 /// One safetensors file.
 pub(crate) struct Shard<'a> {
+    name: String,
     bytes: Bytes<'a>,
     metadata: Metadata,
     data: usize,
@@ -57,7 +61,7 @@ impl<'a> Files<'a> {
         let shards = match source {
             Source::Gguf(file) => {
                 let kind = Kind::Gguf { file: Arc::clone(file), head_dim: config.head_dim };
-                return Ok(Self { kind, experts, fused, order, layout: ExpertLayout::Plain });
+                return Ok(Self { kind, experts, fused, order, layout: ExpertLayout::Plain, forms: None });
             }
             Source::Directory(directory) => shard_names(source)?
                 .iter()
@@ -87,7 +91,11 @@ impl<'a> Files<'a> {
             ExpertLayout::Mixtral if in_memory() => ExpertLayout::Plain,
             layout => layout,
         };
-        Ok(Self { kind: Kind::Safetensors { shards, prefix }, experts, fused, order, layout })
+        let forms = config.quantization.clone();
+        if let Some(forms) = &forms {
+            Quantized { shards: &shards, forms }.check_names()?;
+        }
+        Ok(Self { kind: Kind::Safetensors { shards, prefix }, experts, fused, order, layout, forms })
     }
 
     /// Bytes of all weights.
@@ -121,6 +129,12 @@ impl<'a> Files<'a> {
             return tensor;
         }
         let name = &self.renamed(name);
+        if let (Some(forms), [outputs, inputs]) = (&self.forms, shape)
+            && let Some(module) = full_name(shards, prefix, name).strip_suffix(".weight")
+            && let Some(matrix) = (Quantized { shards, forms }).matrix(module, [*outputs, *inputs])
+        {
+            return matrix;
+        }
         let within = within(shards, prefix, name, self.experts, shape);
         let in_file = &within.tensor;
         let (shard, info) = find(shards, in_file).ok_or_else(|| missing(in_file))?;
@@ -136,6 +150,7 @@ impl<'a> Files<'a> {
             Kind::Safetensors { .. } if self.layout == ExpertLayout::Interleaved => {
                 self.interleaved()?.stored_type(name)
             }
+            Kind::Safetensors { .. } if self.forms.is_some() => Some(StoredType::Codes),
             Kind::Safetensors { shards, prefix } => {
                 let name = &self.renamed(name);
                 let (_, info) = find(shards, &within(shards, prefix, name, self.experts, &[]).tensor)?;
@@ -183,8 +198,7 @@ impl<'a> Files<'a> {
             Kind::Gguf { file, .. } => place(file.parts().iter(), bytes),
             Kind::Safetensors { shards, .. } => place(shards.iter().map(|shard| &shard.bytes), bytes),
         };
-        let scales = if tensor.scales.is_empty() { None } else { place(tensor.scales) };
-        place(tensor.bytes).into_iter().chain(scales)
+        tensor.parts().into_iter().filter(|part| !part.is_empty()).filter_map(place)
     }
 }
 
@@ -239,7 +253,17 @@ impl<'a> Shard<'a> {
         let (header, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| {
             ModelError::weights(format!("{name} is not safetensors, or truncated: {error}"))
         })?;
-        Ok(Self { bytes, metadata, data: LENGTH + header })
+        Ok(Self { name: name.to_owned(), bytes, metadata, data: LENGTH + header })
+    }
+
+    /// The file's name in messages.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The names of all tensors.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
     }
 
     /// All tensors, by name.
@@ -257,7 +281,15 @@ impl<'a> Shard<'a> {
             ))
         })?;
         let (shape, order) = (info.shape.clone(), RowOrder::Plain);
-        Ok(Stored { name: name.to_owned(), kind, shape, order, bytes: self.bytes_of(info), scales: &[] })
+        Ok(Stored {
+            name: name.to_owned(),
+            kind,
+            shape,
+            order,
+            bytes: self.bytes_of(info),
+            scales: &[],
+            codes: None,
+        })
     }
 
     pub(super) fn bytes_of(&self, info: &TensorInfo) -> &[u8] {

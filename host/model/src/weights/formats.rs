@@ -51,7 +51,8 @@ impl Formats {
             DType::F16 => (WeightType::F16, Format::F32),
         };
         let in_mxfp4 = matches!(stored, Some(StoredType::Mxfp4(_)));
-        let stay = options.dtype.is_none() && (in_mxfp4 || matches!(stored, Some(StoredType::Blocks(_))));
+        let in_integers = matches!(stored, Some(StoredType::Blocks(_) | StoredType::Codes));
+        let stay = options.dtype.is_none() && (in_mxfp4 || in_integers);
         let experts = for_gpu.then_some(floats);
         let blocks = Self { rule: Rule::Blocks { others: floats }, experts: None };
         match options.quantize {

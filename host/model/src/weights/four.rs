@@ -110,6 +110,7 @@ mod tests {
                 order: RowOrder::Plain,
                 bytes: &bytes,
                 scales: &[],
+                codes: None,
             };
             let (mut want, mut got) = (vec![0.0; inputs], vec![Group4::default(); inputs / GROUP]);
             for row in 0..rows {

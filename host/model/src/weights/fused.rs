@@ -1,6 +1,7 @@
 //! Projections that a checkpoint stores as one matrix, as Phi-3 does: queries, keys and values, and gate and up. Everything
 //! else names them one by one, and here each is found as consecutive rows of the whole.
 
+use super::codes::Codes;
 use super::stored::Stored;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
@@ -62,6 +63,10 @@ impl Part {
     /// # Errors
     /// The whole is a vector of blocks, in which a row has no bytes of its own.
     pub(super) fn of<'a>(&self, whole: Stored<'a>, shape: &[usize]) -> Result<Stored<'a>, ModelError> {
+        if let Some(codes) = whole.codes {
+            let codes = Codes { rows: (codes.rows.0 + self.first, codes.rows.1), ..codes };
+            return Ok(Stored { shape: shape.to_vec(), codes: Some(codes), ..whole });
+        }
         if whole.shape.len() == 1 && whole.kind.block().0 > 1 {
             let why = "the projections that share it can't be told apart in blocks";
             return Err(ModelError::weights(format!("tensor {} can't be read: {why}", whole.name)));
@@ -104,6 +109,7 @@ mod tests {
                     order: RowOrder::Plain,
                     bytes: &bytes,
                     scales: &[],
+                    codes: None,
                 };
                 let stored = part.of(stored, &[*rows_of, 1]).unwrap();
                 assert_eq!((stored.rows(), stored.inputs()), (*rows_of, 1));
@@ -129,6 +135,7 @@ mod tests {
             order: RowOrder::Plain,
             bytes: &[127; 17 * 4],
             scales: &[],
+            codes: None,
         };
         let error = part.of(whole, &[32]).err().expect("a row has half a byte").to_string();
         assert!(error.contains("tensor x can't be read: the projections that share it"), "{error}");

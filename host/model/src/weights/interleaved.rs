@@ -90,6 +90,7 @@ impl<'f> Interleaved<'f, '_> {
             order: half(matrix).map_or(RowOrder::Plain, |half| RowOrder::Alternating { half }),
             bytes: self.part(matrix, codes),
             scales: self.part(matrix, scales),
+            codes: None,
         })
     }
 

@@ -2,6 +2,7 @@
 //! are released before the next, so a model is never in memory twice. Memory maps are dropped after loading, so later changes
 //! of a file can't affect a running model.
 
+mod codes;
 mod copy;
 mod expert;
 mod files;
@@ -11,6 +12,7 @@ mod fused;
 mod interleaved;
 mod mxfp4;
 mod order;
+mod quantized;
 mod stacked;
 mod stored;
 
@@ -104,7 +106,8 @@ impl Weights {
         let files = Files::open(source, config)?;
         let stored = files.stored_type(&typical(config));
         let dtype = dtype(options, config, stored)?;
-        let in_blocks = matches!(stored, Some(StoredType::Blocks(_) | StoredType::Mxfp4(_)));
+        let in_blocks =
+            matches!(stored, Some(StoredType::Blocks(_) | StoredType::Mxfp4(_) | StoredType::Codes));
         let (weight_type, formats) = Formats::chosen(options, dtype, stored);
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let packer = Packer::new(threads)

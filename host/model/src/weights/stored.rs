@@ -7,6 +7,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use infer_kernels::{GROUP, Group4, Mx4};
 
+use super::codes::Codes;
 use super::{four, mxfp4};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
@@ -21,6 +22,8 @@ pub(crate) enum StoredType {
     Blocks(GgmlDType),
     /// Blocks of 4-bit floats.
     Mxfp4(Mxfp4),
+    /// Codes with scales in other tensors: a matrix of a quantized checkpoint in safetensors.
+    Codes,
 }
 
 /// Where the exponents of such blocks are.
@@ -110,6 +113,8 @@ pub(crate) struct Stored<'a> {
     pub bytes: &'a [u8],
     /// The exponents of blocks, if they are apart.
     pub scales: &'a [u8],
+    /// What the bytes are, if they are codes.
+    pub codes: Option<Codes<'a>>,
 }
 
 impl StoredType {
@@ -128,6 +133,9 @@ impl StoredType {
     }
 
     /// Numbers of a block, and its bytes.
+    ///
+    /// # Panics
+    /// Of codes.
     pub(crate) fn block(self) -> (usize, usize) {
         match self {
             Self::F32 => (1, 4),
@@ -135,6 +143,7 @@ impl StoredType {
             Self::Blocks(kind) => (kind.block_size(), kind.type_size()),
             Self::Mxfp4(Mxfp4::Apart) => (GROUP, GROUP / 2),
             Self::Mxfp4(Mxfp4::Inside) => (GROUP, 1 + GROUP / 2),
+            Self::Codes => unreachable!("codes of a row may be anywhere"),
         }
     }
 
@@ -173,7 +182,7 @@ impl StoredType {
                 }
                 _ => halves(bytes, out, |bits| bf16::from_bits(bits).to_f32()),
             },
-            Self::Mxfp4(_) => unreachable!("blocks of 4-bit floats may have exponents elsewhere"),
+            Self::Mxfp4(_) | Self::Codes => unreachable!("their scales may be elsewhere"),
             Self::Blocks(kind) => {
                 // candle doesn't check the length and alignment of the bytes.
                 assert!(bytes.as_ptr().addr().is_multiple_of(2), "blocks hold 16-bit scales");
@@ -206,11 +215,19 @@ impl Stored<'_> {
         self.shape.iter().product::<usize>() / self.inputs()
     }
 
-    /// As many of the bytes, and of the exponents that are apart, as the tensor's numbers take.
-    pub(crate) fn own_parts(&self) -> [&[u8]; 2] {
+    /// The bytes, and those that belong to them elsewhere in the files.
+    pub(crate) fn parts(&self) -> [&[u8]; 3] {
+        [self.bytes, self.scales, self.codes.map_or(&[], |codes| codes.scales.bytes)]
+    }
+
+    /// As many of the bytes in each part as the tensor's numbers take.
+    pub(crate) fn own_parts(&self) -> [&[u8]; 3] {
+        if let Some(codes) = &self.codes {
+            return self.parts().map(|part| codes.share(part, self.rows()));
+        }
         let numbers = self.rows() * self.inputs();
         let blocks = if self.scales.is_empty() { 0 } else { numbers / GROUP };
-        [self.order.own(self.bytes, self.kind.bytes(numbers)), self.order.own(self.scales, blocks)]
+        [self.order.own(self.bytes, self.kind.bytes(numbers)), self.order.own(self.scales, blocks), &[]]
     }
 
     /// The number of these bytes.
@@ -268,6 +285,9 @@ impl Stored<'_> {
 
     /// Writes row `row` to `out`.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) -> Result<(), ModelError> {
+        if let Some(codes) = &self.codes {
+            return self.decode(codes, row, out);
+        }
         let widened = match (self.kind, self.order) {
             (StoredType::Mxfp4(_), _) if !out.len().is_multiple_of(GROUP) => {
                 let why = format!("rows of {} numbers are no whole blocks of {GROUP}", out.len());
@@ -285,6 +305,21 @@ impl Stored<'_> {
             (kind, _) => kind.widen(self.bytes_of(row), out),
         };
         widened.map_err(|error| ModelError::weights(format!("tensor {} can't be read: {error}", self.name)))
+    }
+
+    /// Writes a row of codes to `out`.
+    fn decode(&self, codes: &Codes<'_>, row: usize, out: &mut [f32]) -> Result<(), ModelError> {
+        let stored = self.order.stored(row);
+        codes.widen(stored, self.bytes, out);
+        match out.iter().position(|number| !number.is_finite()) {
+            None => Ok(()),
+            Some(at) => Err(ModelError::weights(format!(
+                "tensor {}: number {at} of row {} is {}; the file may be damaged",
+                self.name,
+                codes.rows.0 + stored,
+                out[at],
+            ))),
+        }
     }
 
     /// Widens number `at` of each input.
@@ -320,7 +355,9 @@ mod tests {
 
     fn stored(kind: StoredType, order: RowOrder, shape: &[usize], bytes: &[u8]) -> Vec<f32> {
         let shape = shape.to_vec();
-        Stored { name: "x".to_owned(), kind, shape, order, bytes, scales: &[] }.numbers().unwrap()
+        Stored { name: "x".to_owned(), kind, shape, order, bytes, scales: &[], codes: None }
+            .numbers()
+            .unwrap()
     }
 
     #[test]
@@ -371,8 +408,15 @@ mod tests {
     #[test]
     fn rows_that_are_no_whole_blocks_of_4_bit_floats_are_refused() {
         let (kind, order) = (StoredType::Mxfp4(Mxfp4::Inside), RowOrder::Interleaved { head_dim: 32 });
-        let vector =
-            Stored { name: "x".to_owned(), kind, shape: vec![32], order, bytes: &[127; 17], scales: &[] };
+        let vector = Stored {
+            name: "x".to_owned(),
+            kind,
+            shape: vec![32],
+            order,
+            bytes: &[127; 17],
+            scales: &[],
+            codes: None,
+        };
         let error = vector.numbers().expect_err("it has 32 rows").to_string();
         assert!(
             error.contains("tensor x can't be read: rows of 1 numbers are no whole blocks of 32"),
@@ -394,8 +438,16 @@ mod tests {
             let mut bytes = [127; 17 * 6];
             bytes[17 * 3] = exponent;
             let (kind, order) = (StoredType::Mxfp4(Mxfp4::Inside), RowOrder::Plain);
-            Stored { name: "x[7]".to_owned(), kind, shape: vec![3, 64], order, bytes: &bytes, scales: &[] }
-                .numbers()
+            Stored {
+                name: "x[7]".to_owned(),
+                kind,
+                shape: vec![3, 64],
+                order,
+                bytes: &bytes,
+                scales: &[],
+                codes: None,
+            }
+            .numbers()
         };
         assert!(read(Mx4::LARGEST_EXPONENT).unwrap().iter().all(|number| number.is_finite()));
         for (exponent, says) in

@@ -5,6 +5,8 @@
 mod common;
 #[path = "../common/gguf.rs"]
 mod convert;
+#[path = "../common/forms.rs"]
+mod forms;
 #[path = "../common/tensors.rs"]
 mod tensors;
 

@@ -120,8 +120,8 @@ pub const SETTINGS: &[Setting] = &[
         "quantize",
         "TYPE",
         "auto",
-        "Weights as integers: `q8`, `q4` (embedding and head in 8 bits), `off`, or `auto` (4 bits where a .gguf file has 4, 8 \
-         bits for its other quantized weights, MXFP4 as it is; only without --dtype). On a GPU experts are floats",
+        "Weights as integers: `q8`, `q4` (embedding and head in 8 bits), `off`, or `auto` (4 bits where a quantized \
+         checkpoint has 4, 8 bits for its other weights, MXFP4 as it is; only without --dtype). On a GPU experts are floats",
     ),
     model_setting(
         "generation-config",

@@ -100,7 +100,7 @@ fn unsupported_arithmetic_is_refused_by_name() {
         (json!({"attn_logit_softcapping": 0.0}), "attn_logit_softcapping"),
         (json!({"final_logit_softcapping": -30.0}), "final_logit_softcapping"),
         (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
-        (json!({"quantization_config": {"bits": 4}}), "quantization_config"),
+        (json!({"quantization_config": {"bits": 4}}), "quantization_config has no quant_method"),
         (json!({"quantization": {"group_size": 64, "bits": 4}}), "quantization is not supported"),
         (json!({"use_bidirectional_attention": true}), "use_bidirectional_attention must be false"),
         (json!({"is_causal": false}), "is_causal must be true"),

@@ -4,6 +4,7 @@ mod experts;
 mod families;
 mod generation;
 mod keys;
+mod quantization;
 mod rotation;
 
 use infer_model::{ModelConfig, ModelError};

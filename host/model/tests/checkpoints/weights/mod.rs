@@ -3,6 +3,7 @@
 
 mod experts;
 mod extremes;
+mod forms;
 
 use std::ops::ControlFlow;
 

@@ -1,0 +1,215 @@
+//! Quantized checkpoints in safetensors: whole models in each form compute what the numbers that the form stands for compute,
+//! and what is missing or other than declared is refused by name.
+
+use std::ops::ControlFlow;
+
+use infer_model::{
+    DType, KvCacheKind, LoadOptions, Model, ModelError, ModelErrorKind, Quantize, Source, WeightType,
+};
+use safetensors::tensor::Dtype;
+use serde_json::{Value, json};
+
+use crate::common::{Chunk, Driver, golden};
+use crate::forms::{ALL, Checkpoint, Form};
+
+/// Families that differ in the names, the places or the order of their matrices' rows.
+const CHECKPOINTS: [&str; 6] =
+    ["llama-bf16", "qwen3-bf16", "gemma3-bf16", "phi3-bf16", "qwen3moe-bf16", "mixtral-bf16"];
+
+fn load(checkpoint: &Checkpoint, dtype: Option<DType>, quantize: Quantize) -> Result<Model, ModelError> {
+    let weights = checkpoint.weights();
+    let files = [("config.json", checkpoint.config.as_bytes()), ("model.safetensors", weights.as_slice())];
+    let options = LoadOptions { dtype, quantize, ..LoadOptions::default() };
+    Model::load_with(&Source::Embedded(&files), &options, &mut |_| ControlFlow::Continue(()))
+}
+
+fn logits(model: &Model) -> Vec<f32> {
+    let mut driver = Driver::new(model, KvCacheKind::Paged, 16, 1);
+    driver.run(&[Chunk { sequence: 1, start: 0, tokens: &[306, 3, 9, 77, 12, 250] }]).remove(0).0
+}
+
+fn distance(got: &[f32], want: &[f32]) -> f64 {
+    let square = |x: f32| f64::from(x).powi(2);
+    let error: f64 = got.iter().zip(want).map(|(a, b)| square(a - b)).sum();
+    (error / want.iter().map(|x| square(*x)).sum::<f64>()).sqrt()
+}
+
+#[test]
+fn models_in_each_form_compute_what_their_numbers_compute() {
+    for name in CHECKPOINTS {
+        let plain = Checkpoint::read(&golden(name));
+        for form in ALL {
+            let (coded, widened) = plain.in_form(form);
+            let floats = load(&coded, Some(DType::F32), Quantize::Auto).expect("sound");
+            assert_eq!(floats.weight_type, WeightType::F32);
+            let want = logits(&load(&widened, Some(DType::F32), Quantize::Off).expect("sound"));
+            assert!(logits(&floats) == want, "{name}, {form:?}: not the same logits");
+            // As the checkpoint says its floats are, but for those of 16 bits that a CPU widens.
+            let off = load(&coded, None, Quantize::Off).expect("sound");
+            assert_eq!(off.weight_type, WeightType::Bf16, "{name}, {form:?}");
+            let held = load(&coded, None, Quantize::Auto).expect("sound");
+            assert_eq!(held.weight_type, form.held(), "{name}, {form:?}");
+            let error = distance(&logits(&held), &want);
+            println!("{name}, {form:?}: {error:.4}");
+            assert!(error < 8e-2, "{name}, {form:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn progress_and_copies_count_every_byte_of_codes_and_scales_once() {
+    for name in ["phi3-bf16", "qwen3moe-bf16"] {
+        let (coded, _) = Checkpoint::read(&golden(name)).in_form(Form::Fp8Blocks);
+        let weights = coded.weights();
+        let files = [("config.json", coded.config.as_bytes()), ("model.safetensors", weights.as_slice())];
+        let (mut done, mut total) = (0, 0);
+        Model::load_with(&Source::Embedded(&files), &LoadOptions::default(), &mut |progress| {
+            (done, total) = (progress.done_bytes, progress.total_bytes);
+            ControlFlow::Continue(())
+        })
+        .expect("sound");
+        assert_eq!(Model::copy_weights(&Source::Embedded(&files)).expect("sound").0, done, "{name}");
+        let vectors = coded.tensors.iter().filter(|(_, _, shape, _)| shape.len() == 1);
+        let left: usize = vectors.map(|(.., bytes)| bytes.len()).sum();
+        assert_eq!(done + left as u64, total, "{name}");
+    }
+}
+
+/// What happens to a checkpoint's tensors, and what the error says.
+type Fault<'a> = (Form, &'a str, Change, &'a str);
+
+enum Change {
+    Remove,
+    Shape(Vec<usize>),
+    Type(Dtype),
+    /// These bytes from the first on.
+    Bytes(Vec<u8>),
+    Rename(&'static str),
+}
+
+#[test]
+fn tensors_that_are_missing_or_other_are_named_with_their_file() {
+    const MODULE: &str = "model.layers.2.mlp.down_proj";
+    let faults: Vec<Fault<'_>> = vec![
+        (Form::Fp8Blocks, "weight", Change::Remove, "down_proj.weight is missing"),
+        (
+            Form::Fp8Blocks,
+            "weight_scale_inv",
+            Change::Remove,
+            "weight has no model.layers.2.mlp.down_proj.weight_scale",
+        ),
+        (
+            Form::Fp8Blocks,
+            "weight_scale_inv",
+            Change::Shape(vec![12, 2]),
+            "weight_scale_inv has shape [12, 2], which for a matrix of [64, 192] is not that of a scale per 16 outputs and 32 \
+             inputs",
+        ),
+        (
+            Form::Fp8Blocks,
+            "weight_scale_inv",
+            Change::Type(Dtype::I32),
+            "is stored as I32, which is no type of scales",
+        ),
+        (
+            Form::Fp8Blocks,
+            "weight",
+            Change::Shape(vec![192, 64]),
+            "has shape [192, 64], config.json requires [64, 192]",
+        ),
+        (Form::Fp8Blocks, "weight", Change::Bytes(vec![0, 0x7f]), "number 1 of row 0 is NaN"),
+        (
+            Form::Fp8Blocks,
+            "weight_scale_inv",
+            Change::Bytes(f32::INFINITY.to_le_bytes().to_vec()),
+            "of row 0 is ",
+        ),
+        (Form::Fp8Blocks, "weight", Change::Type(Dtype::F8_E5M2), "weight_scale_inv is for codes, and"),
+        (Form::Fp8Outputs, "weight_scale", Change::Shape(vec![64, 1, 1]), "a scale per matrix or per output"),
+        (
+            Form::Fp8Outputs,
+            "input_scale",
+            Change::Rename("weight_global_scale"),
+            "weight_global_scale is not supported",
+        ),
+    ];
+    let plain = Checkpoint::read(&golden("qwen3-bf16"));
+    for (form, tensor, change, named) in faults {
+        let (mut coded, _) = plain.in_form(form);
+        let name = format!("{MODULE}.{tensor}");
+        let at = coded.tensors.iter().position(|(other, ..)| *other == name).expect("it is there");
+        let (new_name, dtype, shape, bytes) = &mut coded.tensors[at];
+        match change {
+            Change::Remove => drop(coded.tensors.remove(at)),
+            Change::Shape(other) => {
+                let size = bytes.len() / shape.iter().product::<usize>();
+                bytes.resize(other.iter().product::<usize>() * size, 0);
+                *shape = other;
+            }
+            Change::Type(other) => *dtype = other,
+            Change::Bytes(other) => bytes[..other.len()].copy_from_slice(&other),
+            Change::Rename(suffix) => *new_name = format!("{MODULE}.{suffix}"),
+        }
+        let error = load(&coded, None, Quantize::Auto).err().unwrap_or_else(|| panic!("{named}: taken"));
+        assert!(error.message.contains(named) && error.message.contains(MODULE), "{named}: {error}");
+        let in_file = error.message.contains("model.safetensors: ");
+        assert!(in_file || named.contains("missing") || named.contains("of row"), "{error}");
+    }
+}
+
+#[test]
+fn codes_that_config_json_does_not_declare_are_refused() {
+    let (coded, _) = Checkpoint::read(&golden("qwen3-bf16")).in_form(Form::Fp8Blocks);
+    let mut config: Value = serde_json::from_str(&coded.config).expect("JSON");
+    config.as_object_mut().expect("an object").remove("quantization_config");
+    let undeclared = Checkpoint { config: config.to_string(), tensors: coded.tensors.clone() };
+    let error = load(&undeclared, None, Quantize::Auto).err().expect("of no form");
+    assert!(
+        error.message.contains("is stored as F8_E4M3") && error.kind == ModelErrorKind::Unsupported,
+        "{error}"
+    );
+    config["quantization_config"] = json!({"quant_method": "fp8", "activation_scheme": "dynamic"});
+    let other = Checkpoint { config: config.to_string(), tensors: coded.tensors };
+    let error = load(&other, None, Quantize::Auto).err().expect("not in blocks");
+    assert!(error.message.contains("is not that of a scale per matrix or per output"), "{error}");
+}
+
+/// Why `auto` holds such weights as 8-bit integers: these are off by far less than the floats of 8 bits are, whose errors
+/// are there already, and take half of what bf16 takes.
+#[test]
+fn integers_of_8_bits_add_little_to_the_error_that_floats_of_8_bits_have() {
+    const SHAPE: [usize; 2] = [256, 512];
+    let mut random = infer_kernels::Random::new(3);
+    let mut packer = infer_kernels::Packer::new(1).expect("one thread");
+    // Outputs of different sizes; with some inputs eight times as large as others, too, and with numbers far from the rest.
+    for (name, inputs_apart, outliers) in
+        [("even", false, false), ("inputs apart", true, false), ("outliers", false, true)]
+    {
+        let mut numbers = random.numbers(SHAPE[0] * SHAPE[1]);
+        for (at, number) in numbers.iter_mut().enumerate() {
+            let (output, input) = (at / SHAPE[1], at % SHAPE[1]);
+            *number *= 0.02 * (1.0 + (output % 7) as f32 / 4.0);
+            *number *= if inputs_apart && input.is_multiple_of(16) { 8.0 } else { 1.0 };
+            *number *= if outliers && at.is_multiple_of(501) { 10.0 } else { 1.0 };
+        }
+        for form in [Form::Fp8Blocks, Form::Fp8Outputs] {
+            let (_, floats) = form.encode("x", SHAPE, &numbers);
+            let mut held = |format| {
+                let row =
+                    |row: usize, out: &mut [f32]| out.copy_from_slice(&floats[row * SHAPE[1]..][..SHAPE[1]]);
+                let matrix = packer.matrix(format, SHAPE[0], SHAPE[1], row).expect("it fits");
+                let mut all = vec![0.0; floats.len()];
+                all.chunks_mut(SHAPE[1]).enumerate().for_each(|(row, out)| matrix.unpack_row(row, 1.0, out));
+                all
+            };
+            let [eight, sixteen] = [infer_kernels::Format::Int8, infer_kernels::Format::Bf16].map(&mut held);
+            let before = distance(&floats, &numbers);
+            let after = [&eight, &sixteen].map(|held| distance(held, &numbers));
+            let own = [&eight, &sixteen].map(|held| distance(held, &floats));
+            println!(
+                "{name}, {form:?}: {before:.5} as floats of 8 bits; as integers {own:.5?}, in all {after:.5?}"
+            );
+            assert!(own[0] < before / 2.0 && after[0] < before * 1.1, "{name}, {form:?}");
+        }
+    }
+}
