@@ -4,7 +4,7 @@ Each file has one module, `linear`, as a published checkpoint in that form has i
 metadata, and `expected`, the float32 numbers that the form's own library makes of the codes. Scales are widened to float32
 before the library multiplies, so that its numbers are exact.
 
-Needs torch 2.15, transformers 5.24, compressed-tensors 0.20.1, safetensors and numpy.
+Needs torch 2.15, transformers 5.24, compressed-tensors 0.20.1, gptqmodel 7.7, safetensors and numpy.
 """
 
 import json
@@ -12,9 +12,13 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import nn
 from compressed_tensors.quantization import QuantizationArgs
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.utils import calculate_qparams
+from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+from gptqmodel.quantization.config import QuantizeConfig
+from gptqmodel.utils.model import convert_gptq_v1_to_v2_format_module, convert_gptq_v2_to_v1_format_module
 from safetensors.torch import save_file
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
@@ -27,12 +31,12 @@ def module(make):
     return make
 
 
-def weights(seed):
+def weights(seed, shape=SHAPE):
     """Weights with some outputs and inputs far larger than others."""
     generator = torch.Generator().manual_seed(seed)
-    numbers = torch.randn(SHAPE, generator=generator) * 0.05
-    outputs = torch.exp(torch.randn((SHAPE[0], 1), generator=generator))
-    inputs = torch.exp(torch.randn((1, SHAPE[1]), generator=generator) / 2)
+    numbers = torch.randn(shape, generator=generator) * 0.05
+    outputs = torch.exp(torch.randn((shape[0], 1), generator=generator))
+    inputs = torch.exp(torch.randn((1, shape[1]), generator=generator) / 2)
     return numbers * outputs * inputs
 
 
@@ -97,13 +101,73 @@ def fp8_matrix():
     return config, dict(weight=codes, weight_scale=scale, input_scale=torch.tensor(0.02)), expected
 
 
+def units(numbers, bits, groups, count, sym):
+    """Scales in float16 and zeros of groups of inputs, `[outputs, groups]`."""
+    levels = 2**bits - 1
+    scales, zeros = [], []
+    for group in range(count):
+        part = numbers[:, groups == group]
+        low, high = part.amin(dim=1).clamp(max=0), part.amax(dim=1).clamp(min=0)
+        if sym:
+            high = torch.maximum(-low, high)
+            low = -high
+        scale = ((high - low) / levels).clamp(min=1e-5).half().float()
+        scales.append(scale)
+        # A zero of 0 has no representation in the first version of the form.
+        zeros.append(torch.full_like(scale, (levels + 1) / 2) if sym else torch.round(-low / scale).clamp(1, levels))
+    return torch.stack(scales, dim=1), torch.stack(zeros, dim=1)
+
+
+def gptq(seed, bits=4, group_size=32, sym=True, desc_act=False, **keys):
+    outputs, inputs = shape = (32, 96)
+    numbers = weights(seed, shape)
+    count = 1 if group_size == -1 else inputs // group_size
+    groups = torch.arange(inputs) // (inputs // count)
+    if desc_act:
+        order = torch.randperm(inputs, generator=torch.Generator().manual_seed(seed))
+        groups = groups[torch.argsort(order)]
+    scales, zeros = units(numbers, bits, groups, count, sym)
+    linear = nn.Linear(inputs, outputs, bias=False)
+    linear.weight.data = numbers
+    settings = dict(bits=bits, group_size=group_size, sym=sym, desc_act=desc_act)
+    packed = TorchLinear(**settings, in_features=inputs, out_features=outputs)
+    packed.pack_original(linear, scales, zeros.to(torch.int32), groups.to(torch.int32))
+    convert_gptq_v2_to_v1_format_module(packed, QuantizeConfig(**settings))
+    tensors = {name: getattr(packed, name).clone() for name in ["qweight", "qzeros", "scales", "g_idx"]}
+    convert_gptq_v1_to_v2_format_module(packed, bits, torch.int32)
+    packed.scales = packed.scales.float()
+    expected = packed.dequantize_weight().T
+    config = dict(settings, quant_method="gptq", damp_percent=0.01, static_groups=False, true_sequential=True, **keys)
+    return config, tensors, expected
+
+
+@module
+def gptq_4():
+    return gptq(4, checkpoint_format="gptq", pack_dtype="int32", meta=dict(quantizer=["gptqmodel:7.7.0"]))
+
+
+@module
+def gptq_4_zeros():
+    return gptq(5, sym=False, group_size=16)
+
+
+@module
+def gptq_4_ordered():
+    return gptq(6, desc_act=True, model_name_or_path=None, model_file_base_name="model")
+
+
+@module
+def gptq_8_outputs():
+    return gptq(7, bits=8, group_size=-1)
+
+
 def main(names):
     here = Path(__file__).parent
     for name, make in MODULES.items():
         if names and name not in names:
             continue
         config, tensors, expected = make()
-        assert expected.dtype == torch.float32 and expected.shape == SHAPE, name
+        assert expected.dtype == torch.float32, name
         tensors = {f"linear.{part}": tensor.contiguous() for part, tensor in tensors.items()}
         save_file(dict(tensors, expected=expected.contiguous()), here / f"{name}.safetensors",
                   metadata=dict(quantization_config=json.dumps(config)))

@@ -19,6 +19,15 @@ pub(crate) const INSTEAD: &str =
 pub enum Quantization {
     /// Codes in `weight`, scales in a tensor beside them.
     Scaled(Vec<Scheme>),
+    /// Integers in words as GPTQ's tools write them: `qweight`, `qzeros`, `scales` and `g_idx`.
+    Gptq {
+        /// Of an integer: 4 or 8.
+        bits: usize,
+        /// Inputs of an output that share a scale; `None`: all.
+        group: Option<usize>,
+        /// Groups are of inputs that `g_idx` names, and not of neighbours.
+        ordered: bool,
+    },
 }
 
 /// A form of matrices.
@@ -59,8 +68,9 @@ pub(super) fn quantization(keys: &Keys, family: Family) -> Result<Option<Quantiz
         "mxfp4" if family.gpt_oss => Ok(None),
         _ if family.gpt_oss => Err(keys.unsupported("quant_method", "must be mxfp4 for this model_type")),
         "fp8" => fp8(&keys).map(Some),
+        "gptq" => gptq(&keys).map(Some),
         other => {
-            let why = format!("is {other:?}; supported are fp8, and mxfp4 of gpt-oss; {INSTEAD}");
+            let why = format!("is {other:?}; supported are fp8 and gptq, and mxfp4 of gpt-oss; {INSTEAD}");
             Err(keys.unsupported("quant_method", &why))
         }
     }
@@ -86,6 +96,64 @@ fn fp8(keys: &Keys) -> Result<Quantization, ModelError> {
     }))
 }
 
+/// Integers as AutoGPTQ and GPTQModel write them.
+fn gptq(keys: &Keys) -> Result<Quantization, ModelError> {
+    const USED: &[&str] = &[
+        "quant_method",
+        "method",
+        "bits",
+        "group_size",
+        "desc_act",
+        "sym",
+        "checkpoint_format",
+        "format",
+        "pack_dtype",
+        "is_marlin_format",
+        "dynamic",
+        "data_type",
+    ];
+    const LISTS: &[&str] = &["modules_to_not_convert", "modules_in_block_to_quantize"];
+    known(keys, &[USED, MADE, LISTS])?;
+    for key in ["quant_method", "method", "checkpoint_format", "format"] {
+        one_of(keys, key, &["gptq"])?;
+    }
+    one_of(keys, "pack_dtype", &["int32"])?;
+    one_of(keys, "data_type", &["int"])?;
+    // Either way the zeros are in the file.
+    keys.flag("sym")?;
+    if keys.flag("is_marlin_format")? == Some(true) {
+        return Err(keys.unsupported("is_marlin_format", &format!("must be false; {INSTEAD}")));
+    }
+    // What leaves modules as floats is of no further interest, but others may have other bits.
+    if let Some(dynamic) = keys.object("dynamic")?
+        && let Some(rule) = dynamic.keys().find(|rule| !rule.starts_with("-:"))
+    {
+        let why = format!("has a rule for {rule:?}, but all quantized modules must be alike; {INSTEAD}");
+        return Err(keys.unsupported("dynamic", &why));
+    }
+    let bits = bits(keys, &[4, 8])?;
+    Ok(Quantization::Gptq { bits, group: group(keys)?, ordered: keys.flag("desc_act")? == Some(true) })
+}
+
+/// Bits of a weight.
+fn bits(keys: &Keys, supported: &[usize]) -> Result<usize, ModelError> {
+    let bits = keys.size("bits")?;
+    if supported.contains(&bits) {
+        return Ok(bits);
+    }
+    let supported: Vec<String> = supported.iter().map(usize::to_string).collect();
+    let why = format!("is {bits}; supported is {}; {INSTEAD}", supported.join(" or "));
+    Err(keys.unsupported("bits", &why))
+}
+
+/// Inputs of an output that share a scale; `None` for all.
+fn group(keys: &Keys) -> Result<Option<usize>, ModelError> {
+    match keys.get("group_size").as_i64() {
+        Some(-1) => Ok(None),
+        _ => keys.size("group_size").map(Some),
+    }
+}
+
 /// Outputs and inputs of a block.
 fn block(keys: &Keys, key: &str) -> Result<Option<[usize; 2]>, ModelError> {
     if keys.get(key).is_null() {
@@ -99,10 +167,59 @@ fn block(keys: &Keys, key: &str) -> Result<Option<[usize; 2]>, ModelError> {
     }
 }
 
-/// Refuses keys with a value that are in none of these lists.
+/// Keys of GPTQ's and AWQ's tools that say how weights were chosen, or how they could be computed with.
+const MADE: &[&str] = &[
+    "act_group_aware",
+    "amp",
+    "autoround_version",
+    "backend",
+    "batch_size",
+    "block_name_to_quantize",
+    "cache_block_outputs",
+    "damp_auto_increment",
+    "damp_percent",
+    "dataset",
+    "disable_exllama",
+    "do_fuse",
+    "enable_minmax_tuning",
+    "enable_quanted_input",
+    "exllama_config",
+    "fuse_max_seq_len",
+    "gradient_accumulate_steps",
+    "iters",
+    "lm_head",
+    "low_gpu_mem_usage",
+    "lr",
+    "max_input_length",
+    "meta",
+    "minmax_lr",
+    "model_file_base_name",
+    "model_name_or_path",
+    "model_seqlen",
+    "module_name_preceding_first_block",
+    "modules_to_fuse",
+    "mse",
+    "nsamples",
+    "offload_to_disk",
+    "offload_to_disk_path",
+    "pack_impl",
+    "pad_token_id",
+    "quantizer",
+    "scale_dtype",
+    "seqlen",
+    "static_groups",
+    "tokenizer",
+    "train_bs",
+    "true_sequential",
+    "use_cuda_fp16",
+    "use_exllama",
+];
+
+/// Refuses keys with a value other than false that are in none of these lists.
 fn known(keys: &Keys, known: &[&[&str]]) -> Result<(), ModelError> {
     let is_known = |key: &str| known.iter().any(|list| list.contains(&key));
-    match keys.names().find(|key| !is_known(key) && !keys.get(key).is_null()) {
+    let is_set = |key: &str| !matches!(keys.get(key), Value::Null | Value::Bool(false));
+    match keys.names().find(|key| !is_known(key) && is_set(key)) {
         None => Ok(()),
         Some(key) => {
             let why = format!("is not known, and may say that the weights mean something else; {INSTEAD}");

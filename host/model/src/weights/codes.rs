@@ -2,14 +2,42 @@
 //! what their numbers are.
 
 use half::{bf16, f16};
+use infer_kernels::{GROUP, Group4};
 use safetensors::tensor::Dtype;
+
+use super::four::clamped;
 
 /// How a matrix's codes are read: everything about it but the codes.
 #[derive(Clone, Copy)]
 pub(crate) struct Codes<'a> {
     /// The first of the matrix's rows in the tensors, which may be of several matrices, and all rows there.
     pub rows: (usize, usize),
+    pub layout: Layout,
     pub scales: Scales<'a>,
+    /// What is subtracted from a code before its scale multiplies it.
+    pub zeros: Zeros<'a>,
+    /// The group of each input, as 32 bits; empty if neighbours are groups anyway.
+    pub indices: &'a [u8],
+    /// Whether these are not the groups of neighbours.
+    pub ordered: bool,
+}
+
+/// Where the code of a row's input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// Row by row, floats of 8 bits.
+    Floats,
+    /// In words of 32 bits, the first in the lowest bits: a word has inputs of one row, and the words of the other rows follow.
+    Down { bits: usize },
+}
+
+/// What codes mean 0, shared as scales are.
+#[derive(Clone, Copy)]
+pub(crate) enum Zeros<'a> {
+    /// All the same.
+    All(f32),
+    /// Codes of so many bits in words, one less than meant: those of a group are together.
+    Less { bits: usize, bytes: &'a [u8] },
 }
 
 /// Numbers that several weights share.
@@ -21,6 +49,8 @@ pub(crate) struct Scales<'a> {
     pub block: [usize; 2],
     /// Of a row.
     pub count: usize,
+    /// From one to that of the next rows, and to that of the next inputs.
+    pub steps: [usize; 2],
 }
 
 /// How scales are stored.
@@ -37,14 +67,69 @@ impl Codes<'_> {
     /// Widens a row, of which the codes are in these bytes.
     pub(super) fn widen(&self, row: usize, bytes: &[u8], out: &mut [f32]) {
         let row = self.rows.0 + row;
-        let codes = &bytes[row * out.len()..][..out.len()];
+        let mut codes = vec![0; out.len()];
+        self.read(row, bytes, &mut codes);
         for (number, code) in out.iter_mut().zip(codes) {
-            *number = FLOATS[usize::from(*code)];
+            *number = if self.layout == Layout::Floats { FLOATS[usize::from(code)] } else { f32::from(code) };
         }
-        let scales = self.scales.of_row(row);
-        for (numbers, scale) in out.chunks_mut(self.scales.block[1]).zip(scales) {
-            numbers.iter_mut().for_each(|number| *number *= scale);
+        if !self.ordered {
+            for (group, numbers) in out.chunks_mut(self.scales.block[1]).enumerate() {
+                let (scale, zero) = self.unit(row, group);
+                numbers.iter_mut().for_each(|number| *number = (*number - zero) * scale);
+            }
+            return;
         }
+        let units: Vec<(f32, f32)> = (0..self.scales.count).map(|group| self.unit(row, group)).collect();
+        for (number, group) in out.iter_mut().zip(self.indices.as_chunks().0) {
+            let (scale, zero) = units[u32::from_le_bytes(*group) as usize];
+            *number = (*number - zero) * scale;
+        }
+    }
+
+    /// Whether rows are groups of 4-bit integers, as [`Codes::groups`] reads them.
+    pub(super) fn is_four_bits(&self, inputs: usize) -> bool {
+        let of_four = matches!(self.layout, Layout::Down { bits: 4 });
+        let together = !self.ordered && self.scales.block[1].is_multiple_of(GROUP);
+        of_four && (together || !self.ordered && self.scales.count == 1) && inputs.is_multiple_of(GROUP)
+    }
+
+    /// Converts a row of such codes. Integers stay as they are; scales, and the number of integer 0, are rounded to f16.
+    pub(super) fn groups(&self, row: usize, bytes: &[u8], out: &mut [Group4]) {
+        let row = self.rows.0 + row;
+        let mut codes = vec![0; out.len() * GROUP];
+        self.read(row, bytes, &mut codes);
+        for (at, (group, codes)) in out.iter_mut().zip(codes.as_chunks().0).enumerate() {
+            let (scale, zero) = self.unit(row, at * GROUP / self.scales.block[1]);
+            *group = Group4 { scale: clamped(scale), base: clamped(-zero * scale), integers: *codes };
+        }
+    }
+
+    /// The codes of a row of the tensor.
+    fn read(&self, row: usize, bytes: &[u8], out: &mut [u8]) {
+        match self.layout {
+            Layout::Floats => out.copy_from_slice(&bytes[row * out.len()..][..out.len()]),
+            Layout::Down { bits } => {
+                for (at, codes) in out.chunks_mut(32 / bits).enumerate() {
+                    let word = word(bytes, at * self.rows.1 + row);
+                    codes.iter_mut().enumerate().for_each(|(at, code)| *code = field(word, bits, at));
+                }
+            }
+        }
+    }
+
+    /// Scale and zero of a group of a row's inputs.
+    fn unit(&self, row: usize, group: usize) -> (f32, f32) {
+        let zero = match self.zeros {
+            Zeros::All(zero) => zero,
+            Zeros::Less { bits, bytes } => {
+                let (place, per_word) = (group * (self.rows.1 * bits).div_ceil(32), 32 / bits);
+                // As if the words were numbers, as they are where such files are written.
+                let ones = u32::MAX / ((1 << bits) - 1);
+                let word = word(bytes, place + row / per_word).wrapping_add(ones);
+                f32::from(field(word, bits, row % per_word))
+            }
+        };
+        (self.scales.get(row, group), zero)
     }
 
     /// Of bytes that all rows share, as many as are those of `count` rows from the matrix's first on.
@@ -55,11 +140,18 @@ impl Codes<'_> {
     }
 }
 
+impl<'a> Zeros<'a> {
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        match self {
+            Self::All(_) => &[],
+            Self::Less { bytes, .. } => bytes,
+        }
+    }
+}
+
 impl Scales<'_> {
-    /// Those of a row.
-    fn of_row(&self, row: usize) -> impl Iterator<Item = f32> {
-        let first = row / self.block[0] * self.count;
-        (first..first + self.count).map(|at| self.float.get(self.bytes, at))
+    fn get(&self, row: usize, group: usize) -> f32 {
+        self.float.get(self.bytes, row / self.block[0] * self.steps[0] + group * self.steps[1])
     }
 }
 
@@ -92,6 +184,17 @@ impl Float {
             },
         }
     }
+}
+
+/// Word `at` of 32 bits.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let bytes = &bytes[4 * at..][..4];
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+/// Code `at` of a word, from the lowest bits on.
+fn field(word: u32, bits: usize, at: usize) -> u8 {
+    (word >> (bits * at)) as u8 & (u8::MAX >> (8 - bits))
 }
 
 /// The floats of 8 bits with 4 for the exponent, whose bias is 7: no infinities, and two NaNs.
@@ -153,9 +256,13 @@ mod tests {
     #[test]
     fn shares_of_the_matrices_in_a_tensor_are_all_of_it() {
         let bytes: Vec<u8> = (0..50).collect();
-        let scales = Scales { float: Float::F32, bytes: &[], block: [1, 1], count: 0 };
-        let shares = [(0, 3), (3, 4), (7, 1)]
-            .map(|(first, count)| Codes { rows: (first, 8), scales }.share(&bytes, count).to_vec());
+        let scales = Scales { float: Float::F32, bytes: &[], block: [1, 1], count: 0, steps: [0, 1] };
+        let (layout, zeros) = (Layout::Floats, Zeros::All(0.0));
+        let shares = [(0, 3), (3, 4), (7, 1)].map(|(first, count)| {
+            Codes { rows: (first, 8), layout, scales, zeros, indices: &[], ordered: false }
+                .share(&bytes, count)
+                .to_vec()
+        });
         assert_eq!(shares.concat(), bytes);
     }
 }

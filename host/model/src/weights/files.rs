@@ -24,6 +24,9 @@ use crate::source::{Source, plain_name, refuse_pointer};
 pub(crate) const PREFIXES: &[&str] = &["model.", "", "language_model.model.", "model.language_model."];
 const HEADS: &[&str] = &["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
 
+/// What a module's matrix is called, of floats or of codes.
+const CODES: [&str; 2] = ["weight", "qweight"];
+
 /// Open files.
 pub(crate) struct Files<'a> {
     kind: Kind<'a>,
@@ -137,10 +140,22 @@ impl<'a> Files<'a> {
         }
         let within = within(shards, prefix, name, self.experts, shape);
         let in_file = &within.tensor;
-        let (shard, info) = find(shards, in_file).ok_or_else(|| missing(in_file))?;
+        let (shard, info) = find(shards, in_file)
+            .ok_or_else(|| self.undeclared(in_file).unwrap_or_else(|| missing(in_file)))?;
         same_shape(in_file, &info.shape, &within.shape)?;
         let whole = shard.stored(in_file, info)?;
         Ok(Stored { shape: shape.to_vec(), bytes: within.of(whole.bytes), ..whole })
+    }
+
+    /// The error about a matrix in whose place there are codes, if config.json says nothing about them.
+    fn undeclared(&self, name: &str) -> Option<ModelError> {
+        let Kind::Safetensors { shards, .. } = &self.kind else { return None };
+        let module = name.strip_suffix(".weight").filter(|_| self.forms.is_none())?;
+        let codes = CODES.iter().map(|codes| format!("{module}.{codes}"));
+        let codes = codes.skip(1).find(|codes| find(shards, codes).is_some())?;
+        Some(ModelError::unsupported(format!(
+            "tensor {name} is missing, but there is {codes}; add the checkpoint's quantization_config to its config.json"
+        )))
     }
 
     /// Storage type of a tensor, for checkpoints that don't declare one.
@@ -230,7 +245,10 @@ fn within(shards: &[Shard<'_>], prefix: &str, name: &str, experts: usize, shape:
 
 pub(super) fn full_name(shards: &[Shard<'_>], prefix: &str, name: &str) -> String {
     if name == "lm_head.weight" {
-        let has = |name: &&&str| shards.iter().any(|shard| shard.metadata.info(name).is_some());
+        let has = |head: &&&str| {
+            let module = head.trim_end_matches(".weight");
+            CODES.iter().any(|codes| find(shards, &format!("{module}.{codes}")).is_some())
+        };
         return (*HEADS.iter().find(has).unwrap_or(&HEADS[0])).to_owned();
     }
     format!("{prefix}{name}")

@@ -55,7 +55,7 @@ fn half(block: &[u8], at: usize) -> f16 {
 }
 
 /// The nearest finite number. What is infinite or NaN in the file stays so, and the logits show it.
-fn clamped(x: f32) -> f16 {
+pub(super) fn clamped(x: f32) -> f16 {
     match x.is_finite() {
         true => f16::from_f32(x.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())),
         false => f16::from_f32(x),
@@ -115,7 +115,7 @@ mod tests {
             let (mut want, mut got) = (vec![0.0; inputs], vec![Group4::default(); inputs / GROUP]);
             for row in 0..rows {
                 stored.row(row, &mut want).unwrap();
-                stored.groups(row, &mut got);
+                stored.groups(row, &mut got).unwrap();
                 for (i, want) in want.iter().enumerate() {
                     let Group4 { scale, base, integers } = got[i / GROUP];
                     let got = f32::from(integers[i % GROUP]) * scale.to_f32() + base.to_f32();

@@ -3,7 +3,7 @@
 
 use safetensors::tensor::{Dtype, TensorInfo};
 
-use super::codes::{Codes, Float, Scales};
+use super::codes::{Codes, Float, Layout, Scales, Zeros};
 use super::files::{Shard, find};
 use super::stored::{RowOrder, Stored, StoredType};
 use crate::config::{Code, INSTEAD, Quantization, Scheme, Shared};
@@ -71,6 +71,15 @@ impl<'f, 'a> Quantized<'f, 'a> {
 
     /// The matrix of a module, `[outputs, inputs]`; `None` if it is one of floats, or missing.
     pub(super) fn matrix(&self, module: &str, shape: [usize; 2]) -> Option<Result<Stored<'f>, ModelError>> {
+        if let Some(codes) = self.find(module, "qweight") {
+            return Some(match self.forms {
+                Quantization::Gptq { bits, group, ordered } => {
+                    let form = Gptq { bits: *bits, group: group.unwrap_or(shape[1]), ordered: *ordered };
+                    form.matrix(self, module, &codes, shape)
+                }
+                Quantization::Scaled(_) => Err(codes.undeclared()),
+            });
+        }
         let weight = self.find(module, "weight")?;
         let code = match weight.info.dtype {
             Dtype::F8_E4M3 => Code::Float8,
@@ -91,11 +100,19 @@ impl<'f, 'a> Quantized<'f, 'a> {
         code: Code,
         shape: [usize; 2],
     ) -> Result<Stored<'f>, ModelError> {
-        let Quantization::Scaled(schemes) = self.forms;
+        let Quantization::Scaled(schemes) = self.forms else { return Err(weight.undeclared()) };
         weight.expect_shape(&shape)?;
         let schemes: Vec<Scheme> = schemes.iter().copied().filter(|scheme| scheme.code == code).collect();
         let scales = self.scales(module, weight, &schemes, shape)?;
-        Ok(weight.stored(shape, Codes { rows: (0, shape[0]), scales }))
+        let codes = Codes {
+            rows: (0, shape[0]),
+            layout: Layout::Floats,
+            scales,
+            zeros: Zeros::All(0.0),
+            indices: &[],
+            ordered: false,
+        };
+        Ok(weight.stored(shape, codes))
     }
 
     /// The scales of a matrix whose codes are `weight`, in the first of the forms that has their shape.
@@ -108,13 +125,9 @@ impl<'f, 'a> Quantized<'f, 'a> {
     ) -> Result<Scales<'f>, ModelError> {
         let found = SCALES.iter().find_map(|scale| self.find(module, scale));
         let found = found.ok_or_else(|| weight.wrong(&format!("has no {module}.weight_scale beside it")))?;
-        let float = Float::of(found.info.dtype).ok_or_else(|| {
-            found.wrong(&format!("is stored as {:?}, which is no type of scales", found.info.dtype))
-        })?;
-        let form = schemes
-            .iter()
-            .find_map(|scheme| Some(scheme.shared).zip(layout(scheme.shared, shape, &found.info.shape)));
-        let Some((_, (block, count))) = form else {
+        let float = found.float()?;
+        let form = schemes.iter().find_map(|scheme| layout(scheme.shared, shape, &found.info.shape));
+        let Some((block, count)) = form else {
             let shared: Vec<String> = schemes.iter().map(|scheme| shown(scheme.shared)).collect();
             let why = format!(
                 "has shape {:?}, which for a matrix of {shape:?} is not that of a scale {}, as config.json has it",
@@ -123,13 +136,63 @@ impl<'f, 'a> Quantized<'f, 'a> {
             );
             return Err(found.wrong(&why));
         };
-        Ok(Scales { float, bytes: found.bytes(), block, count })
+        Ok(Scales { float, bytes: found.bytes(), block, count, steps: [count, 1] })
+    }
+
+    /// A tensor that must be beside the codes.
+    fn beside(&self, codes: &Found<'f, 'a>, module: &str, suffix: &str) -> Result<Found<'f, 'a>, ModelError> {
+        self.find(module, suffix).ok_or_else(|| codes.wrong(&format!("has no {module}.{suffix} beside it")))
     }
 
     fn find(&self, module: &str, suffix: &str) -> Option<Found<'f, 'a>> {
         let name = format!("{module}.{suffix}");
         let (shard, info) = find(self.shards, &name)?;
         Some(Found { name, shard, info })
+    }
+}
+
+/// GPTQ's form, with as many inputs of an output in a group.
+struct Gptq {
+    bits: usize,
+    group: usize,
+    ordered: bool,
+}
+
+impl Gptq {
+    fn matrix<'f>(
+        &self,
+        files: &Quantized<'f, '_>,
+        module: &str,
+        codes: &Found<'f, '_>,
+        [outputs, inputs]: [usize; 2],
+    ) -> Result<Stored<'f>, ModelError> {
+        let Self { bits, group, ordered } = *self;
+        let count = inputs.div_ceil(group);
+        codes.expect(Dtype::I32, &[(inputs * bits).div_ceil(32), outputs])?;
+        let zeros = files.beside(codes, module, "qzeros")?;
+        zeros.expect(Dtype::I32, &[count, (outputs * bits).div_ceil(32)])?;
+        let scales = files.beside(codes, module, "scales")?;
+        scales.expect_shape(&[count, outputs])?;
+        let scales = Scales {
+            float: scales.float()?,
+            bytes: scales.bytes(),
+            block: [1, group],
+            count,
+            steps: [1, outputs],
+        };
+        let indices = match files.find(module, "g_idx") {
+            None if ordered => return Err(codes.wrong(&format!("has no {module}.g_idx beside it"))),
+            indices => indices,
+        };
+        let ordered = match &indices {
+            None => false,
+            Some(indices) => indices.are_ordered(inputs, group, count)?,
+        };
+        let zeros = Zeros::Less { bits, bytes: zeros.bytes() };
+        let indices = indices.map_or(&[][..], |indices| indices.bytes());
+        let layout = Layout::Down { bits };
+        Ok(codes
+            .stored([outputs, inputs], Codes { rows: (0, outputs), layout, scales, zeros, indices, ordered }))
     }
 }
 
@@ -165,6 +228,34 @@ impl<'f> Found<'f, '_> {
         }
     }
 
+    fn expect(&self, dtype: Dtype, shape: &[usize]) -> Result<(), ModelError> {
+        if self.info.dtype != dtype {
+            return Err(self.wrong(&format!("is stored as {:?}, and must be {dtype:?}", self.info.dtype)));
+        }
+        self.expect_shape(shape)
+    }
+
+    /// The type of scales.
+    fn float(&self) -> Result<Float, ModelError> {
+        let why = || format!("is stored as {:?}, which is no type of scales", self.info.dtype);
+        Float::of(self.info.dtype).ok_or_else(|| self.wrong(&why()))
+    }
+
+    /// Whether the groups of inputs are others than those of neighbours. There are `count` of `group` inputs.
+    fn are_ordered(&self, inputs: usize, group: usize, count: usize) -> Result<bool, ModelError> {
+        self.expect(Dtype::I32, &[inputs])?;
+        let mut ordered = false;
+        for (input, index) in self.bytes().as_chunks().0.iter().enumerate() {
+            let index = i32::from_le_bytes(*index);
+            if usize::try_from(index).is_ok_and(|index| index < count) {
+                ordered |= index as usize != input / group;
+                continue;
+            }
+            return Err(self.wrong(&format!("says that input {input} is in group {index}, of {count}")));
+        }
+        Ok(ordered)
+    }
+
     fn stored(&self, shape: [usize; 2], codes: Codes<'f>) -> Stored<'f> {
         Stored {
             name: self.name.clone(),
@@ -177,6 +268,10 @@ impl<'f> Found<'f, '_> {
         }
     }
 
+    fn undeclared(&self) -> ModelError {
+        self.wrong("is of another form than the quantization_config of config.json says")
+    }
+
     fn wrong(&self, why: &str) -> ModelError {
         ModelError::weights(format!("{}: tensor {} {why}", self.shard.name(), self.name))
     }
@@ -186,13 +281,12 @@ impl<'f> Found<'f, '_> {
 mod tests {
     use std::path::Path;
 
+    use infer_kernels::{GROUP, Group4};
     use serde_json::{Value, json};
 
     use super::*;
     use crate::bytes::Bytes;
     use crate::config::ModelConfig;
-
-    const SHAPE: [usize; 2] = [24, 96];
 
     /// A file of `tests/golden/codes`, and the forms that its checkpoint's configuration declares.
     fn golden(name: &str) -> (Vec<u8>, Quantization) {
@@ -212,20 +306,45 @@ mod tests {
 
     #[test]
     fn numbers_are_those_that_the_library_of_each_form_makes_of_the_codes() {
-        for name in ["fp8-block", "fp8-block-exponents", "fp8-matrix"] {
+        for (name, in_four_bits) in [
+            ("fp8-block", false),
+            ("fp8-block-exponents", false),
+            ("fp8-matrix", false),
+            ("gptq-4", true),
+            // Half as many inputs as ours share a scale.
+            ("gptq-4-zeros", false),
+            ("gptq-4-ordered", false),
+            ("gptq-8-outputs", false),
+        ] {
             let (bytes, forms) = golden(name);
             let shards = [Shard::open(name, Bytes::Borrowed(&bytes)).expect("sound")];
             let quantized = Quantized { shards: &shards, forms: &forms };
             quantized.check_names().expect("nothing changes the codes");
-            let matrix = quantized.matrix("linear", SHAPE).expect("it is there").expect("sound");
             let (shard, info) = find(&shards, "expected").expect("it is there");
             let expected = shard.stored("expected", info).expect("floats");
-            let [mut got, mut want] = [[0.0; SHAPE[1]]; 2];
-            for row in 0..SHAPE[0] {
+            let [outputs, inputs] = expected.shape[..] else { panic!("a matrix") };
+            let matrix = quantized.matrix("linear", [outputs, inputs]).expect("it is there").expect("sound");
+            assert_eq!(matrix.is_four_bits(), in_four_bits, "{name}");
+            let [mut got, mut want] = [vec![0.0; inputs], vec![0.0; inputs]];
+            for row in 0..outputs {
                 matrix.row(row, &mut got).expect("finite");
                 expected.row(row, &mut want).expect("finite");
                 assert_eq!(got, want, "{name}, row {row}");
+                if in_four_bits {
+                    let mut groups = vec![Group4::default(); inputs / GROUP];
+                    matrix.groups(row, &mut groups).expect("finite");
+                    compare(&groups, &want);
+                }
             }
+        }
+    }
+
+    /// The number of integer 0 is rounded, which is at most 15 of the scale away.
+    fn compare(groups: &[Group4], want: &[f32]) {
+        for (at, want) in want.iter().enumerate() {
+            let Group4 { scale, base, integers } = groups[at / GROUP];
+            let got = f32::from(integers[at % GROUP]) * scale.to_f32() + base.to_f32();
+            assert!((got - want).abs() <= scale.to_f32() * 16.0 / 2048.0, "{at}: {got}, not {want}");
         }
     }
 }

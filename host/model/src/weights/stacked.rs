@@ -34,7 +34,7 @@ impl<'a> Stacked<'a> {
 
     /// Whether all tensors are stored in 4 bits.
     pub(super) fn is_four_bits(&self) -> bool {
-        self.tensors.iter().all(|tensor| tensor.kind.is_four_bits())
+        self.tensors.iter().all(Stored::is_four_bits)
     }
 
     /// Whether all tensors are stored as 4-bit floats.
@@ -72,7 +72,7 @@ impl<'a> Stacked<'a> {
             }
         };
         // The packer rounds numbers faster, so it rounds where no row is kept.
-        let kept = format == Format::Int4 && self.tensors.iter().any(|tensor| tensor.kind.is_four_bits());
+        let kept = format == Format::Int4 && self.tensors.iter().any(Stored::is_four_bits);
         let numbers = |row: usize, out: &mut [f32]| note(self.row(row, out));
         let groups = |row: usize, out: &mut [Group4]| note(self.groups(row, out));
         let blocks = |row: usize, out: &mut [Mx4]| {
@@ -112,9 +112,8 @@ impl<'a> Stacked<'a> {
 
     fn groups(&self, row: usize, out: &mut [Group4]) -> Result<(), ModelError> {
         let (tensor, row) = self.at(row);
-        if tensor.kind.is_four_bits() {
-            tensor.groups(row, out);
-            return Ok(());
+        if tensor.is_four_bits() {
+            return tensor.groups(row, out);
         }
         let mut numbers = vec![0.0; out.len() * GROUP];
         tensor.row(row, &mut numbers[..self.stack.inputs])?;
@@ -199,7 +198,7 @@ mod tests {
                 matrix.unpack_row(row, 1.0, &mut got);
                 stacked.row(row, &mut stored).unwrap();
                 rounded.unpack_row(row, 1.0, &mut again);
-                let kept = stacked.at(row).0.kind.is_four_bits();
+                let kept = stacked.at(row).0.is_four_bits();
                 assert_eq!(got, if kept { &stored } else { &again }[..], "row {row}");
                 differ += usize::from(kept && stored != again);
             }

@@ -127,11 +127,6 @@ impl StoredType {
         }
     }
 
-    /// Whether rows are groups of 4-bit integers, as [`Stored::groups`] reads them.
-    pub(crate) fn is_four_bits(self) -> bool {
-        matches!(self, Self::Blocks(kind) if four::is_four_bits(kind))
-    }
-
     /// Numbers of a block, and its bytes.
     ///
     /// # Panics
@@ -201,6 +196,15 @@ fn halves(bytes: &[u8], out: &mut [f32], widen: impl Fn(u16) -> f32) {
 }
 
 impl Stored<'_> {
+    /// Whether rows are groups of 4-bit integers, as [`Stored::groups`] reads them.
+    pub(crate) fn is_four_bits(&self) -> bool {
+        match (self.kind, &self.codes) {
+            (StoredType::Blocks(kind), _) => four::is_four_bits(kind),
+            (_, Some(codes)) => codes.is_four_bits(self.inputs()),
+            _ => false,
+        }
+    }
+
     /// Numbers of a row. A vector is one row, or, if rows are reordered, one row per number.
     pub(crate) fn inputs(&self) -> usize {
         match (self.shape.as_slice(), self.order) {
@@ -216,18 +220,21 @@ impl Stored<'_> {
     }
 
     /// The bytes, and those that belong to them elsewhere in the files.
-    pub(crate) fn parts(&self) -> [&[u8]; 3] {
-        [self.bytes, self.scales, self.codes.map_or(&[], |codes| codes.scales.bytes)]
+    pub(crate) fn parts(&self) -> [&[u8]; 4] {
+        match &self.codes {
+            None => [self.bytes, self.scales, &[], &[]],
+            Some(Codes { scales, zeros, indices, .. }) => [self.bytes, scales.bytes, zeros.bytes(), indices],
+        }
     }
 
     /// As many of the bytes in each part as the tensor's numbers take.
-    pub(crate) fn own_parts(&self) -> [&[u8]; 3] {
+    pub(crate) fn own_parts(&self) -> [&[u8]; 4] {
         if let Some(codes) = &self.codes {
             return self.parts().map(|part| codes.share(part, self.rows()));
         }
         let numbers = self.rows() * self.inputs();
         let blocks = if self.scales.is_empty() { 0 } else { numbers / GROUP };
-        [self.order.own(self.bytes, self.kind.bytes(numbers)), self.order.own(self.scales, blocks), &[]]
+        [self.order.own(self.bytes, self.kind.bytes(numbers)), self.order.own(self.scales, blocks), &[], &[]]
     }
 
     /// The number of these bytes.
@@ -244,12 +251,26 @@ impl Stored<'_> {
 
     /// Writes row `row` of 4-bit integers to `out`.
     ///
+    /// # Errors
+    /// A scale of codes is infinite or NaN.
+    ///
     /// # Panics
     /// If the type is another.
-    pub(crate) fn groups(&self, row: usize, out: &mut [Group4]) {
-        match self.kind {
-            StoredType::Blocks(kind) => four::groups(kind, self.bytes_of(row), out),
-            other => panic!("{other:?} has no groups"),
+    pub(crate) fn groups(&self, row: usize, out: &mut [Group4]) -> Result<(), ModelError> {
+        let Some(codes) = &self.codes else {
+            match self.kind {
+                StoredType::Blocks(kind) => four::groups(kind, self.bytes_of(row), out),
+                other => panic!("{other:?} has no groups"),
+            }
+            return Ok(());
+        };
+        let stored = self.order.stored(row);
+        codes.groups(stored, self.bytes, out);
+        match out.iter().position(|group| !group.scale.is_finite() || !group.base.is_finite()) {
+            None => Ok(()),
+            Some(at) => {
+                Err(self.not_finite(codes.rows.0 + stored, at * GROUP, "in a group with such a scale"))
+            }
         }
     }
 
@@ -313,13 +334,15 @@ impl Stored<'_> {
         codes.widen(stored, self.bytes, out);
         match out.iter().position(|number| !number.is_finite()) {
             None => Ok(()),
-            Some(at) => Err(ModelError::weights(format!(
-                "tensor {}: number {at} of row {} is {}; the file may be damaged",
-                self.name,
-                codes.rows.0 + stored,
-                out[at],
-            ))),
+            Some(at) => Err(self.not_finite(codes.rows.0 + stored, at, &out[at].to_string())),
         }
+    }
+
+    fn not_finite(&self, row: usize, at: usize, what: &str) -> ModelError {
+        let name = &self.name;
+        ModelError::weights(format!(
+            "tensor {name}: number {at} of row {row} is {what}; the file may be damaged"
+        ))
     }
 
     /// Widens number `at` of each input.

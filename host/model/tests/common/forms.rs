@@ -18,9 +18,15 @@ pub enum Form {
     Fp8Blocks,
     /// The same with a scale per output, in bf16, and one for inputs, which nothing uses.
     Fp8Outputs,
+    /// Integers of 4 bits with a scale and a zero per 32 inputs.
+    Gptq4,
+    /// The same, but a scale's inputs are not neighbours.
+    Gptq4Ordered,
+    /// Integers of 8 bits, half of them negative, with a scale per output.
+    Gptq8,
 }
 
-pub const ALL: [Form; 2] = [Form::Fp8Blocks, Form::Fp8Outputs];
+pub const ALL: [Form; 5] = [Form::Fp8Blocks, Form::Fp8Outputs, Form::Gptq4, Form::Gptq4Ordered, Form::Gptq8];
 
 impl Form {
     /// The `quantization_config` of such a checkpoint.
@@ -31,13 +37,22 @@ impl Form {
                 "modules_to_not_convert": ["lm_head"]
             }),
             Self::Fp8Outputs => json!({"quant_method": "fp8", "activation_scheme": "static"}),
+            Self::Gptq4 | Self::Gptq4Ordered => json!({
+                "bits": 4, "group_size": 32, "damp_percent": 0.01, "desc_act": self == Self::Gptq4Ordered,
+                "quant_method": "gptq", "static_groups": false, "sym": false, "true_sequential": true
+            }),
+            Self::Gptq8 => json!({
+                "bits": 8, "checkpoint_format": "gptq", "group_size": -1, "desc_act": false, "sym": true,
+                "quant_method": "gptq"
+            }),
         }
     }
 
     /// What most of such weights become in memory.
     pub fn held(self) -> WeightType {
         match self {
-            Self::Fp8Blocks | Self::Fp8Outputs => WeightType::Q8,
+            Self::Fp8Blocks | Self::Fp8Outputs | Self::Gptq4Ordered | Self::Gptq8 => WeightType::Q8,
+            Self::Gptq4 => WeightType::Q4,
         }
     }
 
@@ -48,7 +63,15 @@ impl Form {
         [outputs, inputs]: [usize; 2],
         numbers: &[f32],
     ) -> (Vec<Tensor>, Vec<f32>) {
+        let shape = [outputs, inputs];
         match self {
+            Self::Gptq4 => Integers::of(shape, numbers, 4, 32, false).gptq(module, |input| input / 32),
+            Self::Gptq4Ordered => {
+                let group = |input: usize| input * 7 % inputs / 32;
+                let count = inputs.div_ceil(32);
+                Integers::grouped(shape, numbers, 4, count, group, false).gptq(module, group)
+            }
+            Self::Gptq8 => Integers::of(shape, numbers, 8, inputs, true).gptq(module, |_| 0),
             Self::Fp8Blocks | Self::Fp8Outputs => {
                 let block = if self == Self::Fp8Blocks { [16, 32] } else { [1, inputs] };
                 let (columns, rows) = (inputs.div_ceil(block[1]), outputs.div_ceil(block[0]));
@@ -95,6 +118,104 @@ impl Form {
             }
         }
     }
+}
+
+/// A matrix of integers with a scale in f16 and a zero per group of inputs.
+struct Integers {
+    shape: [usize; 2],
+    bits: usize,
+    /// Of a row.
+    count: usize,
+    /// By output and input.
+    codes: Vec<u8>,
+    /// By output and group.
+    scales: Vec<f16>,
+    zeros: Vec<u8>,
+    numbers: Vec<f32>,
+}
+
+impl Integers {
+    fn of(shape: [usize; 2], numbers: &[f32], bits: usize, group: usize, symmetric: bool) -> Self {
+        let count = shape[1].div_ceil(group);
+        Self::grouped(shape, numbers, bits, count, |input| input / group, symmetric)
+    }
+
+    /// Rounds numbers whose group follows from the input.
+    fn grouped(
+        shape: [usize; 2],
+        numbers: &[f32],
+        bits: usize,
+        count: usize,
+        group: impl Fn(usize) -> usize,
+        symmetric: bool,
+    ) -> Self {
+        let [outputs, inputs] = shape;
+        let levels = (1 << bits) - 1;
+        let (mut scales, mut zeros) = (Vec::new(), Vec::new());
+        for row in numbers.chunks(inputs) {
+            for this in 0..count {
+                let own = row.iter().enumerate().filter(|(input, _)| group(*input) == this).map(|(_, x)| *x);
+                let (low, high) = own.fold((0.0_f32, 0.0_f32), |(low, high), x| (low.min(x), high.max(x)));
+                let reach = high.max(-low);
+                let (low, high) = if symmetric { (-reach, reach) } else { (low, high) };
+                let scale = f16::from_f32(((high - low) / levels as f32).max(1e-5));
+                scales.push(scale);
+                let zero = (-low / scale.to_f32()).round().clamp(1.0, levels as f32);
+                zeros.push(if symmetric { 1 << (bits - 1) } else { zero as u8 });
+            }
+        }
+        let unit = |at: usize| {
+            let at = at / inputs * count + group(at % inputs);
+            (scales[at].to_f32(), f32::from(zeros[at]))
+        };
+        let code = |(at, x): (usize, &f32)| {
+            let (scale, zero) = unit(at);
+            (x / scale + zero).round().clamp(0.0, levels as f32) as u8
+        };
+        let codes: Vec<u8> = numbers.iter().enumerate().map(code).collect();
+        let number = |(at, code): (usize, &u8)| (f32::from(*code) - unit(at).1) * unit(at).0;
+        let numbers = codes.iter().enumerate().map(number).collect();
+        assert_eq!(codes.len(), outputs * inputs);
+        Self { shape, bits, count, codes, scales, zeros, numbers }
+    }
+
+    /// As GPTQ's tools write it: words of the inputs of an output.
+    fn gptq(self, module: &str, group: impl Fn(usize) -> usize) -> (Vec<Tensor>, Vec<f32>) {
+        let ([outputs, inputs], bits, count) = (self.shape, self.bits, self.count);
+        let per_word = 32 / bits;
+        let words = inputs.div_ceil(per_word);
+        let mut codes = vec![0_u32; words * outputs];
+        for (at, code) in self.codes.iter().enumerate() {
+            let (output, input) = (at / inputs, at % inputs);
+            codes[input / per_word * outputs + output] |= u32::from(*code) << (bits * (input % per_word));
+        }
+        let of_group = outputs.div_ceil(per_word);
+        let mut zeros = vec![0_u32; count * of_group];
+        let mut scales = vec![f16::ZERO; count * outputs];
+        for (at, (scale, zero)) in self.scales.iter().zip(&self.zeros).enumerate() {
+            let (output, group) = (at / count, at % count);
+            scales[group * outputs + output] = *scale;
+            let word = &mut zeros[group * of_group + output / per_word];
+            *word |= u32::from(zero - 1) << (bits * (output % per_word));
+        }
+        let indices = (0..inputs).flat_map(|input| (group(input) as u32).to_le_bytes()).collect();
+        let tensors = vec![
+            (format!("{module}.qweight"), Dtype::I32, vec![words, outputs], words_of(&codes)),
+            (format!("{module}.qzeros"), Dtype::I32, vec![count, of_group], words_of(&zeros)),
+            (
+                format!("{module}.scales"),
+                Dtype::F16,
+                vec![count, outputs],
+                scales.iter().flat_map(|scale| scale.to_le_bytes()).collect(),
+            ),
+            (format!("{module}.g_idx"), Dtype::I32, vec![inputs], indices),
+        ];
+        (tensors, self.numbers)
+    }
+}
+
+fn words_of(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// The number of each code of 8 bits, which are in order but for the sign.

@@ -34,6 +34,45 @@ fn floats_of_8_bits_are_declared_as_published_checkpoints_do() {
 }
 
 #[test]
+fn integers_of_gptq_are_declared_as_published_checkpoints_do() {
+    // Qwen3-30B-A3B-GPTQ-Int4, TheBloke's checkpoints, and what GPTQModel writes.
+    for (config, bits, group, ordered) in [
+        (
+            json!({"bits": 4, "checkpoint_format": "gptq", "damp_percent": 0.01, "desc_act": false, "group_size": 128,
+                "model_file_base_name": null, "model_name_or_path": null, "quant_method": "gptq", "static_groups": false,
+                "sym": true, "true_sequential": true}),
+            4,
+            Some(128),
+            false,
+        ),
+        (
+            json!({"batch_size": 1, "bits": 8, "block_name_to_quantize": "model.layers", "cache_block_outputs": true,
+                "damp_percent": 0.1, "dataset": null, "desc_act": true, "exllama_config": {"version": 1}, "group_size": -1,
+                "max_input_length": null, "model_seqlen": 4096, "module_name_preceding_first_block": ["model.embed_tokens"],
+                "modules_in_block_to_quantize": null, "pad_token_id": null, "quant_method": "gptq", "sym": false,
+                "tokenizer": null, "true_sequential": true, "use_cuda_fp16": false, "use_exllama": true}),
+            8,
+            None,
+            true,
+        ),
+        (
+            json!({"bits": 4, "checkpoint_format": "gptq", "desc_act": false, "dynamic": {"-:.*lm_head": {}}, "format": "gptq",
+                "group_size": 32, "hyb_act": false, "lm_head": false, "meta": {"quantizer": ["gptqmodel:2.0.0"]},
+                "method": "gptq", "pack_dtype": "int32", "quant_method": "gptq", "sym": true}),
+            4,
+            Some(32),
+            false,
+        ),
+    ] {
+        assert_eq!(
+            declared(config.clone()),
+            Ok(Some(Quantization::Gptq { bits, group, ordered })),
+            "{config}"
+        );
+    }
+}
+
+#[test]
 fn forms_that_would_be_read_wrongly_are_refused_by_key() {
     let refused = |config: Value, named: &str| {
         let error = declared(config.clone()).err().unwrap_or_else(|| panic!("{config} was taken"));
@@ -42,7 +81,38 @@ fn forms_that_would_be_read_wrongly_are_refused_by_key() {
     refused(json!({"bits": 4}), "has no quant_method");
     refused(json!("fp8"), "must be an object");
     for method in ["bitsandbytes", "modelopt", "fbgemm_fp8", "torchao", "hqq", "eetq", "quark", "mxfp4"] {
-        refused(json!({"quant_method": method}), &format!("quant_method is {method:?}; supported are fp8"));
+        refused(
+            json!({"quant_method": method}),
+            &format!("quant_method is {method:?}; supported are fp8 and gptq"),
+        );
+    }
+    let gptq = |changes: Value| {
+        let base =
+            json!({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": false, "sym": true});
+        crate::with(base, changes)
+    };
+    for (changes, named) in [
+        (json!({"bits": 3}), "bits is 3; supported is 4 or 8"),
+        (json!({"bits": 2}), "bits is 2; supported is 4 or 8"),
+        (json!({"bits": null}), "has no bits"),
+        (json!({"bits": 4.5}), "bits must be a whole number"),
+        (json!({"group_size": null}), "has no group_size"),
+        (json!({"group_size": 0}), "group_size must be a whole number from 1"),
+        (json!({"group_size": -2}), "group_size must be a whole number from 1"),
+        (json!({"desc_act": "yes"}), "desc_act must be true or false"),
+        (json!({"checkpoint_format": "gptq_v2"}), "checkpoint_format is \"gptq_v2\"; supported is gptq"),
+        (json!({"checkpoint_format": "marlin"}), "checkpoint_format is \"marlin\""),
+        (json!({"format": "bitblas"}), "format is \"bitblas\""),
+        (json!({"is_marlin_format": true}), "is_marlin_format must be false"),
+        (json!({"pack_dtype": "int16"}), "pack_dtype is \"int16\""),
+        (
+            json!({"dynamic": {"-:lm_head": {}, ".*down.*": {"bits": 8}}}),
+            "dynamic has a rule for \".*down.*\"",
+        ),
+        (json!({"rotation": "hadamard"}), "rotation is not known"),
+        (json!({"adapter": {"rank": 8}}), "adapter is not known"),
+    ] {
+        refused(gptq(changes), named);
     }
     let fp8 = |changes: Value| {
         let base = json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]});
