@@ -20,17 +20,17 @@ pub struct LoadOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
     /// If the file stores them in 8 bits or fewer and no type is requested: MXFP4 as it is (beside it floats stay floats if the
-    /// file isn't GGUF), Q4_0, Q4_1, Q4_K and GPTQ of 4 bits as 4-bit integers, all others as 8-bit integers, FP8
-    /// among them. Projections of the same input (query,
-    /// key and value; gate and up) have one type, 8 bits unless all are stored in 4.
+    /// file isn't GGUF), Q4_0, Q4_1, Q4_K, AWQ and GPTQ of 4 bits as 4-bit integers, all others as 8-bit integers, FP8 among
+    /// them. Projections of the same input (query, key and value; gate and up) have one type, 8 bits unless all are stored in
+    /// 4.
     #[default]
     Auto,
     /// Never.
     Off,
     /// All as 8-bit integers. Q8_0 blocks keep their bits.
     Q8,
-    /// As 4-bit integers; tensors of Q4_0, Q4_1, Q4_K, GPTQ and MXFP4 keep theirs. Embedding and head as 8-bit integers, unless they are
-    /// stored in 4 bits.
+    /// As 4-bit integers; tensors that are stored so, and those of MXFP4, keep theirs. Embedding and head as 8-bit integers,
+    /// unless they are stored in 4 bits.
     Q4,
 }
 

@@ -4,13 +4,15 @@ Each file has one module, `linear`, as a published checkpoint in that form has i
 metadata, and `expected`, the float32 numbers that the form's own library makes of the codes. Scales are widened to float32
 before the library multiplies, so that its numbers are exact.
 
-Needs torch 2.15, transformers 5.24, compressed-tensors 0.20.1, gptqmodel 7.7, safetensors and numpy.
+Needs torch 2.15, transformers 5.24, compressed-tensors 0.20.1, gptqmodel 7.7, safetensors and numpy, and the file
+`awq/utils/packing_utils.py` of autoawq 0.2.9 on the path: the whole library can't be imported without a GPU.
 """
 
 import json
 import sys
 from pathlib import Path
 
+import packing_utils
 import torch
 from torch import nn
 from compressed_tensors.quantization import QuantizationArgs
@@ -159,6 +161,22 @@ def gptq_4_ordered():
 @module
 def gptq_8_outputs():
     return gptq(7, bits=8, group_size=-1)
+
+
+@module
+def awq():
+    """Packed by the definition, since AutoAWQ packs on a GPU; widened by its own function."""
+    outputs, inputs = shape = (32, 96)
+    numbers = weights(8, shape)
+    scales, zeros = units(numbers, 4, torch.arange(inputs) // 32, 3, sym=False)
+    scales, zeros = scales.T.contiguous(), zeros.T.to(torch.int32).contiguous()
+    codes = torch.round(numbers.T / scales.repeat_interleave(32, dim=0) + zeros.repeat_interleave(32, dim=0))
+    codes = codes.clamp(0, 15).to(torch.int32).contiguous()
+    pack = lambda rows: sum(rows[:, output::8] << (4 * place) for place, output in enumerate(packing_utils.AWQ_ORDER)).contiguous()
+    tensors = dict(qweight=pack(codes).to(torch.int32), qzeros=pack(zeros).to(torch.int32), scales=scales.half())
+    expected = packing_utils.dequantize_gemm(tensors["qweight"], tensors["qzeros"], scales, 4, 32).T
+    config = dict(quant_method="awq", bits=4, group_size=32, version="gemm", zero_point=True, modules_to_not_convert=None)
+    return config, tensors, expected
 
 
 def main(names):

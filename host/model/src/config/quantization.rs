@@ -28,6 +28,11 @@ pub enum Quantization {
         /// Groups are of inputs that `g_idx` names, and not of neighbours.
         ordered: bool,
     },
+    /// Integers of 4 bits in words as AWQ's tools write them: `qweight`, `qzeros` and `scales`.
+    Awq {
+        /// Inputs of an output that share a scale; `None`: all.
+        group: Option<usize>,
+    },
 }
 
 /// A form of matrices.
@@ -69,8 +74,10 @@ pub(super) fn quantization(keys: &Keys, family: Family) -> Result<Option<Quantiz
         _ if family.gpt_oss => Err(keys.unsupported("quant_method", "must be mxfp4 for this model_type")),
         "fp8" => fp8(&keys).map(Some),
         "gptq" => gptq(&keys).map(Some),
+        "awq" => awq(&keys).map(Some),
         other => {
-            let why = format!("is {other:?}; supported are fp8 and gptq, and mxfp4 of gpt-oss; {INSTEAD}");
+            let why =
+                format!("is {other:?}; supported are fp8, gptq and awq, and mxfp4 of gpt-oss; {INSTEAD}");
             Err(keys.unsupported("quant_method", &why))
         }
     }
@@ -133,6 +140,40 @@ fn gptq(keys: &Keys) -> Result<Quantization, ModelError> {
     }
     let bits = bits(keys, &[4, 8])?;
     Ok(Quantization::Gptq { bits, group: group(keys)?, ordered: keys.flag("desc_act")? == Some(true) })
+}
+
+/// Integers as AutoAWQ writes them.
+fn awq(keys: &Keys) -> Result<Quantization, ModelError> {
+    const USED: &[&str] = &[
+        "quant_method",
+        "method",
+        "bits",
+        "group_size",
+        "zero_point",
+        "version",
+        "format",
+        "pack_dtype",
+        "sym",
+    ];
+    const LISTS: &[&str] = &["modules_to_not_convert"];
+    known(keys, &[USED, MADE, LISTS])?;
+    modules(keys, LISTS)?;
+    one_of(keys, "method", &["awq"])?;
+    // Others hold the same numbers in another order.
+    for key in ["version", "format"] {
+        one_of(keys, key, &["gemm", "GEMM"])?;
+    }
+    if keys.get("backend") == "llm-awq" {
+        return Err(keys
+            .unsupported("backend", &format!("is \"llm-awq\", which orders weights otherwise; {INSTEAD}")));
+    }
+    one_of(keys, "pack_dtype", &["int32"])?;
+    if keys.flag("zero_point")? == Some(false) {
+        return Err(keys.unsupported("zero_point", &format!("must be true; {INSTEAD}")));
+    }
+    keys.flag("sym")?;
+    bits(keys, &[4])?;
+    Ok(Quantization::Awq { group: group(keys)? })
 }
 
 /// Bits of a weight.

@@ -29,7 +29,12 @@ pub(crate) enum Layout {
     Floats,
     /// In words of 32 bits, the first in the lowest bits: a word has inputs of one row, and the words of the other rows follow.
     Down { bits: usize },
+    /// In words of 4-bit codes of 8 rows, in the order of [`ACROSS`]; the words of an input's other rows follow.
+    Across,
 }
+
+/// The place of each of eight rows' codes in a word of AWQ, of which the first is in the lowest bits.
+const ACROSS: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// What codes mean 0, shared as scales are.
 #[derive(Clone, Copy)]
@@ -38,6 +43,8 @@ pub(crate) enum Zeros<'a> {
     All(f32),
     /// Codes of so many bits in words, one less than meant: those of a group are together.
     Less { bits: usize, bytes: &'a [u8] },
+    /// Words of 4-bit codes as those of [`Layout::Across`].
+    Across(&'a [u8]),
 }
 
 /// Numbers that several weights share.
@@ -88,7 +95,7 @@ impl Codes<'_> {
 
     /// Whether rows are groups of 4-bit integers, as [`Codes::groups`] reads them.
     pub(super) fn is_four_bits(&self, inputs: usize) -> bool {
-        let of_four = matches!(self.layout, Layout::Down { bits: 4 });
+        let of_four = matches!(self.layout, Layout::Down { bits: 4 } | Layout::Across);
         let together = !self.ordered && self.scales.block[1].is_multiple_of(GROUP);
         of_four && (together || !self.ordered && self.scales.count == 1) && inputs.is_multiple_of(GROUP)
     }
@@ -114,6 +121,12 @@ impl Codes<'_> {
                     codes.iter_mut().enumerate().for_each(|(at, code)| *code = field(word, bits, at));
                 }
             }
+            Layout::Across => {
+                let (words, place) = (self.rows.1 / 8, ACROSS[row % 8]);
+                for (input, code) in out.iter_mut().enumerate() {
+                    *code = field(word(bytes, input * words + row / 8), 4, place);
+                }
+            }
         }
     }
 
@@ -127,6 +140,10 @@ impl Codes<'_> {
                 let ones = u32::MAX / ((1 << bits) - 1);
                 let word = word(bytes, place + row / per_word).wrapping_add(ones);
                 f32::from(field(word, bits, row % per_word))
+            }
+            Zeros::Across(bytes) => {
+                let word = word(bytes, group * (self.rows.1 / 8) + row / 8);
+                f32::from(field(word, 4, ACROSS[row % 8]))
             }
         };
         (self.scales.get(row, group), zero)
@@ -144,7 +161,7 @@ impl<'a> Zeros<'a> {
     pub(super) fn bytes(&self) -> &'a [u8] {
         match self {
             Self::All(_) => &[],
-            Self::Less { bytes, .. } => bytes,
+            Self::Less { bytes, .. } | Self::Across(bytes) => bytes,
         }
     }
 }

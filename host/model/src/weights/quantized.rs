@@ -77,6 +77,7 @@ impl<'f, 'a> Quantized<'f, 'a> {
                     let form = Gptq { bits: *bits, group: group.unwrap_or(shape[1]), ordered: *ordered };
                     form.matrix(self, module, &codes, shape)
                 }
+                Quantization::Awq { group } => self.awq(module, &codes, group.unwrap_or(shape[1]), shape),
                 Quantization::Scaled(_) => Err(codes.undeclared()),
             });
         }
@@ -113,6 +114,27 @@ impl<'f, 'a> Quantized<'f, 'a> {
             ordered: false,
         };
         Ok(weight.stored(shape, codes))
+    }
+
+    /// A matrix in AWQ's form, with as many inputs of an output in a group.
+    fn awq(
+        &self,
+        module: &str,
+        codes: &Found<'f, 'a>,
+        group: usize,
+        [outputs, inputs]: [usize; 2],
+    ) -> Result<Stored<'f>, ModelError> {
+        if !outputs.is_multiple_of(8) {
+            return Err(codes.wrong(&format!("is of {outputs} outputs, and words are of 8")));
+        }
+        let count = inputs.div_ceil(group);
+        codes.expect(Dtype::I32, &[inputs, outputs / 8])?;
+        let zeros = self.beside(codes, module, "qzeros")?;
+        zeros.expect(Dtype::I32, &[count, outputs / 8])?;
+        let scales = self.beside(codes, module, "scales")?.by_group([outputs, count], group)?;
+        let (layout, zeros) = (Layout::Across, Zeros::Across(zeros.bytes()));
+        let codes_of = Codes { rows: (0, outputs), layout, scales, zeros, indices: &[], ordered: false };
+        Ok(codes.stored([outputs, inputs], codes_of))
     }
 
     /// The scales of a matrix whose codes are `weight`, in the first of the forms that has their shape.
@@ -171,15 +193,7 @@ impl Gptq {
         codes.expect(Dtype::I32, &[(inputs * bits).div_ceil(32), outputs])?;
         let zeros = files.beside(codes, module, "qzeros")?;
         zeros.expect(Dtype::I32, &[count, (outputs * bits).div_ceil(32)])?;
-        let scales = files.beside(codes, module, "scales")?;
-        scales.expect_shape(&[count, outputs])?;
-        let scales = Scales {
-            float: scales.float()?,
-            bytes: scales.bytes(),
-            block: [1, group],
-            count,
-            steps: [1, outputs],
-        };
+        let scales = files.beside(codes, module, "scales")?.by_group([outputs, count], group)?;
         let indices = match files.find(module, "g_idx") {
             None if ordered => return Err(codes.wrong(&format!("has no {module}.g_idx beside it"))),
             indices => indices,
@@ -239,6 +253,13 @@ impl<'f> Found<'f, '_> {
     fn float(&self) -> Result<Float, ModelError> {
         let why = || format!("is stored as {:?}, which is no type of scales", self.info.dtype);
         Float::of(self.info.dtype).ok_or_else(|| self.wrong(&why()))
+    }
+
+    /// Scales of `count` groups of so many inputs, of which each has those of all outputs together.
+    fn by_group(&self, [outputs, count]: [usize; 2], inputs: usize) -> Result<Scales<'f>, ModelError> {
+        self.expect_shape(&[count, outputs])?;
+        let (float, bytes) = (self.float()?, self.bytes());
+        Ok(Scales { float, bytes, block: [1, inputs], count, steps: [1, outputs] })
     }
 
     /// Whether the groups of inputs are others than those of neighbours. There are `count` of `group` inputs.
@@ -315,6 +336,7 @@ mod tests {
             ("gptq-4-zeros", false),
             ("gptq-4-ordered", false),
             ("gptq-8-outputs", false),
+            ("awq", true),
         ] {
             let (bytes, forms) = golden(name);
             let shards = [Shard::open(name, Bytes::Borrowed(&bytes)).expect("sound")];

@@ -24,9 +24,12 @@ pub enum Form {
     Gptq4Ordered,
     /// Integers of 8 bits, half of them negative, with a scale per output.
     Gptq8,
+    /// Integers of 4 bits with a scale and a zero per 32 inputs, in another order.
+    Awq,
 }
 
-pub const ALL: [Form; 5] = [Form::Fp8Blocks, Form::Fp8Outputs, Form::Gptq4, Form::Gptq4Ordered, Form::Gptq8];
+pub const ALL: [Form; 6] =
+    [Form::Fp8Blocks, Form::Fp8Outputs, Form::Gptq4, Form::Gptq4Ordered, Form::Gptq8, Form::Awq];
 
 impl Form {
     /// The `quantization_config` of such a checkpoint.
@@ -41,6 +44,10 @@ impl Form {
                 "bits": 4, "group_size": 32, "damp_percent": 0.01, "desc_act": self == Self::Gptq4Ordered,
                 "quant_method": "gptq", "static_groups": false, "sym": false, "true_sequential": true
             }),
+            Self::Awq => json!({
+                "bits": 4, "group_size": 32, "modules_to_not_convert": null, "quant_method": "awq", "version": "gemm",
+                "zero_point": true
+            }),
             Self::Gptq8 => json!({
                 "bits": 8, "checkpoint_format": "gptq", "group_size": -1, "desc_act": false, "sym": true,
                 "quant_method": "gptq"
@@ -52,7 +59,7 @@ impl Form {
     pub fn held(self) -> WeightType {
         match self {
             Self::Fp8Blocks | Self::Fp8Outputs | Self::Gptq4Ordered | Self::Gptq8 => WeightType::Q8,
-            Self::Gptq4 => WeightType::Q4,
+            Self::Gptq4 | Self::Awq => WeightType::Q4,
         }
     }
 
@@ -71,6 +78,7 @@ impl Form {
                 let count = inputs.div_ceil(32);
                 Integers::grouped(shape, numbers, 4, count, group, false).gptq(module, group)
             }
+            Self::Awq => Integers::of(shape, numbers, 4, 32, false).awq(module),
             Self::Gptq8 => Integers::of(shape, numbers, 8, inputs, true).gptq(module, |_| 0),
             Self::Fp8Blocks | Self::Fp8Outputs => {
                 let block = if self == Self::Fp8Blocks { [16, 32] } else { [1, inputs] };
@@ -209,6 +217,33 @@ impl Integers {
                 scales.iter().flat_map(|scale| scale.to_le_bytes()).collect(),
             ),
             (format!("{module}.g_idx"), Dtype::I32, vec![inputs], indices),
+        ];
+        (tensors, self.numbers)
+    }
+}
+
+impl Integers {
+    /// As AWQ's tools write it: words of the outputs of an input, the even ones first.
+    fn awq(self, module: &str) -> (Vec<Tensor>, Vec<f32>) {
+        let ([outputs, inputs], count) = (self.shape, self.count);
+        let place = |output: usize| 4 * (output % 8 / 2 + output % 2 * 4);
+        let mut codes = vec![0_u32; inputs * outputs / 8];
+        for (at, code) in self.codes.iter().enumerate() {
+            let (output, input) = (at / inputs, at % inputs);
+            codes[input * outputs / 8 + output / 8] |= u32::from(*code) << place(output);
+        }
+        let mut zeros = vec![0_u32; count * outputs / 8];
+        let mut scales = vec![f16::ZERO; count * outputs];
+        for (at, (scale, zero)) in self.scales.iter().zip(&self.zeros).enumerate() {
+            let (output, group) = (at / count, at % count);
+            scales[group * outputs + output] = *scale;
+            zeros[group * outputs / 8 + output / 8] |= u32::from(*zero) << place(output);
+        }
+        let scales = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        let tensors = vec![
+            (format!("{module}.qweight"), Dtype::I32, vec![inputs, outputs / 8], words_of(&codes)),
+            (format!("{module}.qzeros"), Dtype::I32, vec![count, outputs / 8], words_of(&zeros)),
+            (format!("{module}.scales"), Dtype::F16, vec![count, outputs], scales),
         ];
         (tensors, self.numbers)
     }

@@ -73,6 +73,26 @@ fn integers_of_gptq_are_declared_as_published_checkpoints_do() {
 }
 
 #[test]
+fn integers_of_awq_are_declared_as_published_checkpoints_do() {
+    for (config, group) in [
+        // Qwen3-8B-AWQ, and TheBloke's checkpoints.
+        (
+            json!({"backend": "autoawq", "bits": 4, "do_fuse": false, "exllama_config": null, "fuse_max_seq_len": null,
+                "group_size": 128, "modules_to_fuse": null, "modules_to_not_convert": null, "quant_method": "awq",
+                "version": "gemm", "zero_point": true}),
+            Some(128),
+        ),
+        (
+            json!({"bits": 4, "group_size": -1, "modules_to_not_convert": ["gate"], "quant_method": "awq", "version": "GEMM",
+                "zero_point": true}),
+            None,
+        ),
+    ] {
+        assert_eq!(declared(config.clone()), Ok(Some(Quantization::Awq { group })), "{config}");
+    }
+}
+
+#[test]
 fn forms_that_would_be_read_wrongly_are_refused_by_key() {
     let refused = |config: Value, named: &str| {
         let error = declared(config.clone()).err().unwrap_or_else(|| panic!("{config} was taken"));
@@ -83,7 +103,7 @@ fn forms_that_would_be_read_wrongly_are_refused_by_key() {
     for method in ["bitsandbytes", "modelopt", "fbgemm_fp8", "torchao", "hqq", "eetq", "quark", "mxfp4"] {
         refused(
             json!({"quant_method": method}),
-            &format!("quant_method is {method:?}; supported are fp8 and gptq"),
+            &format!("quant_method is {method:?}; supported are fp8, gptq and awq"),
         );
     }
     let gptq = |changes: Value| {
@@ -113,6 +133,22 @@ fn forms_that_would_be_read_wrongly_are_refused_by_key() {
         (json!({"adapter": {"rank": 8}}), "adapter is not known"),
     ] {
         refused(gptq(changes), named);
+    }
+    let awq = |changes: Value| {
+        let base = json!({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": true});
+        crate::with(base, changes)
+    };
+    for (changes, named) in [
+        (json!({"bits": 8}), "bits is 8; supported is 4"),
+        (json!({"version": "gemv"}), "version is \"gemv\"; supported is gemm"),
+        (json!({"version": "marlin"}), "version is \"marlin\""),
+        (json!({"backend": "llm-awq"}), "backend is \"llm-awq\""),
+        (json!({"zero_point": false}), "zero_point must be true"),
+        (json!({"group_size": "128"}), "group_size must be a whole number"),
+        (json!({"modules_to_not_convert": {"gate": true}}), "modules_to_not_convert must be a list"),
+        (json!({"w_bit": 4}), "w_bit is not known"),
+    ] {
+        refused(awq(changes), named);
     }
     let fp8 = |changes: Value| {
         let base = json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]});

@@ -181,6 +181,31 @@ fn tensors_that_are_missing_or_other_are_named_with_their_file() {
         (Form::Gptq4, "g_idx", Change::Bytes(vec![6]), "g_idx says that input 0 is in group 6, of 6"),
         (Form::Gptq4, "g_idx", Change::Bytes(vec![255; 4]), "g_idx says that input 0 is in group -1, of 6"),
         (Form::Gptq8, "scales", Change::Bytes(vec![1, 0x7c]), "number 0 of row 0 is NaN"),
+        (Form::Awq, "qzeros", Change::Remove, "qweight has no model.layers.2.mlp.down_proj.qzeros beside it"),
+        (
+            Form::Awq,
+            "qweight",
+            Change::Shape(vec![24, 64]),
+            "qweight has shape [24, 64], config.json requires [192, 8]",
+        ),
+        (
+            Form::Awq,
+            "qzeros",
+            Change::Shape(vec![3, 8]),
+            "qzeros has shape [3, 8], config.json requires [6, 8]",
+        ),
+        (
+            Form::Awq,
+            "scales",
+            Change::Type(Dtype::I16),
+            "scales is stored as I16, which is no type of scales",
+        ),
+        (
+            Form::Awq,
+            "scales",
+            Change::Bytes(vec![0, 0xfc]),
+            "number 0 of row 0 is in a group with such a scale",
+        ),
         (
             Form::Fp8Outputs,
             "input_scale",
@@ -279,7 +304,9 @@ fn integers_of_8_bits_add_little_to_the_error_that_floats_of_8_bits_have() {
 #[test]
 fn codes_of_another_form_than_declared_are_refused() {
     let plain = Checkpoint::read(&golden("qwen3-bf16"));
-    for (form, declared) in [(Form::Gptq4, Form::Fp8Blocks), (Form::Fp8Blocks, Form::Gptq4)] {
+    for (form, declared) in
+        [(Form::Gptq4, Form::Fp8Blocks), (Form::Fp8Blocks, Form::Gptq4), (Form::Awq, Form::Fp8Blocks)]
+    {
         let (coded, _) = plain.in_form(form);
         let config = plain.in_form(declared).0.config;
         let error = load(&Checkpoint { config, tensors: coded.tensors }, None, Quantize::Auto).err();
