@@ -20,9 +20,9 @@ pub struct LoadOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
     /// If the file stores them in 8 bits or fewer and no type is requested: MXFP4 as it is (beside it floats stay floats if the
-    /// file isn't GGUF), Q4_0, Q4_1, Q4_K, AWQ and GPTQ of 4 bits as 4-bit integers, all others as 8-bit integers, FP8 among
-    /// them. Projections of the same input (query, key and value; gate and up) have one type, 8 bits unless all are stored in
-    /// 4.
+    /// file isn't GGUF), Q4_0, Q4_1, Q4_K and 4-bit integers of safetensors as 4-bit integers, all others as 8-bit integers,
+    /// FP8 among them. Projections of the same input (query, key and value; gate and up) have one type, 8 bits unless all are
+    /// stored in 4.
     #[default]
     Auto,
     /// Never.

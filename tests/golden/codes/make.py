@@ -15,7 +15,8 @@ from pathlib import Path
 import packing_utils
 import torch
 from torch import nn
-from compressed_tensors.quantization import QuantizationArgs
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.utils import calculate_qparams
 from gptqmodel.nn_modules.qlinear.torch import TorchLinear
@@ -56,13 +57,6 @@ def spread(scales, block):
 
 def float8(numbers, scales):
     return (numbers / scales).clamp(-448, 448).to(torch.float8_e4m3fn)
-
-
-def scheme(args, format):
-    return dict(quant_method="compressed-tensors", format=format, quantization_status="compressed", ignore=["lm_head"],
-                kv_cache_scheme=None, global_compression_ratio=None,
-                config_groups=dict(group_0=dict(targets=["Linear"], weights=json.loads(args.model_dump_json()),
-                                                input_activations=None, output_activations=None)))
 
 
 @module
@@ -177,6 +171,82 @@ def awq():
     expected = packing_utils.dequantize_gemm(tensors["qweight"], tensors["qzeros"], scales, 4, 32).T
     config = dict(quant_method="awq", bits=4, group_size=32, version="gemm", zero_point=True, modules_to_not_convert=None)
     return config, tensors, expected
+
+
+def compressed(seed, format, shape=SHAPE, ordered=False, scale_dtype=torch.bfloat16, **args):
+    """A module that the library's compressor writes, and its numbers. Scales have the values of `scale_dtype`."""
+    numbers = weights(seed, shape)
+    outputs, inputs = shape
+    args = QuantizationArgs(**args)
+    block = dict(tensor=(outputs, inputs), channel=(1, inputs), group=(1, args.group_size),
+                 block=tuple(args.block_structure or ()))[args.strategy]
+    # The library orders inputs by group before it divides them, and its numbers back.
+    order = torch.randperm(inputs, generator=torch.Generator().manual_seed(seed)) if ordered else torch.arange(inputs)
+    lowest = blocks(numbers[:, order], block, torch.amin).clamp(max=0)
+    highest = blocks(numbers[:, order], block, torch.amax).clamp(min=0)
+    scales, zeros = calculate_qparams(lowest, highest, args)
+    if args.strategy == "tensor":
+        scales, zeros = scales.reshape(1), zeros.reshape(1)
+    scales = scales.to(scale_dtype).float()
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    compressor = BaseCompressor.get_value_from_registry(format)
+    state = dict(weight=numbers[:, order].contiguous(), weight_scale=scales, weight_zero_point=zeros)
+    state = compressor.compress(state, scheme)
+    expected = compressor.decompress(dict(state), scheme)["weight"]
+    back = torch.argsort(order)
+    if ordered:
+        assert format == "pack-quantized" and args.num_bits == 4
+        codes = state["weight_packed"].view(torch.uint8)
+        codes = torch.stack((codes & 15, codes >> 4), dim=-1).view(outputs, inputs)[:, back].reshape(outputs, -1, 2)
+        state["weight_packed"] = (codes[..., 0] | codes[..., 1] << 4).contiguous().view(torch.int32)
+        state["weight_g_idx"] = (back // args.group_size).to(torch.int32)
+    state["weight_scale"] = state["weight_scale"].to(scale_dtype)
+    config = dict(quant_method="compressed-tensors", format=format, quantization_status="compressed", ignore=["lm_head"],
+                  kv_cache_scheme=None, global_compression_ratio=None, config_groups=dict(group_0=json.loads(
+                      scheme.model_dump_json())))
+    if ordered:
+        config["config_groups"]["group_0"]["weights"]["actorder"] = "group"
+    return config, state, expected[:, back].contiguous()
+
+
+@module
+def packed_4():
+    return compressed(9, "pack-quantized", num_bits=4, strategy="group", group_size=32)
+
+
+@module
+def packed_4_zeros():
+    return compressed(10, "pack-quantized", num_bits=4, strategy="group", group_size=32, symmetric=False)
+
+
+@module
+def packed_4_ordered():
+    return compressed(11, "pack-quantized", num_bits=4, strategy="group", group_size=32, ordered=True)
+
+
+@module
+def packed_8_outputs():
+    return compressed(12, "pack-quantized", (24, 90), num_bits=8, strategy="channel", symmetric=False)
+
+
+@module
+def float8_outputs():
+    return compressed(13, "float-quantized", num_bits=8, type="float", strategy="channel")
+
+
+@module
+def float8_blocks():
+    return compressed(14, "float-quantized", (32, 96), num_bits=8, type="float", strategy="block", block_structure=[16, 32])
+
+
+@module
+def int8_outputs():
+    return compressed(15, "int-quantized", num_bits=8, strategy="channel", scale_dtype=torch.float32)
+
+
+@module
+def int8_zeros():
+    return compressed(16, "int-quantized", num_bits=8, strategy="channel", symmetric=False)
 
 
 def main(names):

@@ -2,6 +2,7 @@
 //! values and not a copy of the code. `hugging_face` and `positions` read the keys of Hugging Face's config.json and refuse
 //! by name everything that this host would compute wrongly.
 
+mod compressed;
 mod experts;
 mod family;
 mod generation;

@@ -6,6 +6,7 @@
 
 use serde_json::Value;
 
+use super::compressed::compressed;
 use super::family::Family;
 use super::keys::{Keys, MAX_SIZE};
 use crate::error::ModelError;
@@ -42,6 +43,10 @@ pub struct Scheme {
     pub code: Code,
     /// Which of them share a scale.
     pub shared: Shared,
+    /// A code that is 0 stands for 0; otherwise there are zeros beside the scales.
+    pub symmetric: bool,
+    /// Groups are of inputs that a tensor names, and not of neighbours.
+    pub ordered: bool,
 }
 
 /// A code of a weight.
@@ -49,6 +54,13 @@ pub struct Scheme {
 pub enum Code {
     /// A float of 8 bits, of which 4 are the exponent's.
     Float8,
+    /// A signed integer in a byte.
+    Byte,
+    /// An integer of 4 or 8 bits in words of 32.
+    Packed {
+        /// Of an integer.
+        bits: usize,
+    },
 }
 
 /// Which weights share a scale.
@@ -58,6 +70,8 @@ pub enum Shared {
     Matrix,
     /// Those of an output.
     Output,
+    /// So many inputs of an output.
+    Group(usize),
     /// Blocks of so many outputs and inputs.
     Block([usize; 2]),
 }
@@ -68,16 +82,23 @@ pub(super) fn quantization(keys: &Keys, family: Family) -> Result<Option<Quantiz
     if !keys.get("quantization").is_null() {
         return Err(keys.unsupported("quantization", &format!("is not supported; {INSTEAD}")));
     }
-    let Some(keys) = keys.section("quantization_config")? else { return Ok(None) };
+    // The second is what early versions of llm-compressor write.
+    let section = match keys.section("quantization_config")? {
+        None => keys.section("compression_config")?,
+        section => section,
+    };
+    let Some(keys) = section else { return Ok(None) };
     match keys.text("quant_method")?.ok_or_else(|| keys.missing("quant_method"))? {
         "mxfp4" if family.gpt_oss => Ok(None),
         _ if family.gpt_oss => Err(keys.unsupported("quant_method", "must be mxfp4 for this model_type")),
         "fp8" => fp8(&keys).map(Some),
         "gptq" => gptq(&keys).map(Some),
         "awq" => awq(&keys).map(Some),
+        "compressed-tensors" => compressed(&keys).map(Some),
         other => {
-            let why =
-                format!("is {other:?}; supported are fp8, gptq and awq, and mxfp4 of gpt-oss; {INSTEAD}");
+            let why = format!(
+                "is {other:?}; supported are fp8, gptq, awq, compressed-tensors, and mxfp4 of gpt-oss; {INSTEAD}"
+            );
             Err(keys.unsupported("quant_method", &why))
         }
     }
@@ -96,7 +117,7 @@ fn fp8(keys: &Keys) -> Result<Quantization, ModelError> {
     one_of(keys, "scale_fmt", &["float", "ue8m0"])?;
     one_of(keys, "expert_dtype", &["fp8"])?;
     one_of(keys, "activation_scheme", &["dynamic", "static"])?;
-    let scheme = |shared| Scheme { code: Code::Float8, shared };
+    let scheme = |shared| Scheme { code: Code::Float8, shared, symmetric: true, ordered: false };
     Ok(Quantization::Scaled(match block(keys, "weight_block_size")? {
         Some(block) => vec![scheme(Shared::Block(block))],
         None => vec![scheme(Shared::Matrix), scheme(Shared::Output)],
@@ -196,7 +217,7 @@ fn group(keys: &Keys) -> Result<Option<usize>, ModelError> {
 }
 
 /// Outputs and inputs of a block.
-fn block(keys: &Keys, key: &str) -> Result<Option<[usize; 2]>, ModelError> {
+pub(super) fn block(keys: &Keys, key: &str) -> Result<Option<[usize; 2]>, ModelError> {
     if keys.get(key).is_null() {
         return Ok(None);
     }
@@ -256,10 +277,14 @@ const MADE: &[&str] = &[
     "use_exllama",
 ];
 
-/// Refuses keys with a value other than false that are in none of these lists.
-fn known(keys: &Keys, known: &[&[&str]]) -> Result<(), ModelError> {
+/// Refuses keys with a value, other than false and an empty object, that are in none of these lists.
+pub(super) fn known(keys: &Keys, known: &[&[&str]]) -> Result<(), ModelError> {
     let is_known = |key: &str| known.iter().any(|list| list.contains(&key));
-    let is_set = |key: &str| !matches!(keys.get(key), Value::Null | Value::Bool(false));
+    let is_set = |key: &str| match keys.get(key) {
+        Value::Null | Value::Bool(false) => false,
+        Value::Object(map) => !map.is_empty(),
+        _ => true,
+    };
     match keys.names().find(|key| !is_known(key) && is_set(key)) {
         None => Ok(()),
         Some(key) => {
@@ -270,7 +295,7 @@ fn known(keys: &Keys, known: &[&[&str]]) -> Result<(), ModelError> {
 }
 
 /// Checks that these keys, where they are there, are lists of names.
-fn modules(keys: &Keys, lists: &[&str]) -> Result<(), ModelError> {
+pub(super) fn modules(keys: &Keys, lists: &[&str]) -> Result<(), ModelError> {
     for key in lists {
         if keys.list(key)?.is_some_and(|list| !list.iter().all(Value::is_string)) {
             return Err(keys.wrong(key, "a list of names"));
@@ -280,7 +305,7 @@ fn modules(keys: &Keys, lists: &[&str]) -> Result<(), ModelError> {
 }
 
 /// Checks that a key, if it is there, has one of these values.
-fn one_of(keys: &Keys, key: &str, values: &[&str]) -> Result<(), ModelError> {
+pub(super) fn one_of(keys: &Keys, key: &str, values: &[&str]) -> Result<(), ModelError> {
     match keys.text(key)? {
         Some(text) if !values.contains(&text) => {
             Err(keys

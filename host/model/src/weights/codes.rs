@@ -29,6 +29,10 @@ pub(crate) enum Layout {
     Floats,
     /// In words of 32 bits, the first in the lowest bits: a word has inputs of one row, and the words of the other rows follow.
     Down { bits: usize },
+    /// Row by row, signed integers of 8 bits.
+    Signed,
+    /// Row by row, in words of 32 bits, the first code in the lowest bits.
+    Rows { bits: usize },
     /// In words of 4-bit codes of 8 rows, in the order of [`ACROSS`]; the words of an input's other rows follow.
     Across,
 }
@@ -43,6 +47,10 @@ pub(crate) enum Zeros<'a> {
     All(f32),
     /// Codes of so many bits in words, one less than meant: those of a group are together.
     Less { bits: usize, bytes: &'a [u8] },
+    /// Codes of so many bits in words, each of several outputs.
+    Rows { bits: usize, bytes: &'a [u8] },
+    /// Signed integers of 8 bits, below the codes by `middle`.
+    Bytes { middle: u8, bytes: &'a [u8] },
     /// Words of 4-bit codes as those of [`Layout::Across`].
     Across(&'a [u8]),
 }
@@ -77,7 +85,11 @@ impl Codes<'_> {
         let mut codes = vec![0; out.len()];
         self.read(row, bytes, &mut codes);
         for (number, code) in out.iter_mut().zip(codes) {
-            *number = if self.layout == Layout::Floats { FLOATS[usize::from(code)] } else { f32::from(code) };
+            *number = match self.layout {
+                Layout::Floats => FLOATS[usize::from(code)],
+                Layout::Signed => f32::from(code as i8),
+                Layout::Rows { .. } | Layout::Down { .. } | Layout::Across => f32::from(code),
+            };
         }
         if !self.ordered {
             for (group, numbers) in out.chunks_mut(self.scales.block[1]).enumerate() {
@@ -95,7 +107,8 @@ impl Codes<'_> {
 
     /// Whether rows are groups of 4-bit integers, as [`Codes::groups`] reads them.
     pub(super) fn is_four_bits(&self, inputs: usize) -> bool {
-        let of_four = matches!(self.layout, Layout::Down { bits: 4 } | Layout::Across);
+        let of_four =
+            matches!(self.layout, Layout::Rows { bits: 4 } | Layout::Down { bits: 4 } | Layout::Across);
         let together = !self.ordered && self.scales.block[1].is_multiple_of(GROUP);
         of_four && (together || !self.ordered && self.scales.count == 1) && inputs.is_multiple_of(GROUP)
     }
@@ -114,7 +127,14 @@ impl Codes<'_> {
     /// The codes of a row of the tensor.
     fn read(&self, row: usize, bytes: &[u8], out: &mut [u8]) {
         match self.layout {
-            Layout::Floats => out.copy_from_slice(&bytes[row * out.len()..][..out.len()]),
+            Layout::Floats | Layout::Signed => out.copy_from_slice(&bytes[row * out.len()..][..out.len()]),
+            Layout::Rows { bits } => {
+                let (per_word, words) = (32 / bits, (out.len() * bits).div_ceil(32));
+                for (at, codes) in out.chunks_mut(per_word).enumerate() {
+                    let word = word(bytes, row * words + at);
+                    codes.iter_mut().enumerate().for_each(|(at, code)| *code = field(word, bits, at));
+                }
+            }
             Layout::Down { bits } => {
                 for (at, codes) in out.chunks_mut(32 / bits).enumerate() {
                     let word = word(bytes, at * self.rows.1 + row);
@@ -141,6 +161,15 @@ impl Codes<'_> {
                 let word = word(bytes, place + row / per_word).wrapping_add(ones);
                 f32::from(field(word, bits, row % per_word))
             }
+            Zeros::Rows { bits, bytes } => {
+                let (row, per_word) = (row / self.scales.block[0], 32 / bits);
+                let word = word(bytes, row / per_word * self.scales.count + group);
+                f32::from(field(word, bits, row % per_word))
+            }
+            Zeros::Bytes { middle, bytes } => {
+                let at = row / self.scales.block[0] * self.scales.count + group;
+                f32::from(middle) + f32::from(bytes[at] as i8)
+            }
             Zeros::Across(bytes) => {
                 let word = word(bytes, group * (self.rows.1 / 8) + row / 8);
                 f32::from(field(word, 4, ACROSS[row % 8]))
@@ -161,7 +190,10 @@ impl<'a> Zeros<'a> {
     pub(super) fn bytes(&self) -> &'a [u8] {
         match self {
             Self::All(_) => &[],
-            Self::Less { bytes, .. } | Self::Across(bytes) => bytes,
+            Self::Less { bytes, .. }
+            | Self::Rows { bytes, .. }
+            | Self::Bytes { bytes, .. }
+            | Self::Across(bytes) => bytes,
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) const PREFIXES: &[&str] = &["model.", "", "language_model.model.", "m
 const HEADS: &[&str] = &["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
 
 /// What a module's matrix is called, of floats or of codes.
-const CODES: [&str; 2] = ["weight", "qweight"];
+const CODES: [&str; 3] = ["weight", "qweight", "weight_packed"];
 
 /// Open files.
 pub(crate) struct Files<'a> {
@@ -86,7 +86,8 @@ impl<'a> Files<'a> {
                 .collect::<Result<Vec<_>, _>>()?,
         };
         let has = |name: &str| shards.iter().any(|shard: &Shard<'_>| shard.metadata.info(name).is_some());
-        let prefix = PREFIXES.iter().find(|prefix| has(&format!("{prefix}embed_tokens.weight")));
+        let embeds = |prefix: &&&str| CODES.iter().any(|codes| has(&format!("{prefix}embed_tokens.{codes}")));
+        let prefix = PREFIXES.iter().find(embeds);
         let prefix = prefix.copied().unwrap_or(PREFIXES[0]);
         // What transformers has in memory has plain names, whatever the family, and some tools save it so.
         let in_memory = || has(&format!("{prefix}layers.0.mlp.gate.weight"));

@@ -2,6 +2,7 @@
 //! are released before the next, so a model is never in memory twice. Memory maps are dropped after loading, so later changes
 //! of a file can't affect a running model.
 
+mod beside;
 mod codes;
 mod copy;
 mod expert;
@@ -9,6 +10,7 @@ mod files;
 mod formats;
 mod four;
 mod fused;
+mod gptq;
 mod interleaved;
 mod mxfp4;
 mod order;

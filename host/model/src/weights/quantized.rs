@@ -1,11 +1,13 @@
 //! Quantized matrices in safetensors: which tensors one consists of, and that each is there and has the shape that goes with
-//! the others.
+//! the others. Those of GPTQ and AWQ are in `gptq`.
 
-use safetensors::tensor::{Dtype, TensorInfo};
+use safetensors::tensor::Dtype;
 
-use super::codes::{Codes, Float, Layout, Scales, Zeros};
-use super::files::{Shard, find};
-use super::stored::{RowOrder, Stored, StoredType};
+use super::beside::Found;
+use super::codes::{Codes, Layout, Scales, Zeros};
+use super::files::Shard;
+use super::gptq::{Awq, Gptq, Words};
+use super::stored::Stored;
 use crate::config::{Code, INSTEAD, Quantization, Scheme, Shared};
 use crate::error::ModelError;
 
@@ -13,8 +15,7 @@ use crate::error::ModelError;
 const SCALES: [&str; 2] = ["weight_scale_inv", "weight_scale"];
 
 /// What tensors are called that would change what codes stand for, of forms that are not supported.
-const CHANGING: [&str; 5] =
-    ["weight_global_scale", "weight_scale_2", "pre_quant_scale", "weight_bitmask", "activation_scale_ub"];
+const CHANGING: [&str; 4] = ["weight_global_scale", "weight_scale_2", "pre_quant_scale", "weight_bitmask"];
 /// What tensors are called that say how inputs of products, or keys and values, could be rounded.
 const UNUSED: [&str; 11] = [
     "input_scale",
@@ -37,11 +38,19 @@ pub(super) struct Quantized<'f, 'a> {
     pub forms: &'f Quantization,
 }
 
-/// A tensor and the file that has it.
-struct Found<'f, 'a> {
-    name: String,
-    shard: &'f Shard<'a>,
-    info: &'f TensorInfo,
+/// A module whose scales have names of their own.
+struct Scaled<'m, 'f, 'a> {
+    shards: &'f [Shard<'a>],
+    module: &'m str,
+    codes: Found<'f, 'a>,
+    /// Outputs and inputs.
+    shape: [usize; 2],
+}
+
+/// A form of which all tensors have the shapes that they need.
+struct Fitting<'f> {
+    scheme: Scheme,
+    scales: Scales<'f>,
 }
 
 impl<'f, 'a> Quantized<'f, 'a> {
@@ -71,142 +80,166 @@ impl<'f, 'a> Quantized<'f, 'a> {
 
     /// The matrix of a module, `[outputs, inputs]`; `None` if it is one of floats, or missing.
     pub(super) fn matrix(&self, module: &str, shape: [usize; 2]) -> Option<Result<Stored<'f>, ModelError>> {
-        if let Some(codes) = self.find(module, "qweight") {
-            return Some(match self.forms {
+        let shards = self.shards;
+        let find = |suffix: &str| Found::find(shards, module, suffix);
+        if let Some(codes) = find("qweight") {
+            let words = Words { shards, module, codes, shape };
+            return Some(match *self.forms {
                 Quantization::Gptq { bits, group, ordered } => {
-                    let form = Gptq { bits: *bits, group: group.unwrap_or(shape[1]), ordered: *ordered };
-                    form.matrix(self, module, &codes, shape)
+                    words.gptq(Gptq { bits, group: group.unwrap_or(shape[1]), ordered })
                 }
-                Quantization::Awq { group } => self.awq(module, &codes, group.unwrap_or(shape[1]), shape),
-                Quantization::Scaled(_) => Err(codes.undeclared()),
+                Quantization::Awq { group } => words.awq(Awq { group: group.unwrap_or(shape[1]) }),
+                Quantization::Scaled(_) => Err(words.codes.undeclared()),
             });
         }
-        let weight = self.find(module, "weight")?;
-        let code = match weight.info.dtype {
-            Dtype::F8_E4M3 => Code::Float8,
-            _ => {
-                let scale = SCALES.iter().find_map(|scale| self.find(module, scale))?;
-                let why = format!("is for codes, and {} is stored as {:?}", weight.name, weight.info.dtype);
-                return Some(Err(scale.wrong(&why)));
+        let (codes, is_code): (_, fn(Code) -> bool) = match (find("weight_packed"), find("weight")) {
+            (Some(packed), _) => (packed, |code| matches!(code, Code::Packed { .. })),
+            (None, Some(weight)) => match weight.info.dtype {
+                Dtype::F8_E4M3 => (weight, |code| code == Code::Float8),
+                Dtype::I8 => (weight, |code| code == Code::Byte),
+                dtype => {
+                    let scale = SCALES.iter().find_map(|scale| find(scale))?;
+                    let why = format!("is for codes, and {} is stored as {dtype:?}", weight.name);
+                    return Some(Err(scale.wrong(&why)));
+                }
+            },
+            (None, None) => return None,
+        };
+        let schemes: Vec<Scheme> = match self.forms {
+            Quantization::Scaled(schemes) => {
+                schemes.iter().copied().filter(|scheme| is_code(scheme.code)).collect()
+            }
+            _ => Vec::new(),
+        };
+        Some(match schemes.is_empty() {
+            true => Err(codes.undeclared()),
+            false => Scaled { shards, module, codes, shape }.stored(&schemes),
+        })
+    }
+}
+
+impl<'f, 'a> Scaled<'_, 'f, 'a> {
+    /// The matrix, in the first of these forms that its tensors have.
+    fn stored(&self, schemes: &[Scheme]) -> Result<Stored<'f>, ModelError> {
+        let [outputs, inputs] = self.shape;
+        let declared = self.find("weight_shape").map(|shape| shape.is_shape(self.shape)).transpose()?;
+        let Fitting { scheme, scales } = self.fitting(schemes)?;
+        let layout = match scheme.code {
+            Code::Float8 => Layout::Floats,
+            Code::Byte => Layout::Signed,
+            Code::Packed { bits } if declared.is_some() => Layout::Rows { bits },
+            Code::Packed { .. } => return Err(self.codes.wrong(&self.lacks("weight_shape"))),
+        };
+        let zeros = self.zeros(scheme, scales.count)?;
+        let indices = self.find("weight_g_idx").filter(|indices| !indices.are_unset());
+        let ordered = match (&indices, scheme.shared) {
+            (None, _) if scheme.ordered && self.find("weight_g_idx").is_none() => {
+                return Err(self.codes.wrong(&self.lacks("weight_g_idx")));
+            }
+            (None, _) => false,
+            (Some(indices), Shared::Group(group)) => indices.are_ordered(inputs, group, scales.count)?,
+            (Some(indices), _) => {
+                return Err(indices.wrong("is for groups of inputs, of which there are none"));
             }
         };
-        Some(self.scaled(module, &weight, code, shape))
+        let indices = indices.map_or(&[][..], |indices| indices.bytes());
+        Ok(self
+            .codes
+            .stored(self.shape, Codes { rows: (0, outputs), layout, scales, zeros, indices, ordered }))
     }
 
-    /// A matrix of codes, one after the other.
-    fn scaled(
-        &self,
-        module: &str,
-        weight: &Found<'f, 'a>,
-        code: Code,
-        shape: [usize; 2],
-    ) -> Result<Stored<'f>, ModelError> {
-        let Quantization::Scaled(schemes) = self.forms else { return Err(weight.undeclared()) };
-        weight.expect_shape(&shape)?;
-        let schemes: Vec<Scheme> = schemes.iter().copied().filter(|scheme| scheme.code == code).collect();
-        let scales = self.scales(module, weight, &schemes, shape)?;
-        let codes = Codes {
-            rows: (0, shape[0]),
-            layout: Layout::Floats,
-            scales,
-            zeros: Zeros::All(0.0),
-            indices: &[],
-            ordered: false,
+    /// The first form that codes and scales have the shape of; of several, the one that says rightly whether there are zeros.
+    fn fitting(&self, schemes: &[Scheme]) -> Result<Fitting<'f>, ModelError> {
+        let ([outputs, inputs], codes) = (self.shape, &self.codes);
+        let coded = |scheme: &&Scheme| match scheme.code {
+            Code::Float8 | Code::Byte => codes.info.shape == self.shape,
+            Code::Packed { bits } => codes.info.shape == [outputs, (inputs * bits).div_ceil(32)],
         };
-        Ok(weight.stored(shape, codes))
-    }
-
-    /// A matrix in AWQ's form, with as many inputs of an output in a group.
-    fn awq(
-        &self,
-        module: &str,
-        codes: &Found<'f, 'a>,
-        group: usize,
-        [outputs, inputs]: [usize; 2],
-    ) -> Result<Stored<'f>, ModelError> {
-        if !outputs.is_multiple_of(8) {
-            return Err(codes.wrong(&format!("is of {outputs} outputs, and words are of 8")));
+        let schemes: Vec<Scheme> = schemes.iter().filter(coded).copied().collect();
+        if schemes.iter().any(|scheme| matches!(scheme.code, Code::Packed { .. })) {
+            codes.expect_type(Dtype::I32)?;
         }
-        let count = inputs.div_ceil(group);
-        codes.expect(Dtype::I32, &[inputs, outputs / 8])?;
-        let zeros = self.beside(codes, module, "qzeros")?;
-        zeros.expect(Dtype::I32, &[count, outputs / 8])?;
-        let scales = self.beside(codes, module, "scales")?.by_group([outputs, count], group)?;
-        let (layout, zeros) = (Layout::Across, Zeros::Across(zeros.bytes()));
-        let codes_of = Codes { rows: (0, outputs), layout, scales, zeros, indices: &[], ordered: false };
-        Ok(codes.stored([outputs, inputs], codes_of))
-    }
-
-    /// The scales of a matrix whose codes are `weight`, in the first of the forms that has their shape.
-    fn scales(
-        &self,
-        module: &str,
-        weight: &Found<'f, 'a>,
-        schemes: &[Scheme],
-        shape: [usize; 2],
-    ) -> Result<Scales<'f>, ModelError> {
-        let found = SCALES.iter().find_map(|scale| self.find(module, scale));
-        let found = found.ok_or_else(|| weight.wrong(&format!("has no {module}.weight_scale beside it")))?;
-        let float = found.float()?;
-        let form = schemes.iter().find_map(|scheme| layout(scheme.shared, shape, &found.info.shape));
-        let Some((block, count)) = form else {
+        if schemes.is_empty() {
+            let why = "is not that of codes that config.json has for a matrix of";
+            return Err(
+                codes.wrong(&format!("has shape {:?}, which {why} {:?}", codes.info.shape, self.shape))
+            );
+        }
+        let scales = SCALES.iter().find_map(|scale| self.find(scale));
+        let scales = scales.ok_or_else(|| codes.wrong(&self.lacks("weight_scale")))?;
+        let float = scales.float()?;
+        let fits = |scheme: &Scheme| Some((*scheme, layout(scheme.shared, self.shape, &scales.info.shape)?));
+        let mut fitting: Vec<_> = schemes.iter().filter_map(fits).collect();
+        let has_zeros = self.find("weight_zero_point").is_some();
+        fitting.sort_by_key(|(scheme, _)| scheme.symmetric == has_zeros);
+        let Some((scheme, (block, count))) = fitting.first().copied() else {
             let shared: Vec<String> = schemes.iter().map(|scheme| shown(scheme.shared)).collect();
             let why = format!(
-                "has shape {:?}, which for a matrix of {shape:?} is not that of a scale {}, as config.json has it",
-                found.info.shape,
+                "has shape {:?}, which for a matrix of {:?} is not that of a scale {}, as config.json has it",
+                scales.info.shape,
+                self.shape,
                 shared.join(" or ")
             );
-            return Err(found.wrong(&why));
+            return Err(scales.wrong(&why));
         };
-        Ok(Scales { float, bytes: found.bytes(), block, count, steps: [count, 1] })
+        let scales = Scales { float, bytes: scales.bytes(), block, count, steps: [count, 1] };
+        Ok(Fitting { scheme, scales })
     }
 
-    /// A tensor that must be beside the codes.
-    fn beside(&self, codes: &Found<'f, 'a>, module: &str, suffix: &str) -> Result<Found<'f, 'a>, ModelError> {
-        self.find(module, suffix).ok_or_else(|| codes.wrong(&format!("has no {module}.{suffix} beside it")))
+    /// What is subtracted from codes. Those in words are all above 0, by as much as zeros in words are.
+    fn zeros(&self, scheme: Scheme, count: usize) -> Result<Zeros<'f>, ModelError> {
+        let middle = match scheme.code {
+            Code::Float8 | Code::Byte => 0,
+            Code::Packed { bits } => 1 << (bits - 1),
+        };
+        let rows = match scheme.shared {
+            Shared::Matrix => 1,
+            Shared::Output | Shared::Group(_) => self.shape[0],
+            Shared::Block([outputs, _]) => self.shape[0].div_ceil(outputs),
+        };
+        let Some(zeros) = self.find("weight_zero_point") else {
+            return match scheme.symmetric {
+                true => Ok(Zeros::All(f32::from(middle))),
+                false => Err(self.codes.wrong(&self.lacks("weight_zero_point"))),
+            };
+        };
+        if scheme.symmetric {
+            let none = match (scheme.code, zeros.info.dtype) {
+                (Code::Packed { bits: 4 }, Dtype::I32) => 0x88,
+                (Code::Packed { .. }, Dtype::I32) => 0x80,
+                _ => 0,
+            };
+            return match zeros.bytes().iter().all(|byte| *byte == none) {
+                true => Ok(Zeros::All(f32::from(middle))),
+                false => {
+                    Err(zeros.wrong("has zeros other than 0, which config.json says are none (symmetric)"))
+                }
+            };
+        }
+        match (scheme.code, zeros.info.dtype) {
+            (Code::Packed { bits }, Dtype::I32) => {
+                zeros.expect_shape(&[(rows * bits).div_ceil(32), count])?;
+                Ok(Zeros::Rows { bits, bytes: zeros.bytes() })
+            }
+            (Code::Packed { .. } | Code::Byte, Dtype::I8) => {
+                let shape = &zeros.info.shape;
+                if *shape != [rows, count] && (count, &shape[..]) != (1, &[rows]) {
+                    zeros.expect_shape(&[rows, count])?;
+                }
+                Ok(Zeros::Bytes { middle, bytes: zeros.bytes() })
+            }
+            (_, dtype) => {
+                Err(zeros.wrong(&format!("is stored as {dtype:?}, which is no type of such zeros")))
+            }
+        }
     }
 
-    fn find(&self, module: &str, suffix: &str) -> Option<Found<'f, 'a>> {
-        let name = format!("{module}.{suffix}");
-        let (shard, info) = find(self.shards, &name)?;
-        Some(Found { name, shard, info })
+    fn find(&self, suffix: &str) -> Option<Found<'f, 'a>> {
+        Found::find(self.shards, self.module, suffix)
     }
-}
 
-/// GPTQ's form, with as many inputs of an output in a group.
-struct Gptq {
-    bits: usize,
-    group: usize,
-    ordered: bool,
-}
-
-impl Gptq {
-    fn matrix<'f>(
-        &self,
-        files: &Quantized<'f, '_>,
-        module: &str,
-        codes: &Found<'f, '_>,
-        [outputs, inputs]: [usize; 2],
-    ) -> Result<Stored<'f>, ModelError> {
-        let Self { bits, group, ordered } = *self;
-        let count = inputs.div_ceil(group);
-        codes.expect(Dtype::I32, &[(inputs * bits).div_ceil(32), outputs])?;
-        let zeros = files.beside(codes, module, "qzeros")?;
-        zeros.expect(Dtype::I32, &[count, (outputs * bits).div_ceil(32)])?;
-        let scales = files.beside(codes, module, "scales")?.by_group([outputs, count], group)?;
-        let indices = match files.find(module, "g_idx") {
-            None if ordered => return Err(codes.wrong(&format!("has no {module}.g_idx beside it"))),
-            indices => indices,
-        };
-        let ordered = match &indices {
-            None => false,
-            Some(indices) => indices.are_ordered(inputs, group, count)?,
-        };
-        let zeros = Zeros::Less { bits, bytes: zeros.bytes() };
-        let indices = indices.map_or(&[][..], |indices| indices.bytes());
-        let layout = Layout::Down { bits };
-        Ok(codes
-            .stored([outputs, inputs], Codes { rows: (0, outputs), layout, scales, zeros, indices, ordered }))
+    fn lacks(&self, suffix: &str) -> String {
+        format!("has no {}.{suffix} beside it", self.module)
     }
 }
 
@@ -215,6 +248,7 @@ fn layout(shared: Shared, [outputs, inputs]: [usize; 2], scales: &[usize]) -> Op
     let (block, has_shape) = match shared {
         Shared::Matrix => ([outputs, inputs], matches!(scales, [] | [1] | [1, 1])),
         Shared::Output => ([1, inputs], scales == [outputs] || scales == [outputs, 1]),
+        Shared::Group(group) => ([1, group], scales == [outputs, inputs.div_ceil(group)]),
         Shared::Block(block) => (block, scales == [outputs.div_ceil(block[0]), inputs.div_ceil(block[1])]),
     };
     has_shape.then(|| (block, inputs.div_ceil(block[1])))
@@ -224,77 +258,8 @@ fn shown(shared: Shared) -> String {
     match shared {
         Shared::Matrix => "per matrix".to_owned(),
         Shared::Output => "per output".to_owned(),
+        Shared::Group(inputs) => format!("per output and {inputs} inputs"),
         Shared::Block([outputs, inputs]) => format!("per {outputs} outputs and {inputs} inputs"),
-    }
-}
-
-impl<'f> Found<'f, '_> {
-    fn bytes(&self) -> &'f [u8] {
-        self.shard.bytes_of(self.info)
-    }
-
-    fn expect_shape(&self, shape: &[usize]) -> Result<(), ModelError> {
-        match self.info.shape == shape {
-            true => Ok(()),
-            false => {
-                Err(self.wrong(&format!("has shape {:?}, config.json requires {shape:?}", self.info.shape)))
-            }
-        }
-    }
-
-    fn expect(&self, dtype: Dtype, shape: &[usize]) -> Result<(), ModelError> {
-        if self.info.dtype != dtype {
-            return Err(self.wrong(&format!("is stored as {:?}, and must be {dtype:?}", self.info.dtype)));
-        }
-        self.expect_shape(shape)
-    }
-
-    /// The type of scales.
-    fn float(&self) -> Result<Float, ModelError> {
-        let why = || format!("is stored as {:?}, which is no type of scales", self.info.dtype);
-        Float::of(self.info.dtype).ok_or_else(|| self.wrong(&why()))
-    }
-
-    /// Scales of `count` groups of so many inputs, of which each has those of all outputs together.
-    fn by_group(&self, [outputs, count]: [usize; 2], inputs: usize) -> Result<Scales<'f>, ModelError> {
-        self.expect_shape(&[count, outputs])?;
-        let (float, bytes) = (self.float()?, self.bytes());
-        Ok(Scales { float, bytes, block: [1, inputs], count, steps: [1, outputs] })
-    }
-
-    /// Whether the groups of inputs are others than those of neighbours. There are `count` of `group` inputs.
-    fn are_ordered(&self, inputs: usize, group: usize, count: usize) -> Result<bool, ModelError> {
-        self.expect(Dtype::I32, &[inputs])?;
-        let mut ordered = false;
-        for (input, index) in self.bytes().as_chunks().0.iter().enumerate() {
-            let index = i32::from_le_bytes(*index);
-            if usize::try_from(index).is_ok_and(|index| index < count) {
-                ordered |= index as usize != input / group;
-                continue;
-            }
-            return Err(self.wrong(&format!("says that input {input} is in group {index}, of {count}")));
-        }
-        Ok(ordered)
-    }
-
-    fn stored(&self, shape: [usize; 2], codes: Codes<'f>) -> Stored<'f> {
-        Stored {
-            name: self.name.clone(),
-            kind: StoredType::Codes,
-            shape: shape.to_vec(),
-            order: RowOrder::Plain,
-            bytes: self.bytes(),
-            scales: &[],
-            codes: Some(codes),
-        }
-    }
-
-    fn undeclared(&self) -> ModelError {
-        self.wrong("is of another form than the quantization_config of config.json says")
-    }
-
-    fn wrong(&self, why: &str) -> ModelError {
-        ModelError::weights(format!("{}: tensor {} {why}", self.shard.name(), self.name))
     }
 }
 
@@ -337,12 +302,20 @@ mod tests {
             ("gptq-4-ordered", false),
             ("gptq-8-outputs", false),
             ("awq", true),
+            ("packed-4", true),
+            ("packed-4-zeros", true),
+            ("packed-4-ordered", false),
+            ("packed-8-outputs", false),
+            ("float8-outputs", false),
+            ("float8-blocks", false),
+            ("int8-outputs", false),
+            ("int8-zeros", false),
         ] {
             let (bytes, forms) = golden(name);
             let shards = [Shard::open(name, Bytes::Borrowed(&bytes)).expect("sound")];
             let quantized = Quantized { shards: &shards, forms: &forms };
             quantized.check_names().expect("nothing changes the codes");
-            let (shard, info) = find(&shards, "expected").expect("it is there");
+            let (shard, info) = super::super::files::find(&shards, "expected").expect("it is there");
             let expected = shard.stored("expected", info).expect("floats");
             let [outputs, inputs] = expected.shape[..] else { panic!("a matrix") };
             let matrix = quantized.matrix("linear", [outputs, inputs]).expect("it is there").expect("sound");

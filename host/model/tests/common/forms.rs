@@ -26,10 +26,22 @@ pub enum Form {
     Gptq8,
     /// Integers of 4 bits with a scale and a zero per 32 inputs, in another order.
     Awq,
+    /// The same by compressed-tensors.
+    Packed4,
+    /// Signed integers of 8 bits by compressed-tensors, with a scale per output.
+    Bytes,
 }
 
-pub const ALL: [Form; 6] =
-    [Form::Fp8Blocks, Form::Fp8Outputs, Form::Gptq4, Form::Gptq4Ordered, Form::Gptq8, Form::Awq];
+pub const ALL: [Form; 8] = [
+    Form::Fp8Blocks,
+    Form::Fp8Outputs,
+    Form::Gptq4,
+    Form::Gptq4Ordered,
+    Form::Gptq8,
+    Form::Awq,
+    Form::Packed4,
+    Form::Bytes,
+];
 
 impl Form {
     /// The `quantization_config` of such a checkpoint.
@@ -44,6 +56,18 @@ impl Form {
                 "bits": 4, "group_size": 32, "damp_percent": 0.01, "desc_act": self == Self::Gptq4Ordered,
                 "quant_method": "gptq", "static_groups": false, "sym": false, "true_sequential": true
             }),
+            Self::Packed4 => compressed(
+                "pack-quantized",
+                json!({
+                    "num_bits": 4, "type": "int", "symmetric": false, "strategy": "group", "group_size": 32
+                }),
+            ),
+            Self::Bytes => compressed(
+                "int-quantized",
+                json!({
+                    "num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel", "group_size": null
+                }),
+            ),
             Self::Awq => json!({
                 "bits": 4, "group_size": 32, "modules_to_not_convert": null, "quant_method": "awq", "version": "gemm",
                 "zero_point": true
@@ -59,7 +83,8 @@ impl Form {
     pub fn held(self) -> WeightType {
         match self {
             Self::Fp8Blocks | Self::Fp8Outputs | Self::Gptq4Ordered | Self::Gptq8 => WeightType::Q8,
-            Self::Gptq4 | Self::Awq => WeightType::Q4,
+            Self::Bytes => WeightType::Q8,
+            Self::Gptq4 | Self::Awq | Self::Packed4 => WeightType::Q4,
         }
     }
 
@@ -78,6 +103,8 @@ impl Form {
                 let count = inputs.div_ceil(32);
                 Integers::grouped(shape, numbers, 4, count, group, false).gptq(module, group)
             }
+            Self::Packed4 => Integers::of(shape, numbers, 4, 32, false).packed(module),
+            Self::Bytes => Integers::of(shape, numbers, 8, inputs, true).bytes(module),
             Self::Awq => Integers::of(shape, numbers, 4, 32, false).awq(module),
             Self::Gptq8 => Integers::of(shape, numbers, 8, inputs, true).gptq(module, |_| 0),
             Self::Fp8Blocks | Self::Fp8Outputs => {
@@ -126,6 +153,14 @@ impl Form {
             }
         }
     }
+}
+
+fn compressed(format: &str, weights: Value) -> Value {
+    let group = json!({"targets": ["Linear"], "weights": weights, "input_activations": null, "output_activations": null});
+    json!({
+        "quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed",
+        "ignore": ["lm_head"], "config_groups": {"group_0": group}
+    })
 }
 
 /// A matrix of integers with a scale in f16 and a zero per group of inputs.
@@ -249,6 +284,45 @@ impl Integers {
     }
 }
 
+impl Integers {
+    /// As compressed-tensors packs them: words of the inputs of an output, and zeros in words of the outputs of a group.
+    fn packed(self, module: &str) -> (Vec<Tensor>, Vec<f32>) {
+        let ([outputs, inputs], bits, count) = (self.shape, self.bits, self.count);
+        let per_word = 32 / bits;
+        let (words, zero_words) = (inputs.div_ceil(per_word), outputs.div_ceil(per_word));
+        let mut codes = vec![0_u32; outputs * words];
+        for (at, code) in self.codes.iter().enumerate() {
+            let (output, input) = (at / inputs, at % inputs);
+            codes[output * words + input / per_word] |= u32::from(*code) << (bits * (input % per_word));
+        }
+        let mut zeros = vec![0_u32; zero_words * count];
+        for (at, zero) in self.zeros.iter().enumerate() {
+            let (output, group) = (at / count, at % count);
+            zeros[output / per_word * count + group] |= u32::from(*zero) << (bits * (output % per_word));
+        }
+        let sides = [outputs as i64, inputs as i64].iter().flat_map(|side| side.to_le_bytes()).collect();
+        let scales = self.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        let tensors = vec![
+            (format!("{module}.weight_packed"), Dtype::I32, vec![outputs, words], words_of(&codes)),
+            (format!("{module}.weight_zero_point"), Dtype::I32, vec![zero_words, count], words_of(&zeros)),
+            (format!("{module}.weight_scale"), Dtype::F16, vec![outputs, count], scales),
+            (format!("{module}.weight_shape"), Dtype::I64, vec![2], sides),
+        ];
+        (tensors, self.numbers)
+    }
+
+    /// As compressed-tensors stores symmetric integers of 8 bits.
+    fn bytes(self, module: &str) -> (Vec<Tensor>, Vec<f32>) {
+        let codes = self.codes.iter().map(|code| code.wrapping_sub(128)).collect();
+        let scales = self.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        let tensors = vec![
+            (format!("{module}.weight"), Dtype::I8, self.shape.to_vec(), codes),
+            (format!("{module}.weight_scale"), Dtype::F16, vec![self.shape[0], self.count], scales),
+        ];
+        (tensors, self.numbers)
+    }
+}
+
 fn words_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -293,11 +367,14 @@ impl Checkpoint {
 
     /// The checkpoint with the matrices of its layers but for routers in a form, and with the numbers that these stand for.
     pub fn in_form(&self, form: Form) -> (Self, Self) {
+        self.with(form, |module| module.contains("layers.") && !module.ends_with(".gate"))
+    }
+
+    /// The same with the matrices of these modules.
+    pub fn with(&self, form: Form, is_coded: impl Fn(&str) -> bool) -> (Self, Self) {
         let (mut coded, mut widened) = (Vec::new(), Vec::new());
         for (name, dtype, shape, bytes) in &self.tensors {
-            let module = name.strip_suffix(".weight").filter(|module| {
-                module.contains("layers.") && !module.ends_with(".gate") && shape.len() == 2
-            });
+            let module = name.strip_suffix(".weight").filter(|module| shape.len() == 2 && is_coded(module));
             let numbers = widen(*dtype, bytes);
             let Some(module) = module else {
                 coded.push((name.clone(), *dtype, shape.clone(), bytes.clone()));

@@ -11,7 +11,13 @@ fn declared(quantization: Value) -> Result<Option<Quantization>, String> {
 }
 
 fn scaled(schemes: &[(Code, Shared)]) -> Result<Option<Quantization>, String> {
-    let schemes = schemes.iter().map(|(code, shared)| Scheme { code: *code, shared: *shared });
+    let scheme = |(code, shared): &(Code, Shared)| Scheme {
+        code: *code,
+        shared: *shared,
+        symmetric: true,
+        ordered: false,
+    };
+    let schemes = schemes.iter().map(scheme);
     Ok(Some(Quantization::Scaled(schemes.collect())))
 }
 
@@ -92,6 +98,140 @@ fn integers_of_awq_are_declared_as_published_checkpoints_do() {
     }
 }
 
+/// The keys that llm-compressor writes.
+fn compressed(format: &str, weights: Value) -> Value {
+    let activations =
+        json!({"actorder": null, "dynamic": true, "group_size": null, "num_bits": 8, "strategy": "token"});
+    json!({
+        "config_groups": {"group_0": {"input_activations": activations, "output_activations": null, "targets": ["Linear"],
+            "weights": weights}},
+        "format": format, "global_compression_ratio": 1.46, "ignore": ["lm_head", "re:.*mlp.gate$"],
+        "kv_cache_scheme": null, "quant_method": "compressed-tensors", "quantization_status": "compressed",
+        "sparsity_config": {"format": "dense", "global_sparsity": 0.1, "sparsity_structure": "unstructured"},
+        "transform_config": {}, "version": "0.11.0"
+    })
+}
+
+#[test]
+fn forms_of_compressed_tensors_are_declared_as_published_checkpoints_do() {
+    for (format, weights, code, shared) in [
+        // FP8-dynamic, FP8, FP8-block, quantized.w8a8 and quantized.w4a16 of RedHatAI.
+        (
+            "float-quantized",
+            json!({"actorder": null, "block_structure": null, "dynamic": false, "group_size": null, "num_bits": 8,
+                "observer": "minmax", "observer_kwargs": {}, "strategy": "channel", "symmetric": true, "type": "float"}),
+            Code::Float8,
+            Shared::Output,
+        ),
+        (
+            "float-quantized",
+            json!({"num_bits": 8, "strategy": "tensor", "type": "float"}),
+            Code::Float8,
+            Shared::Matrix,
+        ),
+        (
+            "float-quantized",
+            json!({"num_bits": 8, "strategy": "block", "block_structure": [128, 128], "type": "float"}),
+            Code::Float8,
+            Shared::Block([128, 128]),
+        ),
+        (
+            "int-quantized",
+            json!({"num_bits": 8, "strategy": "channel", "type": "int"}),
+            Code::Byte,
+            Shared::Output,
+        ),
+        (
+            "pack-quantized",
+            json!({"actorder": "weight", "group_size": 128, "num_bits": 4, "strategy": "group", "symmetric": true,
+                "type": "int"}),
+            Code::Packed { bits: 4 },
+            Shared::Group(128),
+        ),
+        // Without a strategy the size of groups decides.
+        (
+            "pack-quantized",
+            json!({"group_size": 32, "num_bits": 8}),
+            Code::Packed { bits: 8 },
+            Shared::Group(32),
+        ),
+        (
+            "pack-quantized",
+            json!({"group_size": -1, "num_bits": 4}),
+            Code::Packed { bits: 4 },
+            Shared::Output,
+        ),
+        ("naive-quantized", json!({"num_bits": 8}), Code::Byte, Shared::Matrix),
+    ] {
+        let config = compressed(format, weights);
+        assert_eq!(declared(config.clone()), scaled(&[(code, shared)]), "{config}");
+        // As it was called once.
+        let earlier = parse(llama_config(), json!({"compression_config": config})).expect("supported");
+        assert_eq!(Ok(earlier.quantization), scaled(&[(code, shared)]));
+    }
+    let asked = json!({"actorder": "group", "group_size": 64, "num_bits": 4, "strategy": "group", "symmetric": false});
+    let (code, shared) = (Code::Packed { bits: 4 }, Shared::Group(64));
+    let scheme = Scheme { code, shared, symmetric: false, ordered: true };
+    assert_eq!(declared(compressed("pack-quantized", asked)), Ok(Some(Quantization::Scaled(vec![scheme]))));
+}
+
+#[test]
+fn forms_of_compressed_tensors_that_are_not_supported_are_refused_by_key() {
+    let four = || json!({"num_bits": 4, "group_size": 128, "strategy": "group", "type": "int"});
+    for (format, changes, named) in [
+        (
+            "nvfp4-pack-quantized",
+            json!({}),
+            "format is \"nvfp4-pack-quantized\"; supported is pack-quantized or",
+        ),
+        ("marlin-24", json!({}), "format is \"marlin-24\""),
+        ("sparse-24-bitmask", json!({}), "format is \"sparse-24-bitmask\""),
+        (
+            "pack-quantized",
+            json!({"num_bits": 3}),
+            "group_0: weights: num_bits is 3 of type int in the format pack-quantized",
+        ),
+        ("pack-quantized", json!({"type": "float"}), "num_bits is 4 of type float"),
+        ("float-quantized", json!({}), "num_bits is 4 of type int in the format float-quantized"),
+        ("mixed-precision", json!({}), "num_bits can't be read without a format of its group"),
+        (
+            "pack-quantized",
+            json!({"strategy": "tensor_group"}),
+            "strategy is \"tensor_group\"; supported are tensor",
+        ),
+        ("pack-quantized", json!({"strategy": "block"}), "block_structure must be two whole numbers"),
+        ("pack-quantized", json!({"group_size": null}), "group_size must be a whole number"),
+        ("pack-quantized", json!({"group_size": 0}), "group_size must be a whole number"),
+        ("pack-quantized", json!({"dynamic": true}), "dynamic must be false for weights"),
+        ("pack-quantized", json!({"actorder": "random"}), "actorder is \"random\""),
+        ("pack-quantized", json!({"is_mx": true}), "weights: is_mx is not known"),
+    ] {
+        let config = compressed(format, crate::with(four(), changes));
+        let error = declared(config.clone()).err().unwrap_or_else(|| panic!("{config} was taken"));
+        assert!(error.contains("quantization_config: ") && error.contains(named), "{config}: {error}");
+    }
+    for (changes, named) in [
+        (json!({"config_groups": null}), "quantization_config has no config_groups"),
+        (json!({"config_groups": {}}), "config_groups must be groups with weights"),
+        (json!({"config_groups": {"W4A16": ["Linear"]}}), "config_groups: W4A16 must be an object"),
+        (
+            json!({"config_groups": {"kv": {"targets": ["k"], "weights": null}}}),
+            "config_groups must be groups with weights",
+        ),
+        (json!({"ignore": "lm_head"}), "ignore must be a list"),
+        (json!({"quantization_status": "initialized"}), "quantization_status is \"initialized\""),
+        (
+            json!({"sparsity_config": {"format": "sparse-24-bitmask"}}),
+            "sparsity_config: format is \"sparse-24-bitmask\"",
+        ),
+        (json!({"transform_config": {"config_groups": {"R1": {}}}}), "transform_config is not supported"),
+    ] {
+        let error =
+            declared(crate::with(compressed("pack-quantized", four()), changes.clone())).expect_err(named);
+        assert!(error.contains(named), "{changes}: {error}");
+    }
+}
+
 #[test]
 fn forms_that_would_be_read_wrongly_are_refused_by_key() {
     let refused = |config: Value, named: &str| {
@@ -103,7 +243,7 @@ fn forms_that_would_be_read_wrongly_are_refused_by_key() {
     for method in ["bitsandbytes", "modelopt", "fbgemm_fp8", "torchao", "hqq", "eetq", "quark", "mxfp4"] {
         refused(
             json!({"quant_method": method}),
-            &format!("quant_method is {method:?}; supported are fp8, gptq and awq"),
+            &format!("quant_method is {method:?}; supported are fp8, gptq, awq, compressed-tensors"),
         );
     }
     let gptq = |changes: Value| {
