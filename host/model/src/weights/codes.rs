@@ -5,8 +5,6 @@ use half::{bf16, f16};
 use infer_kernels::{GROUP, Group4};
 use safetensors::tensor::Dtype;
 
-use super::four::clamped;
-
 /// How a matrix's codes are read: everything about it but the codes.
 #[derive(Clone, Copy)]
 pub(crate) struct Codes<'a> {
@@ -120,7 +118,8 @@ impl Codes<'_> {
         self.read(row, bytes, &mut codes);
         for (at, (group, codes)) in out.iter_mut().zip(codes.as_chunks().0).enumerate() {
             let (scale, zero) = self.unit(row, at * GROUP / self.scales.block[1]);
-            *group = Group4 { scale: clamped(scale), base: clamped(-zero * scale), integers: *codes };
+            *group =
+                Group4 { scale: f16::from_f32(scale), base: f16::from_f32(-zero * scale), integers: *codes };
         }
     }
 
@@ -300,6 +299,22 @@ mod tests {
             assert_eq!(read(Float::Exponent, &[9, exponent]), number);
         }
         assert!(read(Float::Exponent, &[9, 255]).is_nan());
+    }
+
+    /// GPTQ's tools subtract one from each zero in a word at once, so that a zero of 0 borrows from the next.
+    #[test]
+    fn zeros_that_are_one_less_are_those_of_the_whole_word() {
+        let scales =
+            Scales { float: Float::F32, bytes: &[0, 0, 128, 63], block: [8, 1], count: 1, steps: [0, 0] };
+        for zeros in [[0; 8], [15; 8], [0, 1, 2, 3, 12, 13, 14, 15], [8, 0, 0, 15, 0, 8, 8, 0]] {
+            let word = zeros.iter().rev().fold(0_u32, |word, zero| word << 4 | zero);
+            let bytes = word.wrapping_sub(0x1111_1111).to_le_bytes();
+            let (layout, zeros_less) = (Layout::Down { bits: 4 }, Zeros::Less { bits: 4, bytes: &bytes });
+            let codes =
+                Codes { rows: (0, 8), layout, scales, zeros: zeros_less, indices: &[], ordered: false };
+            let got: Vec<u32> = (0..8).map(|row| codes.unit(row, 0).1 as u32).collect();
+            assert_eq!(got, zeros);
+        }
     }
 
     #[test]

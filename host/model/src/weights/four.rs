@@ -55,7 +55,7 @@ fn half(block: &[u8], at: usize) -> f16 {
 }
 
 /// The nearest finite number. What is infinite or NaN in the file stays so, and the logits show it.
-pub(super) fn clamped(x: f32) -> f16 {
+fn clamped(x: f32) -> f16 {
     match x.is_finite() {
         true => f16::from_f32(x.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())),
         false => f16::from_f32(x),

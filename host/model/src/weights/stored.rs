@@ -252,7 +252,7 @@ impl Stored<'_> {
     /// Writes row `row` of 4-bit integers to `out`.
     ///
     /// # Errors
-    /// A scale of codes is infinite or NaN.
+    /// A scale of codes is infinite, NaN, or too large for 16 bits.
     ///
     /// # Panics
     /// If the type is another.
@@ -268,9 +268,11 @@ impl Stored<'_> {
         codes.groups(stored, self.bytes, out);
         match out.iter().position(|group| !group.scale.is_finite() || !group.base.is_finite()) {
             None => Ok(()),
-            Some(at) => {
-                Err(self.not_finite(codes.rows.0 + stored, at * GROUP, "in a group with such a scale"))
-            }
+            Some(at) => Err(self.not_finite(
+                codes.rows.0 + stored,
+                at * GROUP,
+                "of a group whose scale or zero is no number of 16 bits",
+            )),
         }
     }
 

@@ -183,12 +183,7 @@ fn tensors_that_are_missing_or_other_are_named_with_their_file() {
             Change::Shape(vec![3, 64]),
             "scales has shape [3, 64], config.json requires [6, 64]",
         ),
-        (
-            Form::Gptq4,
-            "scales",
-            Change::Bytes(vec![0, 0x7c]),
-            "number 0 of row 0 is in a group with such a scale",
-        ),
+        (Form::Gptq4, "scales", Change::Bytes(vec![0, 0x7c]), "number 0 of row 0 is of a group whose scale"),
         (Form::Gptq4, "g_idx", Change::Shape(vec![191]), "g_idx has shape [191], config.json requires [192]"),
         (Form::Gptq4, "g_idx", Change::Bytes(vec![6]), "g_idx says that input 0 is in group 6, of 6"),
         (Form::Gptq4, "g_idx", Change::Bytes(vec![255; 4]), "g_idx says that input 0 is in group -1, of 6"),
@@ -212,12 +207,7 @@ fn tensors_that_are_missing_or_other_are_named_with_their_file() {
             Change::Type(Dtype::I16),
             "scales is stored as I16, which is no type of scales",
         ),
-        (
-            Form::Awq,
-            "scales",
-            Change::Bytes(vec![0, 0xfc]),
-            "number 0 of row 0 is in a group with such a scale",
-        ),
+        (Form::Awq, "scales", Change::Bytes(vec![0, 0xfc]), "number 0 of row 0 is of a group whose scale"),
         (Form::Packed4, "weight_packed", Change::Remove, "down_proj.weight is missing"),
         (
             Form::Packed4,
@@ -277,7 +267,7 @@ fn tensors_that_are_missing_or_other_are_named_with_their_file() {
             Form::Packed4,
             "weight_scale",
             Change::Bytes(vec![1, 0xfe]),
-            "number 0 of row 0 is in a group with such a scale",
+            "number 0 of row 0 is of a group whose scale",
         ),
         (
             Form::Bytes,
