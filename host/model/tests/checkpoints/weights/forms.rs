@@ -542,3 +542,23 @@ fn claims_about_groups_and_blocks_are_held_against_the_tensors() {
         assert!(error.message.contains("has shape"), "{key} {value}: {error}");
     }
 }
+
+/// As earlier versions of compressed-tensors stored them.
+#[test]
+fn zeros_of_packed_integers_may_be_bytes() {
+    let (mut coded, _) = Checkpoint::read(&golden("qwen3-bf16")).in_form(Form::Packed4);
+    let want = logits(&load(&coded, None, Quantize::Auto).expect("sound"));
+    for (name, dtype, shape, bytes) in &mut coded.tensors {
+        if !name.ends_with(".weight_zero_point") {
+            continue;
+        }
+        let [words, count] = shape[..] else { panic!("a matrix") };
+        let zero = |row: usize, group: usize| {
+            bytes[4 * (row / 8 * count + group) + row % 8 / 2] >> (row % 2 * 4) & 15
+        };
+        let outputs = 8 * words;
+        let zeros = (0..outputs * count).map(|at| zero(at / count, at % count).wrapping_sub(8)).collect();
+        (*dtype, *shape, *bytes) = (Dtype::I8, vec![outputs, count], zeros);
+    }
+    assert!(logits(&load(&coded, None, Quantize::Auto).expect("sound")) == want);
+}
