@@ -86,7 +86,12 @@ impl Emulator {
 
     /// Makes the next operation of this kind fail. If that happens within a recording, the recording goes on.
     pub fn fail_next(&self, operation: Operation, failure: CudaError) {
-        self.lock().failures.push((operation, failure));
+        self.fail_after(0, operation, failure);
+    }
+
+    /// The same of the one after so many of this kind.
+    pub fn fail_after(&self, before: u32, operation: Operation, failure: CudaError) {
+        self.lock().failures.push((operation, before, failure));
     }
 
     /// Loses the device: from now on all work fails, and nothing that was submitted is run.

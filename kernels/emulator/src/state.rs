@@ -23,8 +23,8 @@ pub(crate) struct State {
     pub(crate) done: u64,
     /// The first failure, which stays.
     pub(crate) fault: Option<CudaError>,
-    /// Failures to come.
-    pub(crate) failures: Vec<(Operation, CudaError)>,
+    /// Failures to come, each after so many operations of its kind.
+    pub(crate) failures: Vec<(Operation, u32, CudaError)>,
     /// Recordings that are refused: all, or just those with early launches.
     pub(crate) refused: Option<Refused>,
     /// Whether launches in the latest recording may start early.
@@ -57,8 +57,12 @@ pub enum Operation {
 impl State {
     /// The failure that this operation is to have, which becomes the device's own if it says that the device is lost.
     pub(crate) fn fails(&mut self, operation: Operation) -> Result<(), CudaError> {
-        let Some(index) = self.failures.iter().position(|(of, _)| *of == operation) else { return Ok(()) };
-        let (_, failure) = self.failures.remove(index);
+        let Some(index) = self.failures.iter().position(|(of, ..)| *of == operation) else { return Ok(()) };
+        if let (_, before @ 1.., _) = &mut self.failures[index] {
+            *before -= 1;
+            return Ok(());
+        }
+        let (.., failure) = self.failures.remove(index);
         if failure.kind == CudaErrorKind::Lost {
             self.lose(failure.clone());
         }

@@ -73,8 +73,12 @@ pub(super) struct DeviceAdapters {
     /// Their numbers, in ascending order.
     ids: Vec<AdapterId>,
     placed: Vec<Arc<PlacedAdapter>>,
-    /// `AdapterDelta`s, `[layer][product][adapter]`, with room for those of as many adapters as there may be.
+    /// Where each is in the list, for as long as it is there: nothing has to be written when one goes, and what has to be when
+    /// one comes leaves the others' as it is.
+    slots: Vec<u32>,
+    /// `AdapterDelta`s, `[layer][product][slot]`. A slot that no adapter has may have those of one that is gone.
     list: Buffer,
+    /// How many slots there are.
     most: usize,
     /// What they add to products.
     layers: Vec<LayerDeltas>,
@@ -104,16 +108,14 @@ impl DeviceAdapters {
         let mut all = Self {
             ids: (1..).map(AdapterId).take(adapters.len()).collect(),
             placed: adapters.clone(),
+            slots: (0..adapters.len() as u32).collect(),
             list: Buffer::new(device, list_bytes(layers, most))?,
             most,
             layers: Vec::new(),
         };
-        all.arrange(*ty, config)?;
+        all.write(None, config)?;
+        all.arrange(*ty, config);
         Ok(all)
-    }
-
-    pub(super) fn ids(&self) -> &[AdapterId] {
-        &self.ids
     }
 
     /// Whether a row may have this adapter, or none.
@@ -136,49 +138,59 @@ impl DeviceAdapters {
         self.placed.iter().chain([adapter]).cloned().collect()
     }
 
-    /// Adds an adapter, if there is room for it.
+    /// Adds an adapter, for which there must be room, under a number that none has. After an error the others are as they
+    /// were.
     pub(super) fn insert(
         &mut self,
         (id, adapter): (AdapterId, Arc<PlacedAdapter>),
         ty: Type,
         config: &ModelConfig,
     ) -> Result<(), CudaError> {
-        match self.ids.binary_search(&id) {
-            Ok(place) => self.placed[place] = adapter,
-            Err(place) => {
-                self.ids.insert(place, id);
-                self.placed.insert(place, adapter);
-            }
-        }
-        self.arrange(ty, config)
+        let free = (0..self.most as u32).find(|slot| !self.slots.contains(slot));
+        let slot = free.expect("there is room for another adapter");
+        self.write(Some((slot, &adapter)), config)?;
+        let place = self.ids.partition_point(|other| *other < id);
+        self.ids.insert(place, id);
+        self.placed.insert(place, adapter);
+        self.slots.insert(place, slot);
+        self.arrange(ty, config);
+        Ok(())
     }
 
     /// Removes an adapter. Returns whether it was there.
-    pub(super) fn remove(
-        &mut self,
-        id: AdapterId,
-        ty: Type,
-        config: &ModelConfig,
-    ) -> Result<bool, CudaError> {
-        let Ok(place) = self.ids.binary_search(&id) else { return Ok(false) };
+    pub(super) fn remove(&mut self, id: AdapterId, ty: Type, config: &ModelConfig) -> bool {
+        let Ok(place) = self.ids.binary_search(&id) else { return false };
         self.ids.remove(place);
-        let _gone = self.placed.remove(place);
-        self.arrange(ty, config)?;
-        Ok(true)
+        self.slots.remove(place);
+        self.placed.remove(place);
+        self.arrange(ty, config);
+        true
     }
 
-    /// Lists what each adapter adds to each product, on the device.
-    fn arrange(&mut self, ty: Type, config: &ModelConfig) -> Result<(), CudaError> {
-        let (count, products) = (self.placed.len(), PRODUCTS.len() * config.layers.len());
-        let of_product = |index: usize| self.placed.iter().map(move |adapter| &adapter.deltas[index]);
-        let bytes = (0..products).flat_map(of_product).flat_map(AdapterDelta::as_bytes).copied();
-        let bytes: Vec<u8> = bytes.collect();
-        if !bytes.is_empty() {
-            self.list.write(0, &bytes)?;
+    /// Lists what each adapter adds to each product, on the device, and what one that comes adds.
+    fn write(
+        &self,
+        comes: Option<(u32, &Arc<PlacedAdapter>)>,
+        config: &ModelConfig,
+    ) -> Result<(), CudaError> {
+        let products = PRODUCTS.len() * config.layers.len();
+        let mut list = vec![AdapterDelta::default(); products * self.most];
+        for (slot, adapter) in self.slots.iter().copied().zip(&self.placed).chain(comes) {
+            for (product, delta) in adapter.deltas.iter().enumerate() {
+                list[product * self.most + slot as usize] = *delta;
+            }
         }
-        let shapes = shapes(ty, config, &self.placed);
+        if list.is_empty() {
+            return Ok(());
+        }
+        let bytes: Vec<u8> = list.iter().flat_map(AdapterDelta::as_bytes).copied().collect();
+        self.list.write(0, &bytes)
+    }
+
+    /// Finds out where any adapter adds something.
+    fn arrange(&mut self, ty: Type, config: &ModelConfig) {
         let delta = |at: usize, shape: Option<AdapterShape>| {
-            let deltas = self.list.at() + (at * count * size_of::<AdapterDelta>()) as u64;
+            let deltas = self.list.at() + (at * self.most * size_of::<AdapterDelta>()) as u64;
             shape.map(|shape| DeviceDelta { shape, deltas })
         };
         let layer = |(index, shapes): (usize, [Option<AdapterShape>; 4])| {
@@ -191,8 +203,7 @@ impl DeviceAdapters {
                 down: delta(at + 3, down),
             }
         };
-        self.layers = shapes.into_iter().enumerate().map(layer).collect();
-        Ok(())
+        self.layers = shapes(ty, config, &self.placed).into_iter().enumerate().map(layer).collect();
     }
 }
 
@@ -241,27 +252,28 @@ pub(super) fn words(adapters: u32, tokens: u32) -> [usize; 2] {
     }
 }
 
-/// Writes the lists of a batch's tokens with adapters, of those that are loaded. `padded` is the number of tokens of a decode that
-/// may be recorded. `None` if no token has one.
+/// Writes the lists of a batch's tokens with adapters. `padded` is the number of tokens of a decode that may be recorded. `None`
+/// if no token has one.
 pub(super) fn list(
     words: &mut [u32],
     layout: &StepLayout,
-    (places, loaded): (&mut Places, &[AdapterId]),
+    (places, adapters): (&mut Places, &DeviceAdapters),
     batch: &Batch,
     padded: Option<u32>,
 ) -> Option<AdapterRows> {
-    if loaded.is_empty() {
+    if adapters.ids.is_empty() {
         return None;
     }
-    places.find(batch, loaded);
+    places.find(batch, &adapters.ids);
     if places.tokens.is_empty() {
         return None;
     }
-    let room = AdapterRows::room(padded.unwrap_or(places.tokens.len() as u32), loaded.len() as u32);
+    let rows = padded.unwrap_or(places.tokens.len() as u32);
+    let room = AdapterRows::room(rows, adapters.ids.len() as u32);
     let (before, tiles) = words.split_at_mut(layout.place_tiles);
     let mut lists = AdapterLists::new(&mut before[layout.places..], tiles, room.rows);
     for (adapter, own) in places.groups() {
-        lists.add(adapter as u32, &places.tokens[own]);
+        lists.add(adapters.slots[adapter], &places.tokens[own]);
     }
     Some(if padded.is_some() { lists.filled(room) } else { lists.exact() })
 }

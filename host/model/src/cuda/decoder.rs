@@ -47,7 +47,8 @@ impl DeviceDecoder {
         })
     }
 
-    /// Takes an adapter, for which there must be room in the list. Nothing is in flight.
+    /// Takes an adapter, for which there must be room in the list, under a number that none has. Nothing is in flight, and
+    /// after an error the others are as they were.
     pub(super) fn load_adapter(&mut self, id: AdapterId, packed: &PackedAdapter) -> Result<(), CudaError> {
         let placed = Arc::new(PlacedAdapter::new(&self.device, packed)?);
         let all = self.adapters.with(&placed);
@@ -60,7 +61,7 @@ impl DeviceDecoder {
     }
 
     /// Drops an adapter. Returns whether it was there. Nothing is in flight.
-    pub(super) fn unload_adapter(&mut self, id: AdapterId) -> Result<bool, CudaError> {
+    pub(super) fn unload_adapter(&mut self, id: AdapterId) -> bool {
         self.adapters.remove(id, self.ty, &self.config)
     }
 

@@ -289,6 +289,9 @@ impl Executor for DeviceExecutor {
         let Ok(packed) = weights.downcast::<PackedAdapter>() else {
             return refuse("the adapter was made ready for another device");
         };
+        if self.decoder.adapters.has(adapter) {
+            return refuse("there is an adapter of this number");
+        }
         if !self.decoder.adapters.has_room() {
             return refuse("there is no room for another adapter");
         }
@@ -299,13 +302,7 @@ impl Executor for DeviceExecutor {
     /// Its memory is freed here: the device's calls come from the executor's thread alone.
     fn unload_adapter(&mut self, adapter: AdapterId) -> Option<AdapterWeights> {
         self.drop_adapted();
-        match self.decoder.unload_adapter(adapter) {
-            Ok(was_there) => was_there.then(|| -> AdapterWeights { Box::new(()) }),
-            Err(error) => {
-                tracing::error!("the device did not take note that an adapter has left: {error}");
-                None
-            }
-        }
+        self.decoder.unload_adapter(adapter).then(|| -> AdapterWeights { Box::new(()) })
     }
 }
 

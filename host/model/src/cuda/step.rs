@@ -48,7 +48,7 @@ impl DeviceExecutor {
             follows += 2;
         }
         let mut plan = plan::write(words, &layout, batch, tiles, padded);
-        let listing = (&mut self.places, self.decoder.adapters.ids());
+        let listing = (&mut self.places, &self.decoder.adapters);
         plan.adapted = adapters::list(words, &layout, listing, batch, padded);
         let mut pending = self.spare.pop().unwrap_or_default().reused(plan);
         let mut lists = Lists::new(&layout);

@@ -1,14 +1,15 @@
 //! Adapters on the device: golden logits, recorded decodes, rows that depend on themselves alone, and what is launched.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use infer_core::{AdapterId, Batch, Executor, SamplingParams, StepOutput};
-use infer_cuda_emulator::Emulator;
-use infer_kernels::cuda::Device;
+use infer_core::{AdapterId, AdapterWeights, Batch, Executor, SamplingParams, StepOutput};
+use infer_cuda_emulator::{Emulator, Operation};
+use infer_kernels::cuda::{CudaError, Device};
 use infer_model::cuda::DeviceExecutor;
 use infer_model::cuda::checks::{self, Extent};
-use infer_model::{Model, Source};
+use infer_model::{AdapterLoader, Model, Source};
 
 use crate::steps::{beside, executor, options, row};
 use crate::{emulator, golden, load, passes};
@@ -164,38 +165,55 @@ fn a_row_without_an_adapter_keeps_its_bits_beside_others_and_one_with_an_unknown
     assert_eq!(fault.rows, Some(vec![1]), "{}", fault.message);
 }
 
+fn folder(name: &str) -> PathBuf {
+    golden().join("qwen3-lora").join(name)
+}
+
+/// A golden adapter, ready for an executor.
+fn weights(loader: &AdapterLoader, name: &str) -> AdapterWeights {
+    let files = loader.read(&folder(name), 1 << 20).expect("they are there");
+    loader.load(&files).expect("golden adapters load").0
+}
+
+/// At temperature 1, which is sensitive to any difference.
+fn sampling() -> SamplingParams {
+    SamplingParams { temperature: 1.0, seed: 3, ..SamplingParams::default() }
+}
+
+/// What rows with these adapters draw. The second and the third time are recorded and repeated.
+fn draw(executor: &mut DeviceExecutor, adapters: &[u32]) -> Vec<Vec<Option<u32>>> {
+    let mut output = StepOutput::default();
+    let batch = decode(adapters, &sampling());
+    (0..3)
+        .map(|_| {
+            executor.execute(&batch, &mut output).expect("the device runs");
+            output.sampled.clone()
+        })
+        .collect()
+}
+
+/// The rows that are at fault for having adapters that aren't there.
+fn unknown(executor: &mut DeviceExecutor, adapters: &[u32]) -> Option<Vec<usize>> {
+    let outcome = executor.execute(&decode(adapters, &sampling()), &mut StepOutput::default());
+    outcome.expect_err("an adapter isn't there").rows
+}
+
 /// What comes later computes as what was there from the start, also in decodes that were recorded before it came, and
 /// leaves others as they were.
 #[test]
 fn adapters_come_and_go_between_steps() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;
-    let folder = |name: &str| golden().join("qwen3-lora").join(name);
-    let names = ["all", "some"];
     let mut model = load("qwen3-bf16");
     let loader = model.device_adapter_loader();
-    let weights = |name: &str| {
-        let files = loader.read(&folder(name), 1 << 20).expect("they are there");
-        loader.load(&files).expect("golden adapters load").0
-    };
+    let weights = |name: &str| weights(&loader, name);
     let mut placed = model.to_device(&device).expect("it fits");
     placed.reserve_adapters(2);
     let mut later = placed.executor(options(true)).expect("a small executor");
-    for name in names {
+    for name in ["all", "some"] {
         model.add_adapter(&Source::Directory(folder(name))).expect("golden adapters load");
     }
     let mut from_start = executor(&model, &device, true);
-    let sampling = SamplingParams { temperature: 1.0, seed: 3, ..SamplingParams::default() };
-    let draw = |executor: &mut DeviceExecutor, adapters: &[u32]| {
-        let mut output = StepOutput::default();
-        // The second and the third are recorded and repeated.
-        (0..3)
-            .map(|_| {
-                executor.execute(&decode(adapters, &sampling), &mut output).expect("the device runs");
-                output.sampled.clone()
-            })
-            .collect::<Vec<_>>()
-    };
     let wanted = [&[0, 0][..], &[1, 0], &[2, 1]].map(|adapters| draw(&mut from_start, adapters));
     assert_eq!(draw(&mut later, &[0, 0]), wanted[0]);
     later.load_adapter(AdapterId(5), weights("all")).expect("there is room");
@@ -211,10 +229,39 @@ fn adapters_come_and_go_between_steps() {
     later.unload_adapter(AdapterId(5)).expect("it is there");
     later.unload_adapter(AdapterId(8)).expect("it is there");
     assert_eq!(draw(&mut later, &[0, 0]), wanted[0]);
-    let fault =
-        later.execute(&decode(&[0, 8], &sampling), &mut StepOutput::default()).expect_err("it is gone");
-    assert_eq!(fault.rows, Some(vec![1]), "{}", fault.message);
+    assert_eq!(unknown(&mut later, &[0, 8]), Some(vec![1]));
     assert!(later.graph_launches() > 0 && from_start.graph_launches() > 0, "decodes are recorded");
     let other = later.load_adapter(AdapterId(9), Box::new(7)).expect_err("it is a number");
     assert!(other.message.contains("for another device"), "{}", other.message);
+}
+
+#[test]
+fn an_adapter_that_the_device_refuses_leaves_the_others_as_they_were_and_one_that_goes_needs_no_copy() {
+    let Some(emulator) = emulator() else { return };
+    let device: Arc<dyn Device> = emulator.clone();
+    let model = load("qwen3-bf16");
+    let loader = model.device_adapter_loader();
+    let mut placed = model.to_device(&device).expect("it fits");
+    placed.reserve_adapters(2);
+    let mut executor = placed.executor(options(true)).expect("a small executor");
+    executor.load_adapter(AdapterId(5), weights(&loader, "all")).expect("there is room");
+    let of_all = draw(&mut executor, &[5, 0]);
+    let refused = || CudaError::failed("refused on request");
+    // The copies of its matrices, and of the list.
+    for before in [0, 1] {
+        emulator.fail_after(before, Operation::CopyIn, refused());
+        let fault = executor.load_adapter(AdapterId(6), weights(&loader, "some")).expect_err("a copy fails");
+        assert!(fault.message.contains("refused on request"), "{}", fault.message);
+        assert_eq!(unknown(&mut executor, &[5, 6]), Some(vec![1]), "after {before} copies");
+        assert_eq!(draw(&mut executor, &[5, 0]), of_all, "after {before} copies");
+    }
+    let fault = executor.load_adapter(AdapterId(5), weights(&loader, "some")).expect_err("it is there");
+    assert!(fault.message.contains("an adapter of this number"), "{}", fault.message);
+    executor.load_adapter(AdapterId(6), weights(&loader, "some")).expect("there is room still");
+    let of_some = draw(&mut executor, &[6, 0]);
+    emulator.fail_next(Operation::CopyIn, refused());
+    executor.unload_adapter(AdapterId(5)).expect("it is there");
+    let mut output = StepOutput::default();
+    executor.execute(&decode(&[6, 0], &sampling()), &mut output).expect_err("the step's copy is the next");
+    assert_eq!(draw(&mut executor, &[6, 0]), of_some, "nothing of it is where the other was");
 }
