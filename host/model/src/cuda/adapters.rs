@@ -31,6 +31,9 @@ const ALIGNMENT: usize = 256;
 const PRODUCTS: [fn(&AdaptedLayer) -> &Option<Delta>; 4] =
     [|layer| &layer.qkv, |layer| &layer.output, |layer| &layer.gate_up, |layer| &layer.down];
 
+/// Projections that each of them is made of.
+const PARTS: [usize; 4] = [3, 1, 2, 1];
+
 /// An adapter as kernels read it: all its matrices, and what it adds to each product, `[layer][product]`, with offsets in
 /// place of addresses.
 pub(super) struct PackedAdapter {
@@ -231,17 +234,48 @@ pub(super) fn narrow_bytes(
     properties: &Properties,
     options: &DeviceOptions,
 ) -> usize {
-    let bytes = |shape: AdapterShape| shape.narrow_bytes(options.kind(), options.max_tokens, properties);
-    shapes(ty, config, placed).into_iter().flatten().flatten().map(bytes).max().unwrap_or(0)
+    let shapes = shapes(ty, config, placed).into_iter().flatten().flatten();
+    shapes.map(|shape| bytes_between(&shape, properties, options)).max().unwrap_or(0)
+}
+
+fn bytes_between(shape: &AdapterShape, properties: &Properties, options: &DeviceOptions) -> usize {
+    shape.narrow_bytes(options.kind(), options.max_tokens, properties)
+}
+
+/// Bytes of what adapters pass between their kernels: those of the model, and one of all projections that takes all the memory
+/// that others may have. One that changes few projections may have a higher rank, and memory is allocated for it when it comes.
+pub(super) fn reserved_bytes(model: &DeviceModel, options: &DeviceOptions) -> usize {
+    let DeviceModel { config, ty, device, adapters, room_bytes, .. } = model;
+    let properties = device.properties();
+    let later = largest(*ty, config, *room_bytes).map(|shape| bytes_between(&shape, properties, options));
+    narrow_bytes(*ty, config, adapters, properties, options).max(later.max().unwrap_or(0))
+}
+
+/// The shapes of an adapter of all projections that takes so many bytes.
+fn largest(ty: Type, config: &ModelConfig, bytes: u64) -> impl Iterator<Item = AdapterShape> {
+    let widths = widths(config);
+    let numbers = |product: usize| PARTS[product] * widths[product][0] + widths[product][1];
+    let dense = config.layers.iter().filter(|layer| layer.experts.is_none()).count();
+    let of_rank = config.layers.len() * (numbers(0) + numbers(1)) + dense * (numbers(2) + numbers(3));
+    // One side of each projection is as wide as the residual stream, so higher ranks are of no use.
+    let rank = (bytes as usize / (of_rank * ty.bytes())).min(config.hidden);
+    // What is filled up takes memory, too.
+    let step = padded_rank(1);
+    let rank = rank / step * step;
+    let products = if dense > 0 { 0..PRODUCTS.len() } else { 0..2 };
+    let shape = move |product: usize| {
+        let [inputs, outputs] = widths[product].map(|width| width as u32);
+        AdapterShape { ty, inputs, outputs, ranks: (PARTS[product] * rank) as u32, even: true }
+    };
+    products.map(shape).filter(|shape| shape.ranks > 0)
 }
 
 /// Bytes that an executor needs for the adapters of a model.
 pub(super) fn working_bytes(model: &DeviceModel, options: &DeviceOptions) -> u64 {
-    let DeviceModel { config, ty, device, adapters, .. } = model;
     let most = model.most_adapters();
     let words: usize = words(most, options.max_tokens).iter().sum();
-    let list = list_bytes(config.layers.len(), most as usize);
-    (narrow_bytes(*ty, config, adapters, device.properties(), options) + 4 * words + list) as u64
+    let list = list_bytes(model.config.layers.len(), most as usize);
+    (reserved_bytes(model, options) + 4 * words + list) as u64
 }
 
 /// Words of the lists of up to so many tokens with any of these adapters: places, and tiles.

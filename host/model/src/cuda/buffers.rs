@@ -5,7 +5,7 @@ use std::sync::Arc;
 use infer_core::BlockId;
 use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Mark, PrefillForm, Type};
 
-use super::adapters::narrow_bytes;
+use super::adapters::reserved_bytes;
 use super::experts::{self, ExpertBuffers};
 use super::layout::{StepLayout, activation_bytes, prefill_form, tile_tokens};
 use super::{DeviceModel, DeviceOptions, shape};
@@ -90,7 +90,7 @@ impl Pool {
 
 impl Buffers {
     pub(super) fn new(model: &DeviceModel, options: &DeviceOptions) -> Result<Self, CudaError> {
-        let DeviceModel { config, ty, device, weights, adapters, .. } = model;
+        let DeviceModel { config, ty, device, weights, .. } = model;
         let (shape, properties) = (shape(config, *ty), device.properties());
         let prefill = prefill_form(&shape, properties, options);
         let most = model.most_adapters();
@@ -127,7 +127,7 @@ impl Buffers {
                 }
                 false => None,
             },
-            narrow: buffer(narrow_bytes(*ty, config, adapters, properties, options))?,
+            narrow: buffer(reserved_bytes(model, options))?,
             logits: buffer(logits)?,
             partial: buffer(partial)?,
             tickets: zeros(tickets)?,

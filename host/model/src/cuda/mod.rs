@@ -43,6 +43,8 @@ pub struct DeviceModel {
     adapters: Vec<Arc<PlacedAdapter>>,
     /// How many an executor has room for, if that is more.
     room: u32,
+    /// Bytes that they may take together, if others are expected.
+    room_bytes: u64,
 }
 
 /// Options of an executor on a device.
@@ -94,6 +96,7 @@ impl Model {
             weights: Arc::new(weights),
             adapters: self.adapters.iter().map(placed).collect::<Result<_, _>>()?,
             room: 0,
+            room_bytes: 0,
         })
     }
 
@@ -129,13 +132,13 @@ impl DeviceModel {
         };
         let weights = DeviceWeights::random(device, (ty, weight_type), config, seed).map_err(too_heavy)?;
         let (device, weights) = (Arc::clone(device), Arc::new(weights));
-        Ok(Self { config: config.clone(), ty, device, weights, adapters: Vec::new(), room: 0 })
+        Ok(Self { config: config.clone(), ty, device, weights, adapters: Vec::new(), room: 0, room_bytes: 0 })
     }
 
-    /// Gives executors that are created from now on room for so many adapters, those of the model included. The memory of
-    /// the others' matrices is allocated when they come.
-    pub fn reserve_adapters(&mut self, most: u32) {
-        self.room = most;
+    /// Gives executors that are created from now on room for so many adapters of so many bytes together, those of the model
+    /// included. The memory of the others' matrices is allocated when they come, that of their kernels with the executor.
+    pub fn reserve_adapters(&mut self, most: u32, bytes: u64) {
+        (self.room, self.room_bytes) = (most, bytes);
     }
 
     /// How many adapters an executor has room for.

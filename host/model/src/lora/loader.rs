@@ -77,10 +77,21 @@ impl AdapterLoader {
     /// As [`crate::Model::add_adapter`].
     pub fn load(&self, files: &AdapterFiles) -> Result<(AdapterWeights, AdapterSize), ModelError> {
         // The other threads are the steps'.
-        let adapter = files.0.load(&self.config, self.format, 1)?;
+        Ok(self.made(files.0.load(&self.config, self.format, 1)?))
+    }
+
+    /// Makes an adapter with random weights, for checks. Returns what it takes.
+    ///
+    /// # Errors
+    /// As [`crate::Model::add_random_adapter`].
+    pub fn random(&self, rank: usize, seed: u64) -> Result<(AdapterWeights, AdapterSize), ModelError> {
+        Ok(self.made(Adapter::random(&self.config, self.format, rank, seed)?))
+    }
+
+    fn made(&self, adapter: Adapter) -> (AdapterWeights, AdapterSize) {
         let AdapterSize { rank, .. } = adapter.size();
         let (weights, bytes) = (self.make)(adapter);
-        Ok((weights, AdapterSize { rank, bytes }))
+        (weights, AdapterSize { rank, bytes })
     }
 }
 

@@ -208,7 +208,7 @@ fn adapters_come_and_go_between_steps() {
     let loader = model.device_adapter_loader();
     let weights = |name: &str| weights(&loader, name);
     let mut placed = model.to_device(&device).expect("it fits");
-    placed.reserve_adapters(2);
+    placed.reserve_adapters(2, 1 << 20);
     let mut later = placed.executor(options(true)).expect("a small executor");
     for name in ["all", "some"] {
         model.add_adapter(&Source::Directory(folder(name))).expect("golden adapters load");
@@ -242,7 +242,7 @@ fn an_adapter_that_the_device_refuses_leaves_the_others_as_they_were_and_one_tha
     let model = load("qwen3-bf16");
     let loader = model.device_adapter_loader();
     let mut placed = model.to_device(&device).expect("it fits");
-    placed.reserve_adapters(2);
+    placed.reserve_adapters(2, 1 << 20);
     let mut executor = placed.executor(options(true)).expect("a small executor");
     executor.load_adapter(AdapterId(5), weights(&loader, "all")).expect("there is room");
     let of_all = draw(&mut executor, &[5, 0]);
@@ -264,4 +264,25 @@ fn an_adapter_that_the_device_refuses_leaves_the_others_as_they_were_and_one_tha
     let mut output = StepOutput::default();
     executor.execute(&decode(&[6, 0], &sampling()), &mut output).expect_err("the step's copy is the next");
     assert_eq!(draw(&mut executor, &[6, 0]), of_some, "nothing of it is where the other was");
+}
+
+/// An executor whose pool takes what is left must have allocated before what its kernels need for adapters to come.
+#[test]
+fn adapters_within_the_memory_that_is_expected_take_none_but_for_their_matrices() {
+    let Some(emulator) = emulator() else { return };
+    let device: Arc<dyn Device> = emulator.clone();
+    for name in ["qwen3-bf16", "qwen3moe-bf16"] {
+        let mut model = load(name);
+        let (weights, size) = model.device_adapter_loader().random(24, 1).expect("it is small");
+        model.add_random_adapter(6, 2).expect("it is small");
+        let mut placed = model.to_device(&device).expect("it fits");
+        let options = options(true);
+        let bare = placed.working_bytes(&options);
+        placed.reserve_adapters(2, size.bytes);
+        assert!(placed.working_bytes(&options) > bare, "{name}");
+        let mut executor = placed.executor(options).expect("a small executor");
+        let before = emulator.allocations();
+        executor.load_adapter(AdapterId(2), weights).expect("there is room");
+        assert_eq!(emulator.allocations() - before, 1, "{name}");
+    }
 }

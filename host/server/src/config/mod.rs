@@ -350,6 +350,11 @@ impl Config {
         self.lora.len().max(self.max_adapters as usize)
     }
 
+    /// Bytes that they may take, those of the start included, if others are expected to come.
+    pub fn expected_adapter_bytes(&self) -> u64 {
+        if self.max_adapters > 0 { self.max_adapter_memory_bytes } else { 0 }
+    }
+
     /// Maximum tokens sampled per step on a GPU, those after draft tokens included.
     ///
     /// By the ratio of a GPU's arithmetic to its bandwidth, a decode of up to some hundred tokens takes as long as reading

@@ -71,7 +71,7 @@ impl LoadedModel {
         let stop_tokens = stop_tokens(&model, &tokenizer, &checkpoint.source)?;
         let shapes = Shapes::of(&model.config, model.dtype);
         let mut sizing = sizing::size(config, &shapes, Room::Machine(sizing::free_memory()))?;
-        let placed = gpu.map(|gpu| gpu.place(&model, config.most_adapters() as u32)).transpose()?;
+        let placed = gpu.map(|gpu| gpu.place(&model, config)).transpose()?;
         if let Some(placed) = &placed {
             let left = placed.pool_bytes(config, entries(config))?;
             sizing = sizing::size(config, &shapes, Room::Device(&left))?;

@@ -69,14 +69,14 @@ impl Gpu {
         Ok(Self { device, name })
     }
 
-    /// Copies the weights to the GPU, with those of adapters. There may be `adapters` of them later.
+    /// Copies the weights to the GPU, with those of adapters, beside which others may come.
     ///
     /// # Errors
     /// If they don't fit.
-    pub fn place(self, model: &Model, adapters: u32) -> Result<Placed, ModelError> {
+    pub fn place(self, model: &Model, config: &Config) -> Result<Placed, ModelError> {
         let begun = Instant::now();
         let mut placed = model.to_device(&self.device)?;
-        placed.reserve_adapters(adapters);
+        placed.reserve_adapters(config.most_adapters() as u32, config.expected_adapter_bytes());
         tracing::info!(
             weight_bytes = placed.weight_bytes(),
             adapter_bytes = Some(placed.adapter_bytes()).filter(|bytes| *bytes > 0),
@@ -126,12 +126,9 @@ impl Placed {
         })
     }
 
-    /// Memory that is kept for adapters that are loaded later, if any are expected.
+    /// Memory that is kept for the matrices of adapters that are loaded later.
     fn adapter_room(&self, config: &Config) -> u64 {
-        match config.max_adapters {
-            0 => 0,
-            _ => config.max_adapter_memory_bytes.saturating_sub(self.model.adapter_bytes()),
-        }
+        config.expected_adapter_bytes().saturating_sub(self.model.adapter_bytes())
     }
 
     /// What loads further adapters of the model whose weights these are.

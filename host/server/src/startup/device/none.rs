@@ -24,7 +24,7 @@ impl Gpu {
     }
 
     /// Copies the weights to the GPU.
-    pub fn place(self, _: &Model, _: u32) -> Result<Placed, ModelError> {
+    pub fn place(self, _: &Model, _: &Config) -> Result<Placed, ModelError> {
         match self {}
     }
 }
