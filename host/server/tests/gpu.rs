@@ -296,7 +296,16 @@ fn gpu_that_does_not_start_is_an_error_that_says_why() {
     assert!(machine.log().contains("computing on the CPU"));
 }
 
-/// Requests of a model and of its adapters at once, as on a CPU; and in bf16 a recorded decode of each.
+/// What a command of `infer admin adapters` prints.
+fn adapters(machine: &Machine, host: &Host, arguments: &[&str]) -> String {
+    let arguments = [&["admin", "adapters"][..], arguments, &["--json", "--admin", &host.admin]].concat();
+    let output = machine.run(&arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", complaint(&output));
+    String::from_utf8(output.stdout).expect("JSON")
+}
+
+/// Requests of a model and of its adapters at once, as on a CPU, also once these came anew; and in bf16 a recorded decode of
+/// each.
 #[test]
 fn adapters_are_served_beside_their_model() {
     let golden = |name: &str| format!("{}/../../tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -338,6 +347,25 @@ fn adapters_are_served_beside_their_model() {
         );
         if dtype == "f32" {
             assert_eq!(on_gpu, on_cpu);
+        }
+        let list = || -> Value {
+            let said = adapters(&machine, &host, &["list"]);
+            serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+        };
+        let sizes = |list: &Value| -> Vec<Value> {
+            let rows = list["adapters"].as_array().expect("a list").iter();
+            rows.map(|row| serde_json::json!([row["name"], row["rank"], row["bytes"]])).collect()
+        };
+        let at_start = list();
+        for (name, place) in [("all", &all), ("some", &some)] {
+            adapters(&machine, &host, &["unload", name]);
+            let (_, path) = place.split_once('=').expect("a name and a path");
+            adapters(&machine, &host, &["load", name, path]);
+        }
+        assert_eq!(sizes(&list()), sizes(&at_start), "they take what they took");
+        assert_eq!(list()["bytes"], at_start["bytes"]);
+        if dtype == "f32" {
+            assert_eq!(tokens(&host), on_cpu);
         }
         host.ends();
         let log = machine.log();

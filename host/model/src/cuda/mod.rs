@@ -168,9 +168,14 @@ impl DeviceModel {
         self.adapters.len() as u32
     }
 
+    /// Bytes of the matrices of each adapter on the device, in the order of their numbers.
+    pub fn bytes_of_adapters(&self) -> impl Iterator<Item = u64> {
+        self.adapters.iter().map(|adapter| adapter.bytes())
+    }
+
     /// Bytes of the matrices of all adapters on the device.
     pub fn adapter_bytes(&self) -> u64 {
-        self.adapters.iter().map(|adapter| adapter.bytes()).sum()
+        self.bytes_of_adapters().sum()
     }
 
     /// Bytes of all weight matrices on the device, without those of adapters.

@@ -123,6 +123,9 @@ fn device_computes_with_adapters_what_the_cpu_does() {
     let model = adapted("llama-f32");
     let placed = model.to_device(&device).expect("it fits");
     assert!(placed.adapters() == 2 && placed.adapter_bytes() > 0);
+    let loader = model.device_adapter_loader();
+    let sizes = [(6, 1), (20, 2)].map(|(rank, seed)| loader.random(rank, seed).expect("it is small").1.bytes);
+    assert_eq!(placed.bytes_of_adapters().collect::<Vec<u64>>(), sizes, "as those that come later");
     let bare = load("llama-f32").to_device(&device).expect("it fits");
     assert_eq!((bare.weight_bytes(), bare.adapter_bytes()), (placed.weight_bytes(), 0));
     let sampling = SamplingParams { temperature: 1.0, seed: 3, ..SamplingParams::default() };

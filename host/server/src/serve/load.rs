@@ -137,7 +137,7 @@ fn adapters(
     engine: &EngineHandle,
     names: &[String],
 ) -> Result<Adapters, StartError> {
-    let all = (1..).map(AdapterId).zip(&loaded.adapters).zip(loaded.model.adapter_sizes());
+    let all = (1..).map(AdapterId).zip(&loaded.adapters).zip(loaded.adapter_sizes());
     let served: Vec<_> =
         all.map(|((id, adapter), size)| ServedAdapter::new(id, adapter.names.clone(), size)).collect();
     engine.name_adapters(served.iter().map(|adapter| (adapter.id, adapter.name().to_owned())).collect())?;
@@ -179,12 +179,13 @@ fn hash_key() -> Result<[u64; 2], StartError> {
 
 /// Says in the log what was loaded.
 fn log_loaded(config: &Config, loaded: &LoadedModel, loading: Instant) {
+    let adapter_bytes: u64 = loaded.adapter_sizes().iter().map(|size| size.bytes).sum();
     tracing::info!(
         model = loaded.names[0],
         weights = %loaded.model.weight_type,
         weight_bytes = loaded.weight_bytes(),
         adapters = (!loaded.adapters.is_empty()).then_some(loaded.adapters.len()),
-        adapter_bytes = Some(loaded.model.adapter_bytes()).filter(|bytes| *bytes > 0),
+        adapter_bytes = Some(adapter_bytes).filter(|bytes| *bytes > 0),
         load_ms = loading.elapsed().as_millis() as u64,
         max_seq_len = loaded.sizing.max_seq_len,
         blocks = loaded.sizing.total_blocks,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use infer_core::{EngineConfig, Executor, Limits, Micros};
 use infer_model::config::RopeScaling;
 use infer_model::{
-    AdapterLoader, DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelError,
-    ModelErrorKind, SamplingDefaults, Source, Tokenizer,
+    AdapterLoader, AdapterSize, DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig,
+    ModelError, ModelErrorKind, SamplingDefaults, Source, Tokenizer,
 };
 use sha2::{Digest, Sha256};
 use tracing::field;
@@ -126,6 +126,14 @@ impl LoadedModel {
             vocab: self.model.vocab_size(),
             step_tokens: config.step_tokens(self.placed.is_some()),
             max_seq_len: self.sizing.max_seq_len,
+        }
+    }
+
+    /// What each adapter takes, where it is computed with, in the order of their numbers.
+    pub fn adapter_sizes(&self) -> Vec<AdapterSize> {
+        match &self.placed {
+            Some(placed) => placed.adapter_sizes(&self.model),
+            None => self.model.adapter_sizes().collect(),
         }
     }
 

@@ -11,7 +11,7 @@ use infer_kernels::cuda::{CudaError, CudaErrorKind, Device, Driver, Memory};
 use infer_model::cuda::checks::{self, Scope};
 use infer_model::cuda::{DeviceModel, DeviceOptions, bench as engine_bench};
 use infer_model::shapes::Shape;
-use infer_model::{AdapterLoader, Model, ModelError, ModelErrorKind, WeightType};
+use infer_model::{AdapterLoader, AdapterSize, Model, ModelError, ModelErrorKind, WeightType};
 use serde_json::{Value, json};
 
 use super::{Cause, Measurement, Refusal};
@@ -129,6 +129,12 @@ impl Placed {
     /// Memory that is kept for the matrices of adapters that are loaded later.
     fn adapter_room(&self, config: &Config) -> u64 {
         config.expected_adapter_bytes().saturating_sub(self.model.adapter_bytes())
+    }
+
+    /// What each adapter of the model takes here, in the order of their numbers.
+    pub fn adapter_sizes(&self, model: &Model) -> Vec<AdapterSize> {
+        let sizes = model.adapter_sizes().zip(self.model.bytes_of_adapters());
+        sizes.map(|(AdapterSize { rank, .. }, bytes)| AdapterSize { rank, bytes }).collect()
     }
 
     /// What loads further adapters of the model whose weights these are.

@@ -1,7 +1,7 @@
 //! The GPU interface of a build without GPU support: every call fails.
 
 use infer_core::Executor;
-use infer_model::{AdapterLoader, Model, ModelError};
+use infer_model::{AdapterLoader, AdapterSize, Model, ModelError};
 
 use super::{Cause, Measurement, Refusal};
 use crate::config::Config;
@@ -37,6 +37,11 @@ impl Placed {
 
     /// Bytes of all weight matrices on the device.
     pub fn weight_bytes(&self) -> u64 {
+        match *self {}
+    }
+
+    /// What each adapter takes.
+    pub fn adapter_sizes(&self, _: &Model) -> Vec<AdapterSize> {
         match *self {}
     }
 
