@@ -18,7 +18,7 @@ use infer_core::engine::Emptied;
 use infer_model::{AdapterFiles, AdapterLoader, AdapterSize};
 
 use crate::config::parse::model_name;
-use crate::engine::{EngineHandle, NewAdapter};
+use crate::engine::{EngineHandle, EngineStopped, NewAdapter};
 use crate::startup::adapters::locate;
 
 pub use error::{AdapterError, Remedy};
@@ -192,7 +192,12 @@ impl Adapters {
     /// # Errors
     /// If the engine has ended.
     pub async fn remove(&self, retired: &ServedAdapter) -> Result<(AdapterRow, Emptied), AdapterError> {
-        retired.unused().await;
+        // An engine that ends takes all requests along, but whoever doesn't read its response may hold the adapter for longer.
+        tokio::select! {
+            biased;
+            () = retired.unused() => {}
+            () = self.engine.stopped() => return Err(EngineStopped.into()),
+        }
         let forgotten = self.engine.unload_adapter(retired.id).await?;
         Table::lock(&self.table).unloading.retain(|other| other.id != retired.id);
         Ok((row(retired, "unloaded"), forgotten))

@@ -1,19 +1,20 @@
-//! The engine thread with a scripted executor: device faults, panics, and the handle's promises.
+//! The engine thread with a scripted executor: device faults, panics, adapters, and the handle's promises.
 
+mod adapters;
 mod device;
 mod ends;
 mod names;
 mod queue;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use infer_core::engine::Policies;
 use infer_core::{
-    AdapterId, Batch, BlockId, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Executor, FinishReason,
-    Micros, Request, SamplingParams, SessionId, StepOutput, TenantId,
+    AdapterId, AdapterWeights, Batch, BlockId, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Executor,
+    FinishReason, Micros, Request, SamplingParams, SessionId, StepOutput, TenantId,
 };
 use infer_server::engine::{
     AtEnd, ChannelBounds, Clock, End, EngineHandle, EngineThread, LiveRequest, NewRequest, RequestMeta,
@@ -29,6 +30,7 @@ struct Scripted {
     started: VecDeque<u64>,
     /// Most batches that were in flight.
     deepest: Arc<AtomicUsize>,
+    adapters: BTreeSet<AdapterId>,
 }
 
 const FAULTS: u32 = 100;
@@ -64,6 +66,19 @@ impl Executor for Scripted {
     fn read_block(&mut self, _: BlockId, _: &mut [u8]) -> Result<(), DeviceFault> {
         assert!(self.started.is_empty(), "blocks are copied between two batches");
         Ok(())
+    }
+
+    fn load_adapter(&mut self, adapter: AdapterId, _: AdapterWeights) -> Result<(), DeviceFault> {
+        assert!(
+            self.started.is_empty() && self.adapters.insert(adapter),
+            "{adapter:?} comes between two batches"
+        );
+        Ok(())
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Option<AdapterWeights> {
+        assert!(self.started.is_empty(), "{adapter:?} leaves between two batches");
+        self.adapters.remove(&adapter).then(|| -> AdapterWeights { Box::new(()) })
     }
 }
 
@@ -107,7 +122,8 @@ fn start_with_door(most: usize, door: u32, at_end: Option<AtEnd>) -> (EngineThre
     let deepest = Arc::default();
     // More than any request has: none is cancelled because nobody reads it.
     let bounds = ChannelBounds { max_waiting: door, max_running: 32, stream_events: 1_024 };
-    let device = Scripted { most, started: VecDeque::new(), deepest: Arc::clone(&deepest) };
+    let device =
+        Scripted { most, started: VecDeque::new(), deepest: Arc::clone(&deepest), adapters: BTreeSet::new() };
     let engine = Engine::new(config, Policies::builtin());
     (spawn(engine, Box::new(device), Clock::start(), bounds, at_end).unwrap(), deepest)
 }
