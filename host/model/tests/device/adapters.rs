@@ -51,6 +51,15 @@ fn adapters_are_added_to_products_of_integers() {
     passes(checks::adapted_integers(&device, &golden().join("llama-bf16")));
 }
 
+#[test]
+fn adapters_that_come_and_go_between_decodes_compute_as_in_a_fresh_executor() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    for name in ["gemma3-bf16", "qwen3moe-bf16"] {
+        passes(checks::adapters_come_and_go(&device, &golden().join(name)));
+    }
+}
+
 /// A batch of rows with these adapters.
 fn batch(adapters: &[u32], sampling: &SamplingParams) -> Batch {
     let mut batch = Batch::default();

@@ -1,5 +1,6 @@
 //! Checks of kernels and of the whole decoder on a device: golden logits of every family and of adapters, golden
-//! vectors, recorded decodes against launched ones, scattered blocks against contiguous ones, running out of memory.
+//! vectors, recorded decodes against launched ones, scattered blocks against contiguous ones, adapters that come and go and
+//! beside what else there is, running out of memory.
 //! `infer gpu-check` runs them all; the tests run them on the emulated device.
 
 mod adapters;
@@ -18,7 +19,7 @@ use std::thread;
 use infer_kernels::cuda::Device;
 use infer_kernels::cuda::checks::{Check, Effort, all};
 
-pub use adapters::adapters;
+pub use adapters::{adapters, adapters_come_and_go};
 pub use embeddings::embeddings;
 pub use golden::{Extent, checkpoints, golden};
 pub use integers::{adapted_integers, integers, integers_are_recorded, integers_stand_alone};
@@ -42,7 +43,7 @@ const EMBEDDING: &str = "qwen3-embedding-bf16";
 
 type ModelCheck = fn(&Arc<dyn Device>, &Path) -> Result<String, String>;
 
-const MODEL_CHECKS: [(&str, ModelCheck); 8] = [
+const MODEL_CHECKS: [(&str, ModelCheck); 10] = [
     ("graphs draw as launches do", graphs_are_eager),
     ("graphs with adapters draw as launches do", adapted_graphs_are_eager),
     ("paged is contiguous", contiguous_is_paged),
@@ -50,12 +51,15 @@ const MODEL_CHECKS: [(&str, ModelCheck); 8] = [
     ("deterministic tokens stand alone", tokens_stand_alone),
     ("deterministic tokens with adapters stand alone", adapted_tokens_stand_alone),
     ("draft tokens change no token", drafts_change_no_token),
+    ("draft tokens with adapters change no token", adapted_drafts_change_no_token),
+    ("adapters come and go between decodes", adapters_come_and_go),
     ("memory runs out", memory_runs_out),
 ];
 
 /// The same with weights as integers.
-const INTEGER_CHECKS: [(&str, ModelCheck); 3] = [
+const INTEGER_CHECKS: [(&str, ModelCheck); 4] = [
     ("weights as integers", integers),
+    ("weights as integers with adapters", adapted_integers),
     ("graphs draw as launches do, weights as integers", integers_are_recorded),
     ("deterministic tokens stand alone, weights as integers", integers_stand_alone),
 ];
