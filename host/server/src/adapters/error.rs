@@ -1,6 +1,6 @@
 //! Why an adapter can't be loaded or unloaded.
 
-use infer_core::{DeviceFault, DeviceFaultKind};
+use infer_core::DeviceFault;
 use infer_model::{ModelError, ModelErrorKind};
 
 use crate::engine::EngineStopped;
@@ -101,8 +101,24 @@ impl AdapterError {
                 ModelErrorKind::Io | ModelErrorKind::Device | ModelErrorKind::Machine => Remedy::Machine,
                 _ => Remedy::Request,
             },
-            Self::Device(DeviceFault { kind: DeviceFaultKind::Failed, .. }) => Remedy::State,
             Self::Device(_) | Self::Stopped(_) => Remedy::Machine,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_core::DeviceFaultKind;
+
+    use super::*;
+
+    /// The request was sound, and so may be the next one.
+    #[test]
+    fn what_a_device_refuses_is_no_fault_of_the_request() {
+        for kind in [DeviceFaultKind::Failed, DeviceFaultKind::OutOfMemory, DeviceFaultKind::Lost] {
+            let error =
+                AdapterError::Device(DeviceFault { kind, message: "a copy failed".to_owned(), rows: None });
+            assert_eq!((error.code(), error.remedy()), ("adapter_failed", Remedy::Machine), "{kind:?}");
         }
     }
 }
