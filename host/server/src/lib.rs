@@ -28,6 +28,7 @@ pub mod policies;
 pub mod policy_state;
 pub mod reload;
 pub mod serve;
+pub mod shares;
 pub mod sockets;
 pub mod startup;
 pub mod tenants;

@@ -12,9 +12,7 @@ use super::operators::Caller;
 use super::policies::dismissed;
 use crate::adapters::{AdapterError, LoadOrder, LoadedAdapter, Remedy};
 use crate::app::App;
-use crate::http::{
-    Answer, ApiError, BodyLimits, BodyRoom, check_content_encoding, json, path_text, read_body,
-};
+use crate::http::{Answer, ApiError, BodyLimits, Room, check_content_encoding, json, path_text, read_body};
 
 /// A name and a path.
 const MAX_BODY_BYTES: usize = 64 << 10;
@@ -35,7 +33,7 @@ pub async fn load(
     app.served()?;
     check_content_encoding(headers)?;
     let limits =
-        BodyLimits { max_bytes: MAX_BODY_BYTES, room: BodyRoom::new(MAX_BODY_BYTES), timeout: BODY_TIME };
+        BodyLimits { max_bytes: MAX_BODY_BYTES, room: Room::alone(MAX_BODY_BYTES), timeout: BODY_TIME };
     let body = tokio::select! {
         biased;
         () = app.operators.dismissed(&caller.operator) => return Err(dismissed()),

@@ -18,7 +18,7 @@ use super::operators::Caller;
 use super::state;
 use crate::app::App;
 use crate::engine::SwapMode;
-use crate::http::{Answer, ApiError, BodyLimits, BodyRoom, Query, check_content_encoding, json, read_body};
+use crate::http::{Answer, ApiError, BodyLimits, Query, Room, check_content_encoding, json, read_body};
 use crate::policies::{PolicyError, PolicySource, SwapOrder, empty, list_members};
 
 /// Slightly more than the 8 MiB that the loader accepts, so that it can report the size.
@@ -55,7 +55,7 @@ pub async fn swap(
     let of = query.get("of").map(str::to_owned);
     let limits = BodyLimits {
         max_bytes: MAX_BODY_BYTES,
-        room: BodyRoom::new(MAX_BODY_BYTES),
+        room: Room::alone(MAX_BODY_BYTES),
         timeout: Duration::from_secs(60),
     };
     let body = tokio::select! {

@@ -316,7 +316,8 @@ pub const SETTINGS: &[Setting] = &[
         "max-body-memory",
         "BYTES",
         "256MiB",
-        "Maximum memory for all long request bodies together; requests beyond it get a 503",
+        "Maximum memory for all long request bodies together, of which each of several tenants has a share; requests beyond \
+         it get a 503",
     ),
     setting(
         "max-connections",

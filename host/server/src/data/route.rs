@@ -311,13 +311,13 @@ async fn dispatch(
         }
         Endpoint::Chat => chat::chat(asked(), begin_work(asked(), head, body).await?).await,
         Endpoint::Messages => anthropic::create(asked(), begin_work(asked(), head, body).await?).await,
-        Endpoint::CountTokens => anthropic::count(asked(), read(app, head, body).await?).await,
+        Endpoint::CountTokens => anthropic::count(asked(), read(asked(), head, body).await?).await,
         Endpoint::Responses => responses_api::respond(asked(), begin_work(asked(), head, body).await?).await,
         Endpoint::Embeddings => embeddings::embed(asked(), begin_work(asked(), head, body).await?).await,
         Endpoint::Models => models::list(asked()),
         Endpoint::Model => models::one(asked(), parameter),
-        Endpoint::Tokenize => models::tokenize(asked(), read(app, head, body).await?).await,
-        Endpoint::Detokenize => models::detokenize(asked(), read(app, head, body).await?).await,
+        Endpoint::Tokenize => models::tokenize(asked(), read(asked(), head, body).await?).await,
+        Endpoint::Detokenize => models::detokenize(asked(), read(asked(), head, body).await?).await,
         Endpoint::Health => health(app),
         Endpoint::Ready => ready(app),
         Endpoint::Metrics => Ok(metrics::render(app, &head.headers, Reader::Anyone).await),
@@ -334,16 +334,17 @@ async fn begin_work(
     body: &mut Option<Incoming>,
 ) -> Result<ReadBody, ApiError> {
     asked.refuse_if_draining()?;
-    let body = read(asked.app, head, body).await?;
+    let body = read(asked, head, body).await?;
     asked.refuse_beyond_rate()?;
     Ok(body)
 }
 
 /// Reads the request's body, which is taken out of `body`.
-async fn read(app: &App, head: &Parts, body: &mut Option<Incoming>) -> Result<ReadBody, ApiError> {
+async fn read(asked: Asked<'_>, head: &Parts, body: &mut Option<Incoming>) -> Result<ReadBody, ApiError> {
+    let Asked { app, tenant, .. } = asked;
     let limits = BodyLimits {
         max_bytes: app.config.max_body_bytes,
-        room: app.body_room.clone(),
+        room: app.body_room.of(tenant.holder()),
         timeout: app.config.bounds.body_timeout,
     };
     let body = read_body(&head.headers, body.take().expect("the body is read once"), limits).await?;

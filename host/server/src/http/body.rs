@@ -1,20 +1,22 @@
-//! Reads request bodies, each within a size limit and a deadline, and all of them within a shared memory
-//! budget: many bodies under the limit could still exhaust the host's memory.
+//! Reads request bodies, each within a size limit and a deadline, and all of them within a memory budget that tenants
+//! share (`shares`): many bodies under the limit could still exhaust the host's memory. A tenant whose bodies hold no
+//! more than one longest body may always have needs only what is free, so that bodies of any allowed length are read
+//! whatever the others send, as long as the budget has room at all.
 //!
 //! A rejected body is still drained for a while: closing a socket with unread bytes resets the connection,
 //! and the client would never see the response.
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use infer_core::TenantId;
 
 use super::{Answer, ApiError};
+use crate::shares::{Budget, Full, Holder, Part};
 use crate::web::in_full;
 
 /// Most bytes drained of a rejected body.
@@ -25,69 +27,64 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// Bytes of each body that the shared budget doesn't count, so long bodies can't block ordinary requests. The
 /// connection limit bounds their sum.
 const FREE_BYTES: usize = 64 << 10;
-/// Bytes per permit of the budget.
-const UNIT: usize = 1 << 10;
 
 /// The memory budget that long bodies share.
 #[derive(Clone, Debug)]
-pub struct BodyRoom {
-    units: usize,
-    free: Arc<Semaphore>,
-}
+pub struct BodyRoom(Budget);
 
 impl BodyRoom {
     /// A budget of `bytes`, in addition to the free bytes of each body.
     pub fn new(bytes: usize) -> Self {
-        let units = (bytes / UNIT).min(Semaphore::MAX_PERMITS);
-        Self { units, free: Arc::new(Semaphore::new(units)) }
+        Self(Budget::new(bytes))
     }
 
     /// Bytes of the budget that bodies hold.
     pub fn used(&self) -> usize {
-        (self.units - self.free.available_permits()) * UNIT
+        self.0.used()
     }
 
-    /// Extends the reservation `taken` of a body to cover `bytes`. Returns false if the budget is exhausted.
-    fn grow(&self, taken: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> bool {
-        let wanted = bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT);
-        let more = wanted.saturating_sub(taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
-        let Some(permit) = u32::try_from(more)
-            .ok()
-            .and_then(|more| Arc::clone(&self.free).try_acquire_many_owned(more).ok())
-        else {
-            return false;
-        };
-        match taken {
-            Some(taken) => taken.merge(permit),
-            None => *taken = Some(permit),
-        }
-        true
+    /// Room for one body, which needs none yet.
+    pub fn of(&self, holder: Holder) -> Room {
+        Room(self.0.part(holder))
     }
 }
 
-/// A complete body and its share of the budget.
+/// A complete body and its part of the budget.
 #[derive(Debug)]
 pub struct ReadBody {
     bytes: Bytes,
     room: Room,
 }
 
-/// A body's share of the budget. Held as long as anything parsed from the body needs memory.
+/// A body's part of the budget. Held as long as anything parsed from the body needs memory.
 #[derive(Debug)]
-pub struct Room {
-    permit: Option<OwnedSemaphorePermit>,
-}
+pub struct Room(Part);
 
 impl Room {
-    /// Divides off the share of `bytes`, which are needed longer than the rest.
+    /// For a body of up to so many bytes that shares its memory with no other.
+    pub fn alone(bytes: usize) -> Self {
+        BodyRoom::new(bytes).of(Holder { tenant: TenantId::default(), alone: true })
+    }
+
+    /// Divides off the part of `bytes`, which are needed longer than the rest.
     pub fn part(&mut self, bytes: usize) -> Self {
-        let units = bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT);
-        Self { permit: self.permit.as_mut().and_then(|permit| permit.split(units.min(permit.num_permits()))) }
+        Self(self.0.split(counted(bytes)))
+    }
+
+    /// Extends it to cover `bytes` of a body of at most `longest`.
+    fn grow(&mut self, bytes: usize, longest: usize) -> Result<(), Full> {
+        let more = counted(bytes).saturating_sub(self.0.bytes());
+        self.0.grow(more, counted(longest))
     }
 }
 
+/// The bytes of a body that the budget counts.
+fn counted(bytes: usize) -> usize {
+    bytes.saturating_sub(FREE_BYTES)
+}
+
 impl ReadBody {
-    /// Drops the bytes and returns their share of the budget, which the body's texts need until they are
+    /// Drops the bytes and returns their part of the budget, which the body's texts need until they are
     /// tokens.
     pub fn into_room(self) -> Room {
         self.room
@@ -103,12 +100,12 @@ impl Deref for ReadBody {
 }
 
 /// Limits of a body.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct BodyLimits {
     /// Longest body, in bytes.
     pub max_bytes: usize,
-    /// The budget it shares with other bodies.
-    pub room: BodyRoom,
+    /// Its part of the budget, which grows with it.
+    pub room: Room,
     /// Time until the whole body must have arrived.
     pub timeout: Duration,
 }
@@ -128,46 +125,46 @@ pub fn check_content_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
 /// Reads the whole body.
 ///
 /// # Errors
-/// 400 for a broken transfer, 408 for a slow one, 413 for a long body, 503 if the budget is exhausted.
+/// 400 for a broken transfer, 408 for a slow one, 413 for a long body, 503 if the budget or the tenant's share of it is
+/// exhausted.
 pub async fn read_body(
     headers: &HeaderMap,
     mut body: Incoming,
     limits: BodyLimits,
 ) -> Result<ReadBody, ApiError> {
+    let BodyLimits { max_bytes, mut room, timeout } = limits;
     let announced = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|n| n > limits.max_bytes as u64) {
+    if announced.is_some_and(|n| n > max_bytes as u64) {
         // A client that waits for `100 Continue` has sent nothing to drain.
         if !headers.contains_key(EXPECT) {
             drain(body);
         }
-        return Err(too_large(limits.max_bytes));
+        return Err(too_large(max_bytes));
     }
-    let deadline = tokio::time::Instant::now() + limits.timeout;
+    let deadline = tokio::time::Instant::now() + timeout;
     // `content-length` is only a claim: reserve little for it.
     let mut read = Vec::with_capacity(body.size_hint().lower().min(FREE_BYTES as u64) as usize);
-    let mut room = None;
     loop {
         let frame = match tokio::time::timeout_at(deadline, body.frame()).await {
             Err(_) => {
                 drain(body);
-                let message = format!("the body did not arrive within {} s", limits.timeout.as_secs_f32());
+                let message = format!("the body did not arrive within {} s", timeout.as_secs_f32());
                 return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message).close());
             }
-            Ok(None) => return Ok(ReadBody { bytes: read.into(), room: Room { permit: room } }),
+            Ok(None) => return Ok(ReadBody { bytes: read.into(), room }),
             Ok(Some(Err(error))) => {
                 return Err(ApiError::bad_request("body", unreadable(&error)).close());
             }
             Ok(Some(Ok(frame))) => frame,
         };
         let Ok(data) = frame.into_data() else { continue };
-        if read.len() + data.len() > limits.max_bytes {
+        if read.len() + data.len() > max_bytes {
             drain(body);
-            return Err(too_large(limits.max_bytes));
+            return Err(too_large(max_bytes));
         }
-        if !limits.room.grow(&mut room, read.len() + data.len()) {
+        if let Err(full) = room.grow(read.len() + data.len(), max_bytes) {
             drain(body);
-            let message = "request bodies use all the memory they may (--max-body-memory); retry later";
-            return Err(ApiError::unavailable("bodies_full", message).close());
+            return Err(no_room(full));
         }
         read.extend_from_slice(&data);
     }
@@ -190,6 +187,16 @@ fn unreadable(error: &dyn std::error::Error) -> String {
 fn too_large(max_bytes: usize) -> ApiError {
     let message = format!("the body is longer than {max_bytes} bytes (--max-body-bytes)");
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message).close()
+}
+
+fn no_room(full: Full) -> ApiError {
+    let message = match full {
+        Full::Budget => "request bodies use all the memory they may (--max-body-memory); retry later",
+        Full::Share => {
+            "the request bodies of this tenant use its share of the memory for them (--max-body-memory); retry later"
+        }
+    };
+    ApiError::unavailable("bodies_full", message).close()
 }
 
 fn drain(mut body: Incoming) {
@@ -234,25 +241,45 @@ mod tests {
 
     #[test]
     fn long_bodies_share_a_budget_and_short_ones_need_none() {
-        let room = BodyRoom::new(1 << 20);
-        let (mut first, mut second, mut third) = (None, None, None);
-        assert!(room.grow(&mut first, FREE_BYTES + (600 << 10)));
-        assert!(room.grow(&mut first, FREE_BYTES + (1 << 20)), "only the difference is reserved");
-        assert_eq!(room.used(), 1 << 20);
-        assert!(!room.grow(&mut second, FREE_BYTES + 1));
-        assert!(room.grow(&mut third, FREE_BYTES));
+        const LONGEST: usize = FREE_BYTES + (1 << 20);
+        let all = BodyRoom::new(1 << 20);
+        let body = || all.of(Holder { tenant: TenantId(0), alone: true });
+        let (mut first, mut second, mut third) = (body(), body(), body());
+        assert_eq!(first.grow(FREE_BYTES + (600 << 10), LONGEST), Ok(()));
+        assert_eq!(first.grow(LONGEST, LONGEST), Ok(()), "only the difference is needed");
+        assert_eq!(all.used(), 1 << 20);
+        assert_eq!(second.grow(FREE_BYTES + 1, LONGEST), Err(Full::Budget));
+        assert_eq!(third.grow(FREE_BYTES, LONGEST), Ok(()));
         drop(first);
-        assert!(room.grow(&mut second, FREE_BYTES + (1 << 20)));
+        assert_eq!(second.grow(LONGEST, LONGEST), Ok(()));
 
-        let mut whole = Room { permit: second };
-        let part = whole.part(FREE_BYTES + (300 << 10));
-        drop(whole);
-        let mut fourth = None;
-        assert!(!room.grow(&mut fourth, FREE_BYTES + (800 << 10)), "a part of it is still needed");
-        assert!(room.grow(&mut fourth, FREE_BYTES + (724 << 10)));
+        let part = second.part(FREE_BYTES + (300 << 10));
+        drop(second);
+        let mut fourth = body();
+        let refused = fourth.grow(FREE_BYTES + (800 << 10), LONGEST);
+        assert_eq!(refused, Err(Full::Budget), "a part of it is still needed");
+        assert_eq!(fourth.grow(FREE_BYTES + (724 << 10), LONGEST), Ok(()));
         drop((part, fourth));
-        let mut small = Room { permit: None };
-        assert!(small.part(1 << 20).permit.is_none());
-        assert_eq!(room.used(), 0);
+        assert_eq!(third.part(LONGEST).0.bytes(), 0);
+        assert_eq!(all.used(), 0);
+    }
+
+    #[test]
+    fn bodies_of_one_tenant_leave_room_for_those_of_others() {
+        const LONGEST: usize = FREE_BYTES + (100 << 10);
+        let all = BodyRoom::new(1 << 20);
+        let read = |number: u32| {
+            let mut body = all.of(Holder { tenant: TenantId(number), alone: false });
+            body.grow(LONGEST, LONGEST).map(|()| body)
+        };
+        let mut flood: Vec<Room> = (0..7).map(|_| read(1).unwrap()).collect();
+        assert_eq!(read(1).map(drop), Err(Full::Share), "three quarters of the budget are held");
+        let others: Vec<Room> = (2..5).map(|other| read(other).unwrap()).collect();
+        assert_eq!(read(5).map(drop), Err(Full::Budget));
+        drop(flood.pop());
+        assert_eq!(read(1).map(drop), Err(Full::Share), "what others hold counts, too");
+        assert!(read(5).is_ok(), "a longest body needs only what is free");
+        drop((flood, others));
+        assert_eq!(all.used(), 0);
     }
 }

@@ -18,6 +18,7 @@ use super::requests::{Bucket, Requests};
 use super::usage::{Usage, UsageSnapshot};
 use crate::config::{Config, ConfigError};
 use crate::http::ApiError;
+use crate::shares::Holder;
 
 /// Most names since the host started, over all reloads: each has a row in the engine. And most numbers that are known.
 pub(crate) const MAX_NAMES: usize = 4_096;
@@ -49,8 +50,17 @@ pub struct Tenant {
     pub max_priority: i32,
     /// Whether what its clients say of the length of outputs counts.
     pub output_hints: bool,
+    /// Whether no other tenant may use the host.
+    pub alone: bool,
     /// Its usage since the host started.
     pub usage: Arc<Usage>,
+}
+
+impl Tenant {
+    /// The tenant, as one that holds memory.
+    pub fn holder(&self) -> Holder {
+        Holder { tenant: self.id, alone: self.alone }
+    }
 }
 
 /// All tenants. Without a tenants file there is one, `default`, and requests need its key, if it has one.
@@ -388,9 +398,10 @@ impl Tenants {
             ));
         }
         let mut book = Book::default();
+        let alone = grants.len() == 1;
         for grant in grants {
             let keys = grant.keys.clone();
-            let tenant = self.tenant(grant);
+            let tenant = self.tenant(grant, alone);
             for key in keys {
                 let short = matches!(self.source, Source::File(_)).then(|| key.short());
                 book.keys.push((key, Arc::new(Tenant { key: short, ..tenant.clone() })));
@@ -400,13 +411,13 @@ impl Tenants {
         Ok(book)
     }
 
-    fn tenant(&self, grant: Grant) -> Tenant {
+    fn tenant(&self, grant: Grant, alone: bool) -> Tenant {
         let Grant { name, models, terms, requests_per_minute, max_priority, output_hints, .. } = grant;
         let mut names = self.names();
         let (id, here) = names.note(&name);
         let requests = Requests::new(requests_per_minute, Arc::clone(&here.requests));
         let usage = Arc::clone(&here.usage);
-        Tenant { id, name, key: None, models, terms, requests, max_priority, output_hints, usage }
+        Tenant { id, name, key: None, models, terms, requests, max_priority, output_hints, alone, usage }
     }
 }
 

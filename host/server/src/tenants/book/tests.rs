@@ -121,6 +121,20 @@ fn keys_of_a_tenant_share_all_but_the_name_that_the_log_has_for_them() {
     assert!(new.requests.take(infer_core::Micros(0)).is_err(), "the rate is the tenant's");
 }
 
+#[test]
+fn tenant_is_alone_until_a_reload_brings_another() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let table = |name: &str| format!("[tenants.{name}]\nkeys = [\"{}\"]\n", KeyDigest::of(name));
+    std::fs::write(file.path(), table("a")).unwrap();
+    let tenants = Tenants::of_file(file.path()).unwrap();
+    let holder = || tenants.authenticate(&bearer("Bearer a")).unwrap().holder();
+    let before = holder();
+    std::fs::write(file.path(), table("a") + &table("b")).unwrap();
+    tenants.reload().unwrap();
+    let after = holder();
+    assert_eq!((before.alone, after.alone, before.tenant), (true, false, after.tenant));
+}
+
 fn file_of(tenants: impl IntoIterator<Item = String>) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let table = |name: String| format!("[tenants.{name}]\nkeys = [\"{}\"]\n", KeyDigest::of(&name));

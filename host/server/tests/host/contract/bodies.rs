@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::common::{self, Host, config};
+use crate::tenants::{key, write};
 
 const CHUNK_BYTES: usize = 64 << 10;
 /// Chunks of a body that stalls before it ends.
@@ -19,9 +20,10 @@ async fn room_for_one_long_body() -> Host {
     Host::start(Config { max_body_bytes: 2 << 20, max_body_memory_bytes: 2 << 20, ..config() }).await
 }
 
-/// A request whose body stops just short of two megabytes until the sender is dropped.
+/// A request, without a key or with one, whose body stops just short of two megabytes until the sender is dropped.
 fn stalled(
     host: &Host,
+    key: Option<&str>,
 ) -> (mpsc::UnboundedSender<Result<String, std::io::Error>>, JoinHandle<reqwest::Result<Response>>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     for _ in 0..STALLED_CHUNKS {
@@ -30,8 +32,12 @@ fn stalled(
     let body = reqwest::Body::wrap_stream(futures_util::stream::unfold(receiver, |mut receiver| async {
         Some((receiver.recv().await?, receiver))
     }));
-    let held = tokio::spawn(host.client.post(host.url("/v1/completions")).body(body).send());
-    (sender, held)
+    let request = host.client.post(host.url("/v1/completions")).body(body);
+    let request = match key {
+        Some(key) => request.bearer_auth(key),
+        None => request,
+    };
+    (sender, tokio::spawn(request.send()))
 }
 
 /// Waits until long bodies hold `bytes` of memory.
@@ -44,7 +50,7 @@ async fn long_bodies_share_a_budget_that_short_ones_bypass() {
     let host = room_for_one_long_body().await;
     let long = json!({"model": "demo", "prompt": "x".repeat(1 << 20)});
     // One client sends almost two megabytes and stalls. All but the first 64 KiB counts.
-    let (sender, held) = stalled(&host);
+    let (sender, held) = stalled(&host, None);
     until_bodies_hold(&host, (STALLED_CHUNKS - 1) * CHUNK_BYTES).await;
     let refused = host.post("/v1/completions", &long).await;
     assert_eq!(refused.status(), 503);
@@ -58,6 +64,39 @@ async fn long_bodies_share_a_budget_that_short_ones_bypass() {
     assert_eq!(held.await.unwrap().unwrap().status(), 400, "blanks are not JSON");
     until_bodies_hold(&host, 0).await;
     assert_ne!(host.post("/v1/completions", &long).await.status(), 503, "the budget is free again");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_bodies_of_one_tenant_leave_room_for_those_of_another() {
+    let (one, other) = (key("one", ""), key("two", ""));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    write(file.path(), &[&one, &other]);
+    let config = Config {
+        max_body_bytes: 2 << 20,
+        max_body_memory_bytes: 8 << 20,
+        api_keys: Some(file.path().to_owned()),
+        ..config()
+    };
+    let host = Host::start(config).await;
+    let long = json!({"model": "demo", "prompt": "x".repeat(1 << 20)});
+    let send = async |key: &str| {
+        host.client.post(host.url("/v1/completions")).bearer_auth(key).json(&long).send().await.unwrap()
+    };
+    // A fourth would fit in the budget, but not in three quarters of it.
+    let stalled: Vec<_> = (0..3).map(|_| stalled(&host, Some(&one.text))).collect();
+    until_bodies_hold(&host, 3 * (STALLED_CHUNKS - 1) * CHUNK_BYTES).await;
+    let refused = send(&one.text).await;
+    assert_eq!(refused.status(), 503);
+    let message = refused.text().await.unwrap();
+    assert!(message.contains("bodies_full") && message.contains("of this tenant use its share"), "{message}");
+    assert_ne!(send(&other.text).await.status(), 503, "another tenant has room");
+
+    for (sender, held) in stalled {
+        drop(sender);
+        assert_eq!(held.await.unwrap().unwrap().status(), 400, "blanks are not JSON");
+    }
+    until_bodies_hold(&host, 0).await;
     host.server.shutdown().await;
 }
 
