@@ -14,12 +14,15 @@ use infer_core::testing::SplitMix;
 use infer_core::{Constraint, TenantId};
 use infer_model::{Source, Tokenizer};
 use infer_server::data::{Compiler, Prelude, Shape};
+use infer_server::shares::Holder;
 use serde_json::{Map, Value, json};
 
 /// Outputs a shape.
 const ROUNDS: usize = 5;
 /// A step of a model, in which masks are found out ahead.
 const STEP: Duration = Duration::from_millis(10);
+/// Who asks.
+const ALONE: Holder = Holder { tenant: TenantId(0), alone: true };
 
 fn main() {
     // Cargo adds flags of its own.
@@ -91,7 +94,7 @@ fn measure(folder: &Path, name: &str) {
         let shape = shape.unwrap_or_else(|e| panic!("{}", e.message()));
         let begun = Instant::now();
         let masks = runtime
-            .block_on(compiler.masks(TenantId(0), &shape, 1, Prelude::None))
+            .block_on(compiler.masks(ALONE, &shape, 1, Prelude::None))
             .unwrap_or_else(|e| panic!("{}", e.message()));
         (masks.into_iter().next().expect("one was asked for"), begun.elapsed())
     };

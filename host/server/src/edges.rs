@@ -30,6 +30,7 @@ use crate::data::{
     Compiler, Expected, Opening, Part, Prelude, Speaker, Speech, check_chat, check_completion,
     check_embedding, check_messages, check_response, marked,
 };
+use crate::shares::Holder;
 use crate::trace::{Question, RecordedLines, RecordedRequests};
 
 /// Size of the demo model's vocabulary.
@@ -98,7 +99,8 @@ pub fn grammar(bytes: &[u8]) {
     };
     let Some(shape) = shape else { return };
     HOST.with(|(runtime, compiler)| {
-        let Ok(masks) = runtime.block_on(compiler.masks(TenantId(0), &shape, 1, Prelude::None)) else {
+        let holder = Holder { tenant: TenantId(0), alone: true };
+        let Ok(masks) = runtime.block_on(compiler.masks(holder, &shape, 1, Prelude::None)) else {
             return;
         };
         let mut output = Vec::new();

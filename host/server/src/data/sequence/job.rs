@@ -132,7 +132,8 @@ impl Job {
         let lengths = self.lengths(served)?;
         let masks = match &self.shape {
             Some(shape) => {
-                let masks = served.compiler.masks(tenant.id, shape, sequences, self.prelude.clone()).await?;
+                let masks =
+                    served.compiler.masks(tenant.holder(), shape, sequences, self.prelude.clone()).await?;
                 masks.into_iter().map(Some).collect()
             }
             None => vec![None; sequences],

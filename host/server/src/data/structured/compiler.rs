@@ -4,7 +4,8 @@
 //! nothing. How much memory that took is also what a compiled shape counts for in the cache, and each copy of it in the
 //! memory that live requests share.
 //!
-//! Tenants share no compiled shapes: the time of a response would tell which ones others have asked for.
+//! Tenants share no compiled shapes: the time of a response would tell which ones others have asked for. They share the
+//! compilers in turns (`turns`).
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -17,7 +18,7 @@ use infer_model::Tokenizer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OnceCell, oneshot};
 use tokio::time::Instant;
 
 use super::ahead::Ahead;
@@ -25,8 +26,10 @@ use super::mask::{Mask, Vocabulary};
 use super::prelude::Prelude;
 use super::room::{Room, Share};
 use super::shape::Shape;
+use super::turns::{Permit, Turns};
 use crate::http::ApiError;
 use crate::policies;
+use crate::shares::Holder;
 
 /// Compilations at once: they are processor time that tokens need too.
 const AT_ONCE: usize = 2;
@@ -64,7 +67,7 @@ struct Inner {
     rehearsal: OnceLock<Rehearsal>,
     /// Started by the first request that asks.
     ahead: OnceLock<Result<Ahead, String>>,
-    turns: Arc<Semaphore>,
+    turns: Turns,
     room: Room,
     kept: Mutex<Kept>,
 }
@@ -93,7 +96,7 @@ struct Compiled {
 #[derive(Clone, Debug)]
 struct Turn {
     /// Given back when the last thread that compiles under it has ended.
-    permit: Arc<OwnedSemaphorePermit>,
+    permit: Arc<Permit>,
     until: Instant,
 }
 
@@ -112,7 +115,7 @@ impl Compiler {
                 factory: OnceLock::new(),
                 ahead: OnceLock::new(),
                 rehearsal: OnceLock::new(),
-                turns: Arc::new(Semaphore::new(AT_ONCE)),
+                turns: Turns::new(AT_ONCE),
                 room: Room::new(),
                 kept: Mutex::default(),
             }),
@@ -140,10 +143,10 @@ impl Compiler {
     }
 
     /// A mask for each of `count` sequences of a tenant's request, or the 422 that says what is wrong with the shape or its alternative. 503
-    /// if other requests compile, or take all the memory that automata may, or the machine has none for the sandbox.
+    /// if other requests compile, or take the memory that automata may, or the machine has none for the sandbox.
     pub async fn masks(
         &self,
-        tenant: TenantId,
+        holder: Holder,
         shape: &Shape,
         count: usize,
         prelude: Prelude,
@@ -152,13 +155,12 @@ impl Compiler {
         let copies = count.div_ceil(SHARING);
         let (mut matchers, mut taken, mut turn) = (Vec::new(), Vec::new(), None);
         for shape in shape.alternatives() {
-            let digest = digest_of(tenant, shape);
-            let Compiled { matcher, bytes } = match self.inner.find(&digest) {
+            let Compiled { matcher, bytes } = match self.inner.find(&digest_of(holder.tenant, shape)) {
                 Some(compiled) => compiled,
-                None => self.compiled(shape, digest, &mut turn).await?,
+                None => self.compiled(holder.tenant, shape, &mut turn).await?,
             };
             // Before the copies are made, and before anything waits with this one.
-            taken.push(self.inner.room.take(shape.field, bytes, copies)?);
+            taken.push(self.inner.room.take(holder, shape.field, bytes, copies)?);
             matchers.push(matcher);
         }
         let share = Share::of(taken);
@@ -177,8 +179,8 @@ impl Compiler {
     /// Alternatives are compiled one after the other in one `turn`, which the first that needs it takes.
     async fn compiled(
         &self,
+        tenant: TenantId,
         shape: &Shape,
-        digest: Digest,
         turn: &mut Option<Turn>,
     ) -> Result<Compiled, ApiError> {
         if self.inner.ends.is_empty() {
@@ -189,9 +191,10 @@ impl Compiler {
         self.prepare().await?;
         let turn = match turn {
             Some(turn) => turn.clone(),
-            None => turn.insert(self.turn(TURN_PATIENCE).await?).clone(),
+            None => turn.insert(self.turn(tenant, TURN_PATIENCE).await?).clone(),
         };
         // The request that had the turn before may have compiled the same.
+        let digest = digest_of(tenant, shape);
         if let Some(compiled) = self.inner.find(&digest) {
             return Ok(compiled);
         }
@@ -205,14 +208,13 @@ impl Compiler {
     }
 
     /// A wait for others is no fault of a shape.
-    async fn turn(&self, patience: Duration) -> Result<Turn, ApiError> {
-        let turn = tokio::time::timeout(patience, Arc::clone(&self.inner.turns).acquire_owned()).await;
-        let turn = turn.map_err(|_| ApiError::unavailable("busy", "other shapes are being compiled"))?;
-        let permit = Arc::new(turn.expect("the semaphore is never closed"));
-        Ok(Turn { permit, until: Instant::now() + PATIENCE })
+    async fn turn(&self, tenant: TenantId, patience: Duration) -> Result<Turn, ApiError> {
+        let permit = tokio::time::timeout(patience, self.inner.turns.take(tenant)).await;
+        let permit = permit.map_err(|_| ApiError::unavailable("busy", "other shapes are being compiled"))?;
+        Ok(Turn { permit: Arc::new(permit), until: Instant::now() + PATIENCE })
     }
 
-    async fn compile(&self, shape: &Shape, permit: Arc<OwnedSemaphorePermit>) -> Result<Compiled, ApiError> {
+    async fn compile(&self, shape: &Shape, permit: Arc<Permit>) -> Result<Compiled, ApiError> {
         let (inner, work) = (Arc::clone(&self.inner), shape.clone());
         let (reply, answer) = oneshot::channel();
         std::thread::Builder::new()
@@ -345,6 +347,7 @@ mod tests {
 
     const VOCAB: u32 = 1_792;
     const TENANT: TenantId = TenantId(1);
+    const ONLY: Holder = Holder { tenant: TENANT, alone: true };
 
     fn compiler() -> Compiler {
         let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
@@ -360,6 +363,16 @@ mod tests {
         digest_of(TENANT, shape)
     }
 
+    /// So many turns, which must be free.
+    async fn turns(compiler: &Compiler, count: usize) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        for _ in 0..count {
+            let turn = compiler.turn(TENANT, Duration::ZERO).await;
+            turns.push(turn.unwrap_or_else(|error| panic!("{}", error.message())));
+        }
+        turns
+    }
+
     fn allowed(mask: &Mask) -> usize {
         let mut logits = vec![0.0; VOCAB as usize];
         assert!(mask.restrict(&[], &mut logits));
@@ -369,8 +382,8 @@ mod tests {
     #[tokio::test]
     async fn who_never_gets_a_turn_is_told_to_come_back() {
         let compiler = compiler();
-        let _held = Arc::clone(&compiler.inner.turns).acquire_many_owned(AT_ONCE as u32).await.unwrap();
-        let error = compiler.turn(Duration::ZERO).await.unwrap_err();
+        let _held = turns(&compiler, AT_ONCE).await;
+        let error = compiler.turn(TENANT, Duration::ZERO).await.unwrap_err();
         assert_eq!((error.status().as_u16(), error.reason()), (503, "busy"), "{}", error.message());
     }
 
@@ -379,7 +392,7 @@ mod tests {
         let compiler = compiler();
         let refusal = std::io::Error::from(std::io::ErrorKind::WouldBlock).to_string();
         assert!(compiler.inner.ahead.set(Err(refusal.clone())).is_ok(), "nobody has asked yet");
-        let error = compiler.masks(TENANT, &regex("a"), 1, Prelude::None).await.map(drop).unwrap_err();
+        let error = compiler.masks(ONLY, &regex("a"), 1, Prelude::None).await.map(drop).unwrap_err();
         assert_eq!((error.status().as_u16(), error.reason()), (500, "structured_output"));
         assert_eq!(error.message(), format!("can't start a thread: {refusal}"));
     }
@@ -395,18 +408,18 @@ mod tests {
     #[tokio::test]
     async fn alternatives_are_compiled_in_one_turn() {
         let (compiler, narrow, wide) = (compiler(), regex("a"), regex("[a-z]+"));
-        let _held = Arc::clone(&compiler.inner.turns).acquire_many_owned(AT_ONCE as u32 - 1).await.unwrap();
+        let _held = turns(&compiler, AT_ONCE - 1).await;
         let mut turn = None;
         for shape in [&narrow, &wide] {
-            let compiled = compiler.compiled(shape, digest(shape), &mut turn).await;
+            let compiled = compiler.compiled(TENANT, shape, &mut turn).await;
             compiled.unwrap_or_else(|error| panic!("{}", error.message()));
-            assert_eq!(compiler.inner.turns.available_permits(), 0, "it is kept");
+            assert!(compiler.turn(TENANT, Duration::ZERO).await.is_err(), "it is kept");
         }
         // One that took too long leaves nothing for the next.
         let late = regex("[0-9]+");
         let until = Instant::now() - PATIENCE;
         let mut turn = turn.map(|turn| Turn { until, ..turn });
-        let error = compiler.compiled(&late, digest(&late), &mut turn).await.map(drop).unwrap_err();
+        let error = compiler.compiled(TENANT, &late, &mut turn).await.map(drop).unwrap_err();
         assert!(error.message().contains("not compiled within"), "{}", error.message());
     }
 
@@ -455,8 +468,8 @@ mod tests {
     #[tokio::test]
     async fn who_waited_takes_what_was_compiled_meanwhile() {
         let (compiler, narrow, wide) = (compiler(), regex("a"), regex("[a-z]+"));
-        let held = Arc::clone(&compiler.inner.turns).acquire_many_owned(AT_ONCE as u32).await.unwrap();
-        let mut waiting = std::pin::pin!(compiler.masks(TENANT, &narrow, 1, Prelude::None));
+        let held = turns(&compiler, AT_ONCE).await;
+        let mut waiting = std::pin::pin!(compiler.masks(ONLY, &narrow, 1, Prelude::None));
         assert!(tokio::time::timeout(Duration::ZERO, &mut waiting).await.is_err(), "all turns are taken");
         // Something else under its name, so that it is known again.
         let planted = compiler.inner.compile(&wide).unwrap();
@@ -470,7 +483,7 @@ mod tests {
     async fn what_a_tenant_had_compiled_is_found_by_no_other() {
         let (compiler, shape) = (compiler(), regex("a"));
         let masks = async |tenant: TenantId| {
-            let masks = compiler.masks(tenant, &shape, 1, Prelude::None).await;
+            let masks = compiler.masks(Holder { tenant, ..ONLY }, &shape, 1, Prelude::None).await;
             masks.map(drop).unwrap_or_else(|error| panic!("{}", error.message()));
             compiler.inner.kept.lock().unwrap().entries.len()
         };
@@ -486,7 +499,7 @@ mod tests {
         compiler.inner.keep(digest(&large), FREE_BYTES + LIVE_BYTES / most, &matcher);
         compiler.inner.keep(digest(&ordinary), FREE_BYTES, &matcher);
         let masks = async |shape: &Shape, copies: usize| {
-            compiler.masks(TENANT, shape, copies * SHARING, Prelude::None).await
+            compiler.masks(ONLY, shape, copies * SHARING, Prelude::None).await
         };
         let refused = async |copies: usize| {
             let error = masks(&large, copies).await.map(drop).unwrap_err();
@@ -502,6 +515,47 @@ mod tests {
         assert_eq!(refused(most + 1).await, (422, "invalid_value"));
         let again = masks(&large, most).await.unwrap_or_else(|error| panic!("{}", error.message()));
         assert_eq!((again.len(), beside.len()), (most * SHARING, SHARING));
+    }
+
+    #[tokio::test]
+    async fn forms_of_one_tenant_leave_memory_to_those_of_others() {
+        let (compiler, large, most) = (compiler(), regex("[a-z]+"), 64);
+        let matcher = compiler.inner.compile(&large).unwrap().matcher;
+        let [one, other] = [1, 2].map(|tenant| Holder { tenant: TenantId(tenant), alone: false });
+        for holder in [one, other] {
+            let digest = digest_of(holder.tenant, &large);
+            compiler.inner.keep(digest, FREE_BYTES + LIVE_BYTES / most, &matcher);
+        }
+        let masks = async |holder: Holder, copies: usize| {
+            let masks = compiler.masks(holder, &large, copies * SHARING, Prelude::None).await;
+            masks.map_err(|error| (error.status().as_u16(), error.message().to_owned()))
+        };
+        let (status, _) = masks(one, most).await.map(drop).unwrap_err();
+        assert_eq!(status, 422, "one request may not have all, either");
+        let live = masks(one, most / 4 * 3).await.unwrap();
+        let (status, why) = masks(one, 1).await.map(drop).unwrap_err();
+        assert!(status == 503 && why.contains("this tenant's requests take its share"), "{why}");
+        assert!(masks(other, most / 8).await.is_ok());
+        drop(live);
+        assert!(masks(one, most / 4 * 3).await.is_ok(), "it is free again");
+    }
+
+    #[tokio::test]
+    async fn next_turn_is_of_a_tenant_that_has_none() {
+        let (compiler, other) = (compiler(), TenantId(2));
+        let mut held = turns(&compiler, AT_ONCE).await;
+        let mut first = std::pin::pin!(compiler.turn(TENANT, TURN_PATIENCE));
+        let mut second = std::pin::pin!(compiler.turn(other, TURN_PATIENCE));
+        assert!(tokio::time::timeout(Duration::ZERO, &mut first).await.is_err(), "all turns are taken");
+        assert!(tokio::time::timeout(Duration::ZERO, &mut second).await.is_err(), "all turns are taken");
+        drop(held.pop());
+        let _given = second.await.unwrap_or_else(|error| panic!("{}", error.message()));
+        assert!(
+            tokio::time::timeout(Duration::ZERO, &mut first).await.is_err(),
+            "its tenant has another one"
+        );
+        drop(held);
+        first.await.map(drop).unwrap_or_else(|error| panic!("{}", error.message()));
     }
 
     #[test]

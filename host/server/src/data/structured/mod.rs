@@ -2,8 +2,8 @@
 //!
 //! `shape` reads what a request asks, `keywords` and `pattern` know what of a schema can be enforced, `compiler` turns
 //! it into an automaton off the engine thread and within bounds, `mask` tells the sampler which tokens may follow,
-//! `ahead` computes that before the sampler asks, `room` bounds the memory of all automata, `prelude` knows where the
-//! form begins. The automata are llguidance's.
+//! `ahead` computes that before the sampler asks, `room` bounds the memory of all automata, `turns` says who compiles
+//! next, `prelude` knows where the form begins. The automata are llguidance's.
 
 mod ahead;
 mod compiler;
@@ -13,6 +13,7 @@ mod pattern;
 mod prelude;
 mod room;
 mod shape;
+mod turns;
 
 pub use compiler::Compiler;
 pub use keywords::ready;

@@ -8,6 +8,7 @@ use super::*;
 use crate::data::sequence::head::Head;
 use crate::data::sequence::place::Place;
 use crate::data::structured::{Calling, Compiler, Messages, Shape};
+use crate::shares::Holder;
 
 const VOCAB: u32 = 1_792;
 const END: u32 = 1;
@@ -29,7 +30,8 @@ fn regex(regex: &str) -> Shape {
 }
 
 async fn masks(compiler: &Compiler, shape: &Shape, count: usize, prelude: Prelude) -> Vec<Arc<Mask>> {
-    let masks = compiler.masks(TenantId(1), shape, count, prelude).await;
+    let holder = Holder { tenant: TenantId(1), alone: true };
+    let masks = compiler.masks(holder, shape, count, prelude).await;
     masks.unwrap_or_else(|error| panic!("{}", error.message()))
 }
 
