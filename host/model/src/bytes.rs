@@ -33,21 +33,12 @@ impl Bytes<'_> {
 
     /// Copies a file of up to so many bytes.
     pub(crate) fn copy(path: &Path, most: u64) -> Result<Self, ModelError> {
-        let failed = |error: io::Error| ModelError::io(path, &error);
-        let file = File::open(path).map_err(failed)?;
-        let size = file.metadata().map_err(failed)?.len();
-        let mut bytes = Vec::new();
-        if size <= most {
-            bytes.reserve_exact(size as usize);
-            // One more, in case somebody is writing it.
-            file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
-        }
-        if size.max(bytes.len() as u64) > most {
+        let read = read_within(path, most).map_err(|error| ModelError::io(path, &error))?;
+        read.map(Self::Copied).map_err(|_| {
             let message =
                 format!("{} has more than {most} bytes, the most that are read of it", path.display());
-            return Err(ModelError::weights(message));
-        }
-        Ok(Self::Copied(bytes))
+            ModelError::weights(message)
+        })
     }
 
     /// Where in the file these bytes are, if they are a part of it.
@@ -86,6 +77,21 @@ impl Bytes<'_> {
                 unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
         }
     }
+}
+
+/// Reads a file of at most so many bytes, or tells the size of a larger one, of which nothing is kept.
+pub(crate) fn read_within(path: &Path, most: u64) -> io::Result<Result<Vec<u8>, u64>> {
+    let file = File::open(path)?;
+    let size = file.metadata()?.len();
+    if size > most {
+        return Ok(Err(size));
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size as usize)?;
+    // One more, in case somebody is writing it.
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    let read = bytes.len() as u64;
+    Ok(if read > most { Err(read) } else { Ok(bytes) })
 }
 
 impl Deref for Bytes<'_> {

@@ -6,9 +6,17 @@ use std::fmt::Display;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use crate::bytes::read_within;
 use crate::config::{ModelConfig, Pooling};
 use crate::error::ModelError;
 use crate::gguf::Gguf;
+
+/// Most bytes of `tokenizer.json`, of which large vocabularies have some 40 MB.
+const MAX_TOKENIZER_BYTES: u64 = 1 << 30;
+/// Most bytes of an index, which has about 100 for each tensor.
+const MAX_INDEX_BYTES: u64 = 256 << 20;
+/// Most bytes of any other file that is read whole: configurations and templates.
+const MAX_SMALL_BYTES: u64 = 16 << 20;
 
 /// A checkpoint.
 #[derive(Clone, Debug)]
@@ -30,18 +38,28 @@ impl<'a> Source<'a> {
         Ok(Self::Gguf(Arc::new(Gguf::open(path)?)))
     }
 
-    /// The bytes of file `name`, or `None` if there is no such file.
+    /// The bytes of file `name`, or `None` if there is no such file. A directory may be anybody's, so there is a bound for
+    /// each of its files.
     ///
     /// # Errors
-    /// If the name leaves the directory, the file can't be read, or GGUF metadata can't be converted to it.
+    /// If the name leaves the directory, the file can't be read or is larger than its bound, or GGUF metadata can't be
+    /// converted to it.
     pub fn read(&self, name: &str) -> Result<Option<Cow<'a, [u8]>>, ModelError> {
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(plain_name(name)?);
-                match std::fs::read(&path) {
-                    Ok(bytes) => {
+                let most = most_bytes(name);
+                match read_within(&path, most) {
+                    Ok(Ok(bytes)) => {
                         refuse_pointer(path.display(), &bytes)?;
                         Ok(Some(Cow::Owned(bytes)))
+                    }
+                    Ok(Err(size)) => {
+                        let message = format!(
+                            "{} has {size} bytes, and at most {most} are read of it; is it what its name says?",
+                            path.display()
+                        );
+                        Err(ModelError::unsupported(message))
                     }
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
                     Err(error) => Err(ModelError::io(&path, &error)),
@@ -87,6 +105,15 @@ impl ModelConfig {
         })?;
         let generation = source.read("generation_config.json")?;
         Ok(Self { pooling: Pooling::load(source)?, ..Self::parse(&config, generation.as_deref())? })
+    }
+}
+
+/// Most bytes that are read of a file.
+fn most_bytes(name: &str) -> u64 {
+    match name {
+        "tokenizer.json" => MAX_TOKENIZER_BYTES,
+        "model.safetensors.index.json" => MAX_INDEX_BYTES,
+        _ => MAX_SMALL_BYTES,
     }
 }
 

@@ -142,6 +142,32 @@ fn pointers_in_place_of_large_files_are_named() {
 }
 
 #[test]
+fn file_beyond_its_bound_is_named_and_not_read() {
+    const SMALL: u64 = 16 << 20;
+    let files = [
+        ("config.json", SMALL),
+        ("1_Pooling/config.json", SMALL),
+        ("tokenizer.json", 1 << 30),
+        ("model.safetensors.index.json", 256 << 20),
+    ];
+    for (name, most) in files {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(directory.path().join("1_Pooling")).expect("it can be made");
+        let file = std::fs::File::create(directory.path().join(name)).expect("it can be written");
+        let source = Source::Directory(directory.path().to_owned());
+        // Without a disk's block in it.
+        file.set_len(most + 1).expect("it can be longer");
+        let error = source.read(name).map(drop).expect_err(name).message;
+        assert!(error.contains(&format!("{name} has {} bytes, and at most {most} are", most + 1)), "{error}");
+        if most == SMALL {
+            file.set_len(most).expect("it can be shorter");
+            let bytes = source.read(name).unwrap_or_else(|error| panic!("{error}")).expect(name);
+            assert_eq!(bytes.len() as u64, most);
+        }
+    }
+}
+
+#[test]
 fn load_reports_every_matrix_and_can_be_cancelled() {
     for name in ["llama-f32", "qwen3moe-bf16", "mixtral-bf16", "gptoss-bf16", "gptoss-mxfp4"] {
         let source = Source::Directory(golden(name));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::CheckpointError::{self, Failed, Wrong};
-use super::hub::{ADAPTER_FILES, Content, Hub, INDEX, WEIGHTS, folder, shards};
+use super::hub::{ADAPTER_FILES, Content, Hub, INDEX, WEIGHTS, folder, read_index, shards};
 use super::part::{self, PIECE_BYTES, Part};
 use super::site::{Listing, Remote, Site, Trouble};
 use crate::startup::progress::Meter;
@@ -89,8 +89,8 @@ impl Repository<'_> {
         let mut wanted: Vec<String> = small.map(|file| (*file).to_owned()).collect();
         if !has(WEIGHTS) && has(INDEX) {
             self.take(&[INDEX.to_owned()])?;
-            let index = std::fs::read(self.snapshot().join(INDEX));
-            let index = index.map_err(|error| Failed(format!("can't read {INDEX}: {error}")))?;
+            let index = read_index(&self.snapshot())?;
+            let index = index.ok_or_else(|| Failed(format!("{INDEX} was removed meanwhile; try again")))?;
             wanted.extend(shards(&index).map_err(Wrong)?);
         } else {
             wanted.push(WEIGHTS.to_owned());

@@ -1,9 +1,12 @@
 //! Checkpoints of the Hugging Face hub. The local cache has the layout of the hub's own tools, so that each
 //! finds what the other downloaded. Only missing files are requested from the network.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use infer_model::{ModelErrorKind, Source};
 
 use super::CheckpointError::{self, Failed, Wrong};
 use super::download;
@@ -72,7 +75,7 @@ impl Hub {
         let cache = self.cache.as_deref().ok_or_else(homeless)?;
         let repository = cache.join(folder(org, name));
         let missing = match snapshot(&repository) {
-            Some(snapshot) => match missing_file(&snapshot, content) {
+            Some(snapshot) => match missing_file(&snapshot, content)? {
                 None => return Ok(snapshot),
                 Some(file) => format!("{file} is missing in {}", snapshot.display()),
             },
@@ -87,8 +90,12 @@ impl Hub {
         }
         download::fetch(self, cache, org, name, content)
             .map_err(|error| error.map(|why| format!("{org}/{name} is not a directory, {missing}; {why}")))?;
-        let fetched = snapshot(&repository).filter(|snapshot| missing_file(snapshot, content).is_none());
-        fetched.ok_or_else(|| Failed(format!("{org}/{name} was downloaded, but is incomplete; try again")))
+        if let Some(snapshot) = snapshot(&repository)
+            && missing_file(&snapshot, content)?.is_none()
+        {
+            return Ok(snapshot);
+        }
+        Err(Failed(format!("{org}/{name} was downloaded, but is incomplete; try again")))
     }
 }
 
@@ -125,19 +132,28 @@ fn snapshot(repository: &Path) -> Option<PathBuf> {
 }
 
 /// A file that is needed and missing, for example after an interrupted download.
-fn missing_file(snapshot: &Path, content: Content) -> Option<String> {
+fn missing_file(snapshot: &Path, content: Content) -> Result<Option<String>, CheckpointError> {
     let there = |name: &str| snapshot.join(name).is_file();
     if content == Content::Adapter {
-        return ADAPTER_FILES.into_iter().find(|name| !there(name)).map(str::to_owned);
+        return Ok(ADAPTER_FILES.into_iter().find(|name| !there(name)).map(str::to_owned));
     }
     let mut needed = vec!["config.json".to_owned(), "tokenizer.json".to_owned()];
     if !there(WEIGHTS) {
-        match std::fs::read(snapshot.join(INDEX)) {
-            Ok(bytes) => needed.extend(shards(&bytes).unwrap_or_default()),
-            Err(_) => needed.push(WEIGHTS.to_owned()),
+        match read_index(snapshot)? {
+            Some(bytes) => needed.extend(shards(&bytes).unwrap_or_default()),
+            None => needed.push(WEIGHTS.to_owned()),
         }
     }
-    needed.into_iter().find(|name| !there(name))
+    Ok(needed.into_iter().find(|name| !there(name)))
+}
+
+/// The index of a snapshot, if it has one; an error if that can't be read or is too large.
+pub(super) fn read_index(snapshot: &Path) -> Result<Option<Vec<u8>>, CheckpointError> {
+    let read = Source::Directory(snapshot.to_owned()).read(INDEX).map_err(|error| match error.kind {
+        ModelErrorKind::Io => Failed(error.message),
+        _ => Wrong(error.message),
+    })?;
+    Ok(read.map(Cow::into_owned))
 }
 
 pub(super) const INDEX: &str = "model.safetensors.index.json";

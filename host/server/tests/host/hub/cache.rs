@@ -60,6 +60,19 @@ fn shards_are_downloaded_with_their_index() {
 }
 
 #[test]
+fn index_that_is_too_large_is_named_and_not_read() {
+    let (server, cache) = (FakeHub::start(), tempfile::tempdir().unwrap());
+    let hub = hub(&server, &cache);
+    find("org/sharded", &hub).unwrap();
+    let index = snapshot(&cache, "sharded").join(INDEX);
+    // In place of the link.
+    fs::remove_file(&index).unwrap();
+    fs::File::create(&index).unwrap().set_len((256 << 20) + 1).unwrap();
+    let error = find("org/sharded", &Hub { offline: true, ..hub }).map(drop).unwrap_err().to_string();
+    assert!(error.contains(&format!("{} has 268435457 bytes, and at most ", index.display())), "{error}");
+}
+
+#[test]
 fn template_for_tools_is_downloaded_into_its_folder() {
     let (server, cache) = (FakeHub::start(), tempfile::tempdir().unwrap());
     let hub = hub(&server, &cache);
