@@ -10,6 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
 use super::flags::Flags;
+use crate::admin::token;
 use crate::config::{Bounds, Config, Environment};
 use crate::log::{self, Queue};
 use crate::notify;
@@ -162,10 +163,17 @@ pub(super) fn warn_of_variables(config: &Config) {
     }
     if config.api_keys.is_some() && config.api_key.is_some() {
         tracing::warn!("{} has no effect here: the keys are those of --api-keys", tenants::VARIABLE);
-    } else if config.api_key.as_deref().is_some_and(|key| tenants::check_strength(key).is_err()) {
+    } else if config.api_key.as_deref().is_some_and(tenants::is_short) {
         tracing::warn!(
             "{} is short enough to be guessed; `infer keys new` makes longer keys",
             tenants::VARIABLE
+        );
+    }
+    if config.admin_token.as_deref().is_some_and(tenants::is_short) {
+        tracing::warn!(
+            "{} is short enough to be guessed; `openssl rand -hex 32` makes longer tokens, and without it the host \
+             generates one",
+            token::VARIABLE
         );
     }
 }

@@ -82,6 +82,11 @@ pub fn check_plain(key: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether a secret may be guessed, because it has fewer characters than a key from elsewhere must have.
+pub fn is_short(secret: &str) -> bool {
+    secret.trim().len() < MIN_BYTES
+}
+
 /// Checks that a key from elsewhere is long enough for an unsalted digest.
 pub fn check_strength(key: &str) -> Result<(), String> {
     check_plain(key)?;

@@ -15,7 +15,7 @@ pub(crate) use book::MAX_NAMES;
 pub use book::{Numbering, Tenant, Tenants, VARIABLE};
 pub use file::{Grant, MAX_KEYS, MAX_TENANTS, check_name, grants, read, weight_of};
 pub(crate) use file::{check_form, digests};
-pub use key::{KeyDigest, check_strength, fresh};
+pub use key::{KeyDigest, check_strength, fresh, is_short};
 pub use models::ModelList;
 pub use requests::Requests;
 pub use usage::{Latencies, Usage, UsageSnapshot};

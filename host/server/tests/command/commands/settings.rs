@@ -202,5 +202,10 @@ fn checked_settings_include_variables() {
     let (code, said) = check("INFER_ADMIN_TOKEN=0123456789 INFER_LOG_LEVEL=debug INFER_API_KEY=token-abc123");
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("INFER_LOG_LEVEL is not a variable of this host"), "{said}");
-    assert!(said.contains("INFER_API_KEY is short enough to be guessed"), "{said}");
+    for secret in ["INFER_API_KEY", "INFER_ADMIN_TOKEN"] {
+        assert!(said.contains(&format!("{secret} is short enough to be guessed")), "{said}");
+    }
+    let long = "0123456789abcdef".repeat(2);
+    let (code, said) = check(&format!("INFER_ADMIN_TOKEN={long} INFER_API_KEY={long}"));
+    assert!(code == Some(0) && !said.contains("short enough"), "{said}");
 }
