@@ -91,6 +91,24 @@ fn a_key_of_the_environment_is_needed_and_not_logged() {
 }
 
 #[test]
+fn what_a_template_says_stays_in_its_line() {
+    let home = Home::new();
+    fs::write(home.path("own.jinja"), "{{ raise_exception('no\\n2026 ERROR faked') }}").unwrap();
+    let as_text = "exec 2>log.txt; export INFER_LOG_FORMAT=text INFER_LOG=";
+    let host = Host::start(home.serve(as_text, &["--chat-template", "own.jinja"]));
+    // A chat waits until the template was tried.
+    let chat = r#"{"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}"#;
+    let answer = read(host.send("POST /v1/chat/completions", "", chat));
+    assert!(answer.starts_with("HTTP/1.1 422 ") && answer.contains("template_refused"), "{answer}");
+    host.ends();
+    let log = log(&home);
+    let tried = "--chat-template: a conversation of one user message fails";
+    assert_eq!(log.lines().filter(|line| line.contains(tried)).count(), 1, "{log}");
+    let said: Vec<&str> = log.lines().filter(|line| line.contains("faked")).collect();
+    assert!(!said.is_empty() && said.iter().all(|line| line.contains("no\\n2026 ERROR faked")), "{log}");
+}
+
+#[test]
 fn log_says_who_was_served_and_who_was_refused() {
     let home = Home::new();
     let (alice, stranger) = (fresh().unwrap(), fresh().unwrap());

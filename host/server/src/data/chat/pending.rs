@@ -145,9 +145,13 @@ impl Parts {
         std::thread::Builder::new().name("chat-template".into()).spawn(move || {
             let template = this.template();
             match &template {
-                // Everything else works without it.
-                Err(error) if is_first => tracing::warn!("chat completions are not available: {error}"),
-                Err(error) => tracing::debug!("chat completions are still not available: {error}"),
+                // Everything else works without it. A field, so that line breaks from a template are escaped.
+                Err(error) if is_first => {
+                    tracing::warn!(error = error.to_string(), "chat completions are not available");
+                }
+                Err(error) => {
+                    tracing::debug!(error = error.to_string(), "chat completions are still not available");
+                }
                 Ok(_) if is_first => {}
                 Ok(_) => tracing::info!("chat completions are available now"),
             }
@@ -165,7 +169,8 @@ impl Parts {
             // Unknown filters and the like show only now. A template may also reject these messages for good reason.
             let messages = json!([{"role": "user", "content": "Hello"}]);
             if let Some(Err(error)) = template.as_ref().map(|template| template.render(&messages, true)) {
-                tracing::warn!("--chat-template: a conversation of one user message fails: {error}");
+                let error = error.to_string();
+                tracing::warn!(error, "--chat-template: a conversation of one user message fails");
             }
         }
         Ok(template.map(Arc::new))
