@@ -12,10 +12,14 @@ use super::operators::Caller;
 use super::policies::dismissed;
 use crate::adapters::{AdapterError, LoadOrder, LoadedAdapter, Remedy};
 use crate::app::App;
-use crate::http::{Answer, ApiError, BodyLimits, Room, check_content_encoding, json, path_text, read_body};
+use crate::http::{
+    Answer, ApiError, BodyLimits, Room, check_content_encoding, json, path_text, read_body, shortened,
+};
 
 /// A name and a path.
 const MAX_BODY_BYTES: usize = 64 << 10;
+/// Longest path that can be opened on Linux. Errors quote it.
+const MAX_PATH_BYTES: usize = 4_096;
 const BODY_TIME: Duration = Duration::from_secs(60);
 
 /// `GET /admin/adapters`.
@@ -89,9 +93,13 @@ fn parse(body: &[u8]) -> Result<LoadOrder, ApiError> {
     let value = unique::parse(body)
         .map_err(|e| ApiError::bad_request("invalid_json", format!("the body is not valid JSON: {e}")))?;
     let AdapterOrder { name, path } = serde_json::from_value(value).map_err(|e| {
-        let message = format!("expected {{\"name\": .., \"path\": ..}}: {e}");
+        let why = shortened(&e.to_string());
+        let message = format!("expected {{\"name\": .., \"path\": ..}}: {why}");
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_value", message)
     })?;
+    if path.len() > MAX_PATH_BYTES {
+        return Err(ApiError::invalid("path", format!("a path has at most {MAX_PATH_BYTES} bytes")));
+    }
     Ok(LoadOrder { name, place: path })
 }
 

@@ -18,7 +18,9 @@ use super::operators::Caller;
 use super::state;
 use crate::app::App;
 use crate::engine::SwapMode;
-use crate::http::{Answer, ApiError, BodyLimits, Query, Room, check_content_encoding, json, read_body};
+use crate::http::{
+    Answer, ApiError, BodyLimits, Query, Room, check_content_encoding, json, read_body, shortened,
+};
 use crate::policies::{PolicyError, PolicySource, SwapOrder, empty, list_members};
 
 /// Slightly more than the 8 MiB that the loader accepts, so that it can report the size.
@@ -161,14 +163,16 @@ fn by_name(body: &[u8], query: &Query) -> Result<(PolicySource, Value), ApiError
 
 /// Parses a list as `--admission` takes it, `a,b`, with the configurations under the names.
 fn by_names(names: &str, config: &Value) -> Result<(PolicySource, Value), ApiError> {
-    let members = list_members(names, config).map_err(|why| ApiError::invalid("config", why))?;
+    let members = list_members(names, config);
+    let members = members.map_err(|why| ApiError::invalid("config", shortened(&why)))?;
     let member = |(name, config): (&str, Value)| (PolicySource::Name(name.to_owned()), config);
     Ok((PolicySource::List(members.into_iter().map(member).collect()), Value::Null))
 }
 
 fn by_name_one(value: Value) -> Result<(PolicySource, Value), ApiError> {
     let request: SwapRequest = serde_json::from_value(value).map_err(|e| {
-        let message = format!("expected {{\"name\": .., \"config\": {{..}}}}: {e}");
+        let why = shortened(&e.to_string());
+        let message = format!("expected {{\"name\": .., \"config\": {{..}}}}: {why}");
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_value", message)
     })?;
     let config = config_object(request.config.unwrap_or(Value::Null))?;

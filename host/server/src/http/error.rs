@@ -11,6 +11,8 @@ use infer_core::request::RefusalReason;
 use super::{Answer, RequestId, json};
 use crate::engine::SubmitError;
 
+/// Bytes that a client gets of each end of a library's words.
+const END_BYTES: usize = 128;
 /// The code of a request that reached the host's time limit.
 const TOO_LATE: &str = "request_timeout";
 
@@ -350,6 +352,17 @@ impl From<crate::engine::EngineStopped> for ApiError {
     fn from(stopped: crate::engine::EngineStopped) -> Self {
         Self::unavailable("engine_stopped", stopped.to_string())
     }
+}
+
+/// The beginning and the end of an error, which says what was expected and where. serde_json quotes a text that it didn't
+/// expect, however long, and that would go into the response and the log.
+pub fn shortened(error: &str) -> String {
+    if error.len() <= 2 * END_BYTES {
+        return error.to_owned();
+    }
+    let begin = &error[..error.floor_char_boundary(END_BYTES)];
+    let end = &error[error.ceil_char_boundary(error.len() - END_BYTES)..];
+    format!("{begin}…{end}")
 }
 
 #[cfg(test)]

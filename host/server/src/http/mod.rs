@@ -27,7 +27,7 @@ use serde::Serialize;
 pub use backlog::Backlog;
 pub use body::{BodyLimits, BodyRoom, ReadBody, Room, check_content_encoding, discard, read_body};
 pub use cors::AllowedOrigins;
-pub use error::{ApiError, ErrorForm};
+pub use error::{ApiError, ErrorForm, shortened};
 pub use guard::{Pace, Patience};
 pub use head::check_head;
 pub use listener::{Listener, ListenerOptions};

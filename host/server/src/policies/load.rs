@@ -13,6 +13,8 @@ use crate::config::{PolicyChoice, PolicyLimits, near};
 
 /// Names the native policy of any slot, as its own name does.
 const BUILTIN: &str = "builtin";
+/// Most characters of an unknown name in an error.
+const SHOWN_NAME: usize = 64;
 
 /// The configured policy of each slot, in the order of `PolicyKind::ALL`.
 pub type Choices = [PolicyChoice; 3];
@@ -232,7 +234,9 @@ pub fn find(kind: PolicyKind, name: &str) -> Result<Component, PolicyError> {
     let names: Vec<&str> = names.chain([BUILTIN]).collect();
     let hint = near(name, &names).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"));
     let known: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-    Err(PolicyError::Unknown { kind, name: name.to_owned(), hint, known: known.join(", ") })
+    // An operator's request may hold megabytes.
+    let name = name.chars().take(SHOWN_NAME).collect();
+    Err(PolicyError::Unknown { kind, name, hint, known: known.join(", ") })
 }
 
 /// Whether this is the name of a policy, or of a list, as operators may write it: with `builtin` for the native policy,

@@ -10,6 +10,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 use serde_json::Value;
 
 use crate::data::sequence::job::MAX_SEQUENCES;
+use crate::http::shortened;
 
 /// The fields of a JSON object in their order, with the prompt apart.
 #[derive(Debug, Default)]
@@ -138,20 +139,6 @@ impl<'de> Visitor<'de> for Body {
 
 /// How serde_json's errors about `\u` escapes of halves of a pair begin.
 const HALF_PAIR: [&str; 2] = ["unexpected end of hex escape", "lone leading surrogate"];
-
-/// Bytes that a client gets of each end of serde_json's words.
-const END_BYTES: usize = 128;
-
-/// The beginning and the end of an error, which says what was expected and where. serde_json quotes a text that it didn't
-/// expect, however long, and that would go into the response and the log.
-fn shortened(error: &str) -> String {
-    if error.len() <= 2 * END_BYTES {
-        return error.to_owned();
-    }
-    let begin = &error[..error.floor_char_boundary(END_BYTES)];
-    let end = &error[error.ceil_char_boundary(error.len() - END_BYTES)..];
-    format!("{begin}…{end}")
-}
 
 /// Most JSON values in a body, nested ones included and the prompt excepted. A value of two bytes can take a
 /// hundred in memory. JSON within a text of the body has the same limit.

@@ -7,6 +7,30 @@ use super::slot;
 use crate::common::{Host, config};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn error_about_a_long_text_shows_little_of_it() {
+    let host = Host::start(config()).await;
+    let long = "x".repeat(60_000);
+    let put = |path: &str| host.admin(Method::PUT, &format!("/admin/policies/{path}"));
+    let load = || host.admin(Method::POST, "/admin/adapters");
+    let two = "memory-aware,token-bucket";
+    for (request, said) in [
+        (put("scheduler").json(&json!(long)), "invalid type: string"),
+        (put("scheduler").json(&json!({&long: 1})), "unknown field"),
+        (put("scheduler").json(&json!({"name": long})), "there is no scheduler policy"),
+        (put("admission").json(&json!({"name": two, "config": {&long: {}}})), "the configuration has"),
+        (load().json(&json!(long)), "invalid type: string"),
+        (load().json(&json!({"name": "a", "path": long})), "at most 4096 bytes"),
+    ] {
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), 422, "{said}");
+        let body: Value = answer.json().await.unwrap();
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(message.contains(said) && message.len() < 1_000, "{said}: {} bytes", message.len());
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unusable_policy_is_refused_with_the_check_that_failed() {
     let host = Host::start(config()).await;
     let put = |path: &str| host.admin(Method::PUT, &format!("/admin/policies/{path}"));
