@@ -112,9 +112,9 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, code, message)
     }
 
-    /// 503: the host shuts down.
+    /// 503: the host drains.
     pub fn draining() -> Self {
-        Self::unavailable("draining", "the host is shutting down; try another one")
+        Self::unavailable("draining", "the host takes no new requests; try another one")
     }
 
     /// 504: the request reached the host's time limit. A retry would take as long.
